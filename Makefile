@@ -1,0 +1,58 @@
+# make demo   base package without torch, then the main job on the shipped recording
+# make test   everything CI runs
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo check test slow bench clean lint types layers
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
+		|| { echo "$(PYTHON) is older than Python 3.11: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c "import ensurepip" \
+		|| { echo "this Python cannot make virtual environments: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# A link to the root, so that a type checker sees the folders as the package they are.
+.typing/paceline:
+	mkdir -p .typing
+	ln -sfn .. .typing/paceline
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+# The CPU build of torch, where its index can be reached; elsewhere whatever pip finds for the constraint.
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
+		--extra-index-url https://download.pytorch.org/whl/cpu torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[runtime,dev]'
+	touch $@ $(VENV)/.base
+
+demo: $(VENV)/.base
+	$(BIN)/paceline compare
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev .typing/paceline
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports --no-cache
+
+check: lint types layers
+	$(BIN)/pytest -q -x -m "not slow" tests/policies tests/traces tests/sim tests/reports
+
+test: lint types layers
+	$(BIN)/pytest -m "not slow"
+
+slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow
+
+bench: $(VENV)/.dev
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) .typing build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,32 @@
+"""The application: every group of commands in one place."""
+
+from collections.abc import Callable
+
+import typer
+from typer.main import get_command
+
+from .compare import compare
+from .policy import policy_app
+from .pool import pool_app
+from .record import record
+from .run import run
+from .trace import trace_app
+
+
+def command() -> Callable[..., object]:
+    """The whole command line as one callable."""
+    app = typer.Typer(
+        name="paceline",
+        help="Replay recorded token acceptance to compare speculative-decoding policies, and run them on real models.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.command()(compare)
+    app.command()(run)
+    app.command()(record)
+    app.add_typer(trace_app(), name="trace")
+    app.add_typer(policy_app(), name="policy")
+    app.add_typer(pool_app(), name="pool")
+    return get_command(app)

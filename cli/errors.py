@@ -1,0 +1,59 @@
+"""One clear line and an exit code instead of a traceback."""
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+from pydantic import ValidationError
+
+from ..policies.contract import PolicyError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+def run_command(command: Callable[..., object]) -> int:
+    """Run a command line and return its exit code.
+
+    Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2. Set
+    PACELINE_TRACEBACK=1 to see where it came from.
+    """
+    try:
+        result = command(standalone_mode=False)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return _say("interrupted", INTERRUPTED)
+    except typer.TyperException as error:
+        return _refuse_usage(error)
+    except (ValueError, PolicyError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("PACELINE_TRACEBACK"):
+            raise
+        return _say(_told(error), BAD_INPUT)
+    return result if isinstance(result, int) else 0
+
+
+def _refuse_usage(error: typer.TyperException) -> int:
+    """A wrong option or argument; a group called without a command shows its help instead."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the class itself is private to typer
+        sys.stderr.write(error.format_message() + "\n")
+        return BAD_INPUT
+    return _say(error.format_message(), BAD_INPUT)
+
+
+def _told(error: Exception) -> str:
+    """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        field = ".".join([error.title, *(str(part) for part in first["loc"])])
+        return f"{field}: {first['msg']}, got {first['input']!r}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _say(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    sys.stderr.write(f"paceline: error: {line}\n")
+    return code

@@ -1,0 +1,64 @@
+"""Printing: tables for people, JSON for programs."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+Item = TypeVar("Item")
+JsonOption = Annotated[Path | None, typer.Option(help="Write JSON here instead of a table; - for standard output.")]
+
+
+def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
+    """The items, with a progress bar on standard error if that is a terminal."""
+    console = Console(stderr=True)
+    return track(items, description=description, transient=True, console=console, disable=not console.is_terminal)
+
+
+def print_table(table: Table) -> None:
+    """To standard output; wide enough for a file when it is not a terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table)
+
+
+def check_json_path(path: Path | None) -> None:
+    """Refuse, before a long run, what `write_json` would refuse behind it; raises ValueError."""
+    if path is None or str(path) == "-":
+        return
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: no folder {path.parent}")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder")
+
+
+def write_json(data: dict[str, Any], path: Path) -> None:
+    """To `path`, or to standard output for `-`; a file appears whole or not at all.
+
+    Raises:
+        ValueError: `path` has no folder to stand in, or is one.
+    """
+    check_json_path(path)
+    text = json.dumps(data, indent=1, sort_keys=True) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    elif path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe or a device: written through
+        path.write_text(text, encoding="utf-8")
+    else:
+        _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""`paceline pool show | train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from .output import JsonOption, print_table, write_json
+from .runtime_door import runtime_module
+from .shipped import shipped
+
+
+def pool_app() -> typer.Typer:
+    """The `pool` group."""
+    app = typer.Typer(help="Pools of real models.", no_args_is_help=True)
+    app.command("show")(show)
+    app.command("train")(train)
+    return app
+
+
+def show(
+    pool: Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Load a pool and list its members, smallest first."""
+    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool)
+    fields = ("name", "kind", "num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token", "dtype")
+    rows = [{field: getattr(member, field) for field in fields} for member in loaded.members]
+    if json is not None:
+        write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
+        return
+    table = Table(*fields, title=f"pool {loaded.name}, context {loaded.context_tokens} tokens", header_style="bold")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    print_table(table)
+
+
+def train(
+    out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads; another number gives other roundings.")] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
+) -> None:
+    """Train the pool of small models on this machine; a second call continues one that was cut short."""
+    training = runtime_module("training")
+    runtime_module("threads").use_threads(threads)
+    recipe = training.tiny_recipe() if tiny else training.Recipe()
+    options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool train {out.name}{options}"
+    training.train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
+    typer.echo(f"{out}: trained; see {out / 'CARD.md'}")

@@ -1,0 +1,52 @@
+"""`paceline record`: token tries of real models for a list of prompts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..runtime.prompts import read_prompts
+from ..traces.meta import Closure
+from .runtime_door import runtime_module
+from .sampling import SamplingMode, sampling_of
+from .shipped import shipped
+
+
+def record(
+    out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
+    prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
+    pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
+    sampling: Annotated[SamplingMode, typer.Option(help="How tokens are chosen.")] = SamplingMode.greedy,
+    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, > 0.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
+    closure: Annotated[str, typer.Option(help="monotone (Exact chains) or full (lossy rules).")] = "monotone",
+    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
+    run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
+    name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1)] = 1,
+    costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
+) -> None:
+    """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
+    if closure not in {"monotone", "full"}:
+        raise ValueError(f"--closure must be monotone or full, got {closure!r}")
+    mode = sampling_of(sampling, temperature, seed)
+    requests = read_prompts(prompts)[:limit]
+    if out.exists():
+        raise ValueError(f"{out}: exists already; a recording is never overwritten")
+    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
+    device = loaded.target.model.device.type
+    tables = {device: runtime_module("measure").measure_costs(loaded)} if costs else {}
+    trace = runtime_module("recorder").record(
+        loaded,
+        requests,
+        sampling=mode,
+        closure=Closure(kind=closure, reach=reach, run=run),  # type: ignore[arg-type]
+        max_new_tokens=max_new_tokens,
+        out=out,
+        name=name,
+        costs=tables,
+    )
+    contexts = sum(request.trie.num_nodes for request in trace.requests)
+    typer.echo(f"{out}: {len(trace.requests)} requests, {contexts:,} contexts")

@@ -1,0 +1,100 @@
+"""`paceline trace inspect | check | make`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..reports.trace_table import trace_tables
+from ..traces.errors import TraceFormatError
+from ..traces.store import read_trace, write_trace
+from ..traces.summary import summarise
+from ..traces.synthetic import make_trace
+from ..traces.synthetic_spec import SyntheticSpec
+from .numbers import numbers, words
+from .output import JsonOption, print_table, write_json
+from .tokenizer_hash import tokenizer_sha256
+
+TraceArgument = Annotated[Path, typer.Argument(help="A .trace folder.")]
+
+
+def trace_app() -> typer.Typer:
+    """The `trace` group."""
+    app = typer.Typer(help="Look at recordings, check them, make synthetic ones.", no_args_is_help=True)
+    app.command("inspect")(inspect)
+    app.command("check")(check)
+    app.command("make")(make)
+    return app
+
+
+def inspect(trace: TraceArgument, json: JsonOption = None) -> None:
+    """What a recording holds: models, sampling, closure, and agreement with the target by tag."""
+    summary = summarise(read_trace(trace), trace)
+    if json is not None:
+        write_json(summary.to_json(), json)
+        return
+    for table in trace_tables(summary):
+        print_table(table)
+
+
+def check(
+    trace: TraceArgument,
+    pool: Annotated[Path | None, typer.Option(help="A pool whose tokenizer the trace must have.")] = None,
+) -> None:
+    """Validate a recording in full; exit 2 with the first broken rule."""
+    recording = read_trace(trace)
+    if pool is not None:
+        wanted = tokenizer_sha256(pool)
+        found = recording.meta.tokenizer_sha256
+        if found != wanted:
+            raise TraceFormatError(trace, "tokenizer_sha256", f"must be that of {pool}, {wanted[:12]}", found[:12])
+    nodes = sum(record.trie.num_nodes for record in recording.requests)
+    kind = "SYNTHETIC" if recording.meta.kind == "synthetic" else "recorded"
+    typer.echo(f"{trace}: ok, {kind}, {len(recording.requests)} requests, {nodes:,} contexts")
+
+
+def make(
+    out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
+    requests: Annotated[int, typer.Option(help="Number of requests.")] = 32,
+    tokens: Annotated[int, typer.Option(help="Output tokens per request.")] = 128,
+    prompt_tokens: Annotated[int, typer.Option(help="Prompt tokens per request.")] = 32,
+    models: Annotated[str, typer.Option(help="Names, smallest first, the target last.")] = "draft,target",
+    acceptance: Annotated[str, typer.Option(help="Agreement with the target, one per model below it.")] = "0.8",
+    off_trunk: Annotated[
+        str | None, typer.Option(help="Agreement with the next larger model off the trunk, one per model below it.")
+    ] = None,
+    depth_decay: Annotated[float, typer.Option(help="Share of off-trunk agreement lost per token.")] = 0.05,
+    autocorrelation: Annotated[float, typer.Option(help="Lag-1 correlation of agreement, in [0, 1).")] = 0.0,
+    cost_ratios: Annotated[
+        str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
+    ] = None,
+    target_forward_seconds: Annotated[float, typer.Option(help="Of one token, by the target.")] = 0.02,
+    vocab_size: Annotated[int, typer.Option(help="Number of token ids.")] = 32000,
+    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.")] = 16,
+    run: Annotated[int, typer.Option(help="Most tokens of a model behind a larger one's.")] = 8,
+    tags: Annotated[str, typer.Option(help="Given to the requests in turn.")] = "synthetic",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same trace.")] = 0,
+) -> None:
+    """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic wherever it is shown."""
+    if out.exists():
+        raise ValueError(f"{out}: exists already; a recording is never overwritten")
+    spec = SyntheticSpec(
+        name=out.name.removesuffix(".trace"),
+        requests=requests,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        models=words("models", models),
+        acceptance=numbers("acceptance", acceptance),
+        off_trunk=None if off_trunk is None else numbers("off_trunk", off_trunk),
+        depth_decay=depth_decay,
+        autocorrelation=autocorrelation,
+        cost_ratios=None if cost_ratios is None else numbers("cost_ratios", cost_ratios),
+        target_forward_s=target_forward_seconds,
+        vocab_size=vocab_size,
+        reach=reach,
+        run=run,
+        tags=words("tags", tags),
+        seed=seed,
+    )
+    write_trace(make_trace(spec), out)
+    typer.echo(f"{out}: synthetic, {requests} requests of {tokens} tokens")

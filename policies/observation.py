@@ -1,0 +1,136 @@
+"""What a policy may see of one request: a live view, the same in both worlds, never an oracle."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .contract import Outcome
+from .estimates import Estimates
+from .pool import Pool
+from .session import Session
+from .signal import Signal
+
+
+class PendingToken(NamedTuple):
+    """One pending token as a policy sees it.
+
+    Attributes:
+        token: its id.
+        drafter: the member that wrote it.
+        judge: the highest member that stands behind it: the last verifier that accepted it, else its drafter.
+        signal: what the drafter said of it.
+    """
+
+    token: int
+    drafter: str
+    judge: str
+    signal: Signal
+
+
+class Load:
+    """The state of the server, shared by all views. Mutated by the loop only.
+
+    Attributes:
+        num_running: requests admitted and not done.
+        num_waiting: requests that have arrived and are not admitted.
+        free_kv_share: share of KV memory that is free, 0 to 1.
+        batch: per level, rows of that member's latest operation, 0 before the first.
+        now_s: the clock, seconds since the run began.
+    """
+
+    __slots__ = ("batch", "free_kv_share", "now_s", "num_running", "num_waiting")
+
+    def __init__(self, num_members: int) -> None:
+        self.num_running = 0
+        self.num_waiting = 0
+        self.free_kv_share = 1.0
+        self.batch = [0] * num_members
+        self.now_s = 0.0
+
+
+class Observation:
+    """A view of one request and its surroundings; valid during `decide` only, since all of it is live."""
+
+    __slots__ = ("_estimates", "_session", "_signal", "load")
+
+    def __init__(
+        self, session: Session, load: Load, estimates: Estimates, signal: Callable[[Session, int], Signal]
+    ) -> None:
+        self._session = session
+        self._signal = signal
+        self.load = load
+        self._estimates = estimates
+
+    @property
+    def estimates(self) -> Estimates:
+        """Running averages of seconds and agreement, kept from the first time a policy looks at them."""
+        self._estimates.wanted = True
+        return self._estimates
+
+    @property
+    def request_id(self) -> str:
+        """Unique in the run."""
+        return self._session.request_id
+
+    @property
+    def tag(self) -> str:
+        """Task or domain of the request."""
+        return self._session.tag
+
+    @property
+    def pool(self) -> Pool:
+        """The members steps may name."""
+        return self._session.pool
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return self._session.num_prompt
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens committed behind the prompt."""
+        return len(self._session.emitted)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens of the budget not yet committed, >= 1."""
+        return self._session.budget - len(self._session.emitted)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be drafted; at 0 only Verify and Commit are legal."""
+        return self._session.room
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens drafted or kept by a verifier, not yet committed."""
+        return len(self._session.tokens)
+
+    @property
+    def pending(self) -> tuple[PendingToken, ...]:
+        """The pending tokens, oldest first."""
+        session = self._session
+        names = session.pool.names
+        return tuple(
+            PendingToken(token, names[session.drafters[i]], names[session.judges[i]], self._signal(session, i))
+            for i, token in enumerate(session.tokens)
+        )
+
+    @property
+    def last(self) -> Outcome | None:
+        """What came of this request's previous step."""
+        return self._session.last
+
+    def waiting(self, model: str) -> int:
+        """Pending tokens that `model` would judge: from the first that no member at or above it stands behind."""
+        session = self._session
+        return len(session.tokens) - session.first_unjudged(session.pool.level(model))
+
+    def cached(self, model: str) -> int:
+        """Tokens of this context that the member's KV cache holds; the rest it must catch up on."""
+        return self._session.cached[self._session.pool.level(model)]
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt, committed and pending tokens."""
+        return self._session.context_tokens

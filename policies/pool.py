@@ -1,0 +1,60 @@
+"""The models a chain may be built from, as a policy sees them: names and their order, nothing that runs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One pool member.
+
+    Attributes:
+        name: unique in the pool; what steps and chains call it.
+        model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
+    """
+
+    name: str
+    model_free: bool = False
+
+
+class Pool:
+    """Members from smallest to largest; a member's index is its level, the last one is the target.
+
+    Raises:
+        ValueError: no members, a name twice, a model-free member that is not below every model.
+    """
+
+    __slots__ = ("_levels", "members", "names")
+
+    def __init__(self, members: tuple[Member, ...]) -> None:
+        names = tuple(member.name for member in members)
+        if len(set(names)) != len(names):
+            raise ValueError(f"pool member names must be unique, got {', '.join(names)}")
+        if not members or members[-1].model_free:
+            raise ValueError("a pool needs at least one model, and its last member (the target) must be a model")
+        free = [member.model_free for member in members]
+        if free != sorted(free, reverse=True):
+            raise ValueError("model-free members come first in a pool (they are the smallest)")
+        self.members = members
+        self.names = names
+        self._levels = {name: level for level, name in enumerate(names)}
+
+    @property
+    def target(self) -> str:
+        """Name of the largest model, the one whose text is wanted."""
+        return self.names[-1]
+
+    @property
+    def target_level(self) -> int:
+        """Level of the target: the number of members less one."""
+        return len(self.names) - 1
+
+    def level(self, name: str) -> int:
+        """Level of a member, 0 (smallest) to `target_level`; raises ValueError for an unknown name."""
+        try:
+            return self._levels[name]
+        except KeyError:
+            raise ValueError(f"unknown model {name!r}; this pool has {', '.join(self.names)}") from None
+
+    def is_model_free(self, name: str) -> bool:
+        """Whether the member has no weights; raises ValueError for an unknown name."""
+        return self.members[self.level(name)].model_free

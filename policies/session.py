@@ -1,0 +1,244 @@
+"""The decoding state of one request: what is committed, what is pending, what each model's cache holds.
+
+The session enforces the legal steps and turns what a world did into the next state; both worlds share it. Where a
+round ends is defined here, once:
+
+- The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
+- Nothing follows an **end-of-sequence token**: a pending one leaves no room, and the request is done when it commits.
+
+`place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the session
+only carries it along with the token that leads there.
+"""
+
+from typing import NamedTuple
+
+from .contract import Commit, Draft, Outcome, Step, Verify
+from .pool import Pool
+
+
+class Drafted(NamedTuple):
+    """What a world drafted for one request: tokens, the place behind each, and how many of them were modelled."""
+
+    tokens: list[int]
+    places: list[int]
+    num_modelled: int = 0
+
+
+class Judged(NamedTuple):
+    """What a world's verifier said of one request's pending tokens.
+
+    Attributes:
+        num_accepted: leading judged tokens that stay.
+        own_token: the token the verifier writes behind them.
+        own_place: the place behind `own_token`.
+        tvd: per judged token up to and including the first refused one.
+        num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
+    """
+
+    num_accepted: int
+    own_token: int
+    own_place: int
+    tvd: tuple[float, ...] = ()
+    num_modelled: int = 0
+
+
+class Session:
+    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed` only.
+
+    Attributes:
+        emitted: tokens committed behind the prompt.
+        place: where the committed context stands in the world's record.
+        tokens, places, drafters, judges: the pending tokens; per token the place behind it, the level that wrote it
+            and the highest level that stands behind it (its drafter until a verifier accepted it).
+        cached: per level, how many tokens of the context that member's KV cache holds.
+        rounds: commits by the target so far.
+        last: what came of the previous step, None before the first.
+    """
+
+    __slots__ = (
+        "_target",
+        "budget",
+        "cached",
+        "drafters",
+        "emitted",
+        "eos",
+        "judges",
+        "last",
+        "num_prompt",
+        "place",
+        "places",
+        "pool",
+        "prompt",
+        "request_id",
+        "rounds",
+        "tag",
+        "tokens",
+    )
+
+    def __init__(
+        self, *, pool: Pool, request_id: str, tag: str, prompt: tuple[int, ...], budget: int, eos: int | None
+    ) -> None:
+        if not prompt:
+            raise ValueError(f"request {request_id}: prompt must hold at least one token")
+        if budget < 1:
+            raise ValueError(f"request {request_id}: max_new_tokens must be >= 1, got {budget}")
+        self.pool = pool
+        self.request_id = request_id
+        self.tag = tag
+        self.prompt = prompt
+        self.num_prompt = len(prompt)
+        self.budget = budget
+        self.eos = eos
+        self.emitted: list[int] = []
+        self.place = 0
+        self.tokens: list[int] = []
+        self.places: list[int] = []
+        self.drafters: list[int] = []
+        self.judges: list[int] = []
+        self.cached = [0] * len(pool.members)
+        self.rounds = 0
+        self.last: Outcome | None = None
+        self._target = pool.target_level
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt, committed and pending tokens."""
+        return self.num_prompt + len(self.emitted) + len(self.tokens)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be appended: 0 behind a pending end of sequence or when pending fills the budget."""
+        tokens = self.tokens
+        if tokens and tokens[-1] == self.eos:
+            return 0
+        return self.budget - len(self.emitted) - len(tokens)
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete: the budget is spent or it ends in the end-of-sequence token."""
+        emitted = self.emitted
+        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] == self.eos)
+
+    def first_unjudged(self, level: int) -> int:
+        """Index of the first pending token that no member at `level` or above stands behind; the count if none."""
+        if level == self._target:
+            return 0
+        for index, judge in enumerate(self.judges):
+            if judge < level:
+                return index
+        return len(self.judges)
+
+    def check(self, step: Step) -> None:
+        """Raises ValueError with the rule that `step` breaks."""
+        kind = step.__class__
+        if kind is Draft:
+            level = self.pool.level(step.model)  # type: ignore[union-attr]
+            if level == self._target:
+                raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+            if self.room < 1:
+                raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
+        elif kind is Verify:
+            level = self.pool.level(step.model)  # type: ignore[union-attr]
+            if level == self._target:
+                return
+            if self.pool.members[level].model_free:
+                raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
+            if self.judges and self.first_unjudged(level) == len(self.judges):
+                raise ValueError(
+                    "nothing left to judge: a model at or above this one stands behind every pending token"
+                )
+        elif kind is Commit:
+            if step.tokens > len(self.tokens):  # type: ignore[union-attr]
+                raise ValueError(f"commit beyond pending: num_pending is {len(self.tokens)}")
+        else:
+            raise ValueError("not a step: return a Draft, a Verify or a Commit")
+
+    def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
+        """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
+
+        A verifier also needs the position before the first token it judges, so it may drop some of what it holds.
+        """
+        committed = self.num_prompt + len(self.emitted)
+        held = self.cached[level]
+        if verify:
+            before = committed - 1 if level == self._target else committed + self.first_unjudged(level) - 1
+            if held > before:
+                held = before
+        return committed + len(self.tokens) - held, held
+
+    def drafted(self, step: Draft, level: int, drafted: Drafted, *, duration_s: float, num_rows: int) -> Outcome:
+        """Append what was drafted."""
+        count = len(drafted.tokens)
+        if count and not self.pool.members[level].model_free:
+            self.cached[level] = self.context_tokens + count - 1
+        self.tokens += drafted.tokens
+        self.places += drafted.places
+        self.drafters += [level] * count
+        self.judges += [level] * count
+        self.last = outcome = Outcome(
+            self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, done=False
+        )
+        return outcome
+
+    def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
+        """Keep the accepted prefix, drop the rest, add the verifier's own token; by the target, commit."""
+        first = self.first_unjudged(level)
+        num_judged = len(self.tokens) - first
+        kept = first + judged.num_accepted
+        refused = judged.num_accepted < num_judged
+        self._truncate(kept, level)
+        num_own = 0
+        if self.room > 0:
+            num_own = 1
+            self.tokens.append(judged.own_token)
+            self.places.append(judged.own_place)
+            self.drafters.append(level)
+            self.judges.append(level)
+        num_emitted = 0
+        if level == self._target:
+            num_emitted = len(self.tokens)
+            self._take(num_emitted)
+            self.rounds += 1
+        self.last = outcome = Outcome(
+            self.request_id,
+            step,
+            0,
+            num_judged,
+            judged.num_accepted,
+            num_own,
+            num_emitted,
+            judged.num_accepted if refused else None,
+            judged.tvd,
+            duration_s,
+            num_rows,
+            num_emitted > 0 and self.done,
+        )
+        return outcome
+
+    def committed(self, step: Commit) -> Outcome:
+        """Take pending tokens as they are."""
+        self._take(step.tokens)
+        self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, step.tokens, None, (), 0.0, 1, self.done)
+        return outcome
+
+    def _truncate(self, kept: int, level: int) -> None:
+        """Roll every cache back to the kept context; the verifier's own now holds exactly that."""
+        limit = self.num_prompt + len(self.emitted) + kept
+        cached = self.cached
+        for member, held in enumerate(cached):
+            if held > limit:
+                cached[member] = limit
+        cached[level] = limit
+        if kept < len(self.tokens):
+            del self.tokens[kept:], self.places[kept:], self.drafters[kept:]
+        # Accepted tokens now have this verifier behind them; those it stood behind already may have a higher one.
+        if level == self._target:
+            self.judges = [level] * kept
+        else:
+            self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
+
+    def _take(self, count: int) -> None:
+        """Move the first `count` pending tokens to the answer."""
+        self.emitted += self.tokens[:count]
+        self.place = self.places[count - 1]
+        del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]

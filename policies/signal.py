@@ -1,0 +1,19 @@
+"""What a drafter says of a token it writes."""
+
+from typing import NamedTuple
+
+
+class Signal(NamedTuple):
+    """NaN throughout for a model-free drafter.
+
+    Scalars, or arrays of one shape where a world works on many tokens at once.
+
+    Attributes:
+        prob: the drafter's probability of the token, 0 to 1.
+        entropy: of its distribution, nats.
+        gap: its largest probability less its second largest, 0 to 1.
+    """
+
+    prob: float
+    entropy: float
+    gap: float

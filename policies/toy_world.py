@@ -1,0 +1,117 @@
+"""A world of toy models for checks: every next token is arithmetic on a checksum of the context.
+
+It has no cache, no recording and no clock, so it is an oracle for the real worlds: slow to go wrong, easy to read.
+"""
+
+import struct
+from math import nan
+from zlib import crc32
+
+from .contract import Draft, Verify
+from .lookup import prompt_lookup
+from .loop import Op, Results
+from .pool import Pool
+from .rules import Facts
+from .session import Drafted, Judged, Session
+from .signal import Signal
+
+VOCABULARY = 40
+EOS = 0
+
+
+class ToyWorld:
+    """Members that agree with the target the more often the larger they are.
+
+    Args:
+        pool: the members.
+        seed: chooses another set of models.
+        ends: chance, 0 to 1, that the target ends the text at a token.
+    """
+
+    def __init__(self, pool: Pool, *, seed: int = 0, ends: float = 0.02) -> None:
+        self._pool = pool
+        self._seed = seed
+        self._ends = ends
+
+    def next_token(self, level: int, context: list[int]) -> int:
+        """What the member writes behind `context`."""
+        target_level = self._pool.target_level
+        ends = self._unit(context, 0) < self._ends
+        token = EOS if ends else 1 + int(self._unit(context, 1) * (VOCABULARY - 1))
+        agrees = (level + 1) / (target_level + 1)
+        if level == target_level or self._unit(context, 2 + level) < agrees:
+            return token
+        return 1 + (token + int(self._unit(context, 99) * (VOCABULARY - 2))) % (VOCABULARY - 1)
+
+    def trunk(self, session: Session) -> list[int]:
+        """What the target alone would write for this request."""
+        tokens: list[int] = []
+        while len(tokens) < session.budget and EOS not in tokens[-1:]:
+            tokens.append(self.next_token(self._pool.target_level, [*session.prompt, *tokens]))
+        return tokens
+
+    def open(self, session: Session) -> None:
+        """Nothing to prepare."""
+
+    def close(self, session: Session) -> None:
+        """Nothing to release."""
+
+    def execute(self, op: Op) -> Results:
+        """Compute every item from its whole context."""
+        forward = (len(op.items), len(op.items), 1, 1e-3 * (op.level + 1))
+        if op.verify:
+            judged = [self._judge(item.session, item.step, op.level) for item in op.items]  # type: ignore[arg-type]
+            return Results(judged, [forward], forward[3])
+        drafted = [self._draft(item.session, item.step, op.level) for item in op.items]  # type: ignore[arg-type]
+        return Results(drafted, [forward], forward[3])
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """A made-up confidence; NaN for a model-free drafter."""
+        level = session.drafters[index]
+        if self._pool.members[level].model_free:
+            return Signal(nan, nan, nan)
+        return self._signal(level, [*session.prompt, *session.emitted, *session.tokens[:index]])
+
+    def _signal(self, level: int, context: list[int]) -> Signal:
+        prob = 0.05 + 0.95 * self._unit(context, 50 + level)
+        return Signal(prob, 3.0 * (1.0 - prob), max(0.0, 2.0 * prob - 1.0))
+
+    def _draft(self, session: Session, step: Draft, level: int) -> Drafted:
+        context = [*session.prompt, *session.emitted, *session.tokens]
+        start = len(context)
+        wanted = min(step.tokens, session.room)
+        if self._pool.members[level].model_free:
+            tokens = prompt_lookup(context, num_tokens=wanted, max_match=3)
+            tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+            return Drafted(tokens, [0] * len(tokens))
+        product = 1.0
+        while len(context) < start + wanted:
+            signal = self._signal(level, context)
+            product *= signal.prob
+            context.append(self.next_token(level, context))
+            stopped = step.stop is not None and step.stop.holds(signal, product)
+            if context[-1] == EOS or stopped:
+                break
+        return Drafted(context[start:], [0] * (len(context) - start))
+
+    def _judge(self, session: Session, step: Verify, level: int) -> Judged:
+        first = session.first_unjudged(level)
+        context = [*session.prompt, *session.emitted, *session.tokens[:first]]
+        tvd: list[float] = []
+        for token in session.tokens[first:]:
+            wanted = self.next_token(level, context)
+            same = token == wanted
+            tvd.append(0.1 if same else 0.9)
+            facts = Facts(same, 0.5, 0.9 if same else 0.3, 0.9, 1.0, tvd[-1])
+            if not step.rule.accepts(facts):
+                break
+            context.append(token)
+        num_accepted = len(context) - session.num_prompt - len(session.emitted) - first
+        return Judged(num_accepted, self.next_token(level, context), 0, tuple(tvd))
+
+    def _unit(self, context: list[int], salt: int) -> float:
+        """A number in [0, 1) from the context."""
+        data = struct.pack(f"<{len(context) + 2}q", self._seed, salt, *context)
+        # One CRC is linear in its input; mixing it with a multiplication breaks the correlation between salts.
+        mixed = (crc32(data) * 0x9E3779B97F4A7C15 + salt * 0xBF58476D1CE4E5B9) % 2**64
+        return ((mixed ^ (mixed >> 29)) * 0x94D049BB133111EB % 2**64) / 2.0**64

@@ -1,0 +1,10 @@
+"""From run logs to figures and tables.
+
+Reads what a run wrote; knows neither world.
+"""
+
+from .comparison import Comparison
+from .comparison_table import comparison_table
+from .summary import LevelSummary, Spread, Summary, summarise_run
+
+__all__ = ["Comparison", "LevelSummary", "Spread", "Summary", "comparison_table", "summarise_run"]

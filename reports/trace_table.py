@@ -1,0 +1,50 @@
+"""What a recording holds, as tables for the terminal."""
+
+from rich.table import Table
+
+from ..traces.summary import GroupSummary, TraceSummary
+
+
+def trace_tables(summary: TraceSummary) -> tuple[Table, Table]:
+    """The recording at a glance, and agreement with the target by tag."""
+    return _facts(summary), _agreement(summary)
+
+
+def _facts(summary: TraceSummary) -> Table:
+    meta, total = summary.meta, summary.total
+    sampling: str = meta.sampling.mode
+    if meta.sampling.temperature is not None:
+        sampling += f", temperature {meta.sampling.temperature:g}, seed {meta.sampling.seed}"
+    kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
+    table = Table(title=f"{meta.name} ({kind})", title_justify="left", show_header=False)
+    rows = {
+        "models": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models),
+        "prompt lookup": f"{meta.ngram.name}, matches up to {meta.ngram.max_match} tokens" if meta.ngram else "none",
+        "sampling": sampling,
+        "closure": f"{meta.closure.kind}, reach {meta.closure.reach}, run {meta.closure.run}",
+        "requests": f"{total.num_requests}",
+        "tokens": f"{total.num_prompt_tokens:,} prompt, {total.num_trunk_tokens:,} output",
+        "contexts": f"{total.num_nodes:,}, {summary.nodes_per_trunk_token or 0:.1f} per output token",
+        "size": f"{(summary.size_bytes or 0) / 1e6:.2f} MB, {summary.bytes_per_node or 0:.1f} bytes per context",
+        "near ties": f"{meta.near_ties:,}",
+        "seconds measured for": ", ".join(meta.costs) or "no device",
+        "hardware": meta.hardware,
+        "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _agreement(summary: TraceSummary) -> Table:
+    models = summary.meta.model_names[:-1]
+    title = "share of trunk contexts where a model writes the target's token"
+    table = Table("tag", "requests", "output tokens", *models, title=title, title_justify="left", header_style="bold")
+    for tag, group in [*summary.by_tag.items(), ("all", summary.total)]:
+        table.add_row(tag, str(group.num_requests), f"{group.num_trunk_tokens:,}", *_rates(group, models))
+    return table
+
+
+def _rates(group: GroupSummary, models: tuple[str, ...]) -> list[str]:
+    rates = [group.agreement[model] for model in models]
+    return ["-" if rate is None else f"{rate:.3f}" for rate in rates]

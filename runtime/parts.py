@@ -1,0 +1,68 @@
+"""The finished requests of a recording that is not finished: what a killed recording goes on from."""
+
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from ..traces.trie import Trie
+
+_FINGERPRINT_FILE = "fingerprint"
+
+
+class Parts:
+    """A folder with one `.npz` (no pickle) per finished request and the fingerprint of what is being recorded.
+
+    Every file is written beside its place and moved there, so that a part is whole or absent.
+    """
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        """Open the folder, or make it.
+
+        Raises:
+            ValueError: the folder holds parts of another recording.
+        """
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / _FINGERPRINT_FILE
+        if not file.is_file():
+            _write(file, fingerprint)
+            return
+        found = file.read_text(encoding="utf-8", errors="replace")
+        if found != fingerprint:
+            raise ValueError(
+                f"{folder}: fingerprint must be that of this pool, these prompts and options ({fingerprint[:12]}; "
+                f"remove the folder to start afresh), got {found[:12]!r}"
+            )
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.npz"
+
+    def has(self, number: int) -> bool:
+        """Whether request `number` (from 0, in file order) is finished."""
+        return self._file(number).is_file()
+
+    def keep(self, number: int, trie: Trie, near_ties: int) -> None:
+        """Write a finished request."""
+        columns = {field.name: getattr(trie, field.name) for field in fields(Trie)}
+        partial = self._file(number).with_suffix(".tmp")
+        with partial.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, near_ties=np.int64(near_ties), **columns)
+        partial.replace(self._file(number))
+
+    def read(self, number: int) -> tuple[Trie, int]:
+        """A finished request's trie and its near ties."""
+        with np.load(self._file(number), allow_pickle=False) as columns:
+            trie = Trie(**{field.name: columns[field.name] for field in fields(Trie)})
+            return trie, int(columns["near_ties"])
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.folder)
+
+
+def _write(file: Path, content: str) -> None:
+    partial = file.with_suffix(".tmp")
+    partial.write_text(content, encoding="utf-8")
+    partial.replace(file)

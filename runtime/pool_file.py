@@ -1,0 +1,147 @@
+"""The pool file: which models a chain may be built from, as TOML."""
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+POOL_FILE_NAME = "pool.toml"
+
+
+class PoolFileError(ValueError):
+    """One thing that is wrong with a pool file or with what it points to."""
+
+    def __init__(self, path: Path, field: str, rule: str, value: object) -> None:
+        """State that `field` of the file at `path` breaks `rule` by being `value`."""
+        super().__init__(f"{path}: {field} {rule}, got {value!r}")
+        self.path = path
+        self.field = field
+        self.rule = rule
+        self.value = value
+
+
+class NgramEntry(BaseModel):
+    """Model-free lookup of the latest tokens in the context itself.
+
+    Attributes:
+        max_match: longest run of tokens that is looked up.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_match: Annotated[int, Field(ge=1)]
+
+
+class MemberEntry(BaseModel):
+    """One member; exactly one of `path`, `submodel_of` and `ngram` says what it is.
+
+    Attributes:
+        name: unique in the pool; safe inside the chain notation `draft:4/target`.
+        path: folder relative to the pool file, or a hub id.
+        submodel_of: name of the member whose weights this one shares.
+        skip_layers: layers of that member which are left out; counted from 0.
+        ngram: settings of the model-free member.
+        dtype: number format of the weights in memory.
+        device: a torch device, such as `cpu` or `cuda:0`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    path: str | None = None
+    submodel_of: str | None = None
+    skip_layers: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    ngram: NgramEntry | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        given = [kind for kind in ("path", "submodel_of", "ngram") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"must have exactly one of path, submodel_of and ngram, not {len(given)}")
+        if self.submodel_of is None and "skip_layers" in self.model_fields_set:
+            raise ValueError("may have skip_layers only beside submodel_of")
+        if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
+            raise ValueError("takes dtype and device from submodel_of")
+        return self
+
+
+class PoolFile(BaseModel):
+    """The content of a pool file.
+
+    Attributes:
+        name: name of the pool.
+        tokenizer: file relative to the pool file, or a hub id.
+        context_tokens: longest context the pool is used with.
+        members: smallest first, the target last.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    tokenizer: Annotated[str, Field(min_length=1)]
+    context_tokens: Annotated[int, Field(ge=1)]
+    members: tuple[MemberEntry, ...]
+
+
+def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
+    """Read the pool file at `path`, or in the folder `path`.
+
+    Returns:
+        The path of the file itself and its content.
+
+    Raises:
+        PoolFileError: if the file is missing, is no TOML or breaks a rule.
+    """
+    file = path / POOL_FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise PoolFileError(file, "pool file", "must exist", str(path))
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", str(error)) from error
+    try:
+        content = PoolFile.model_validate(values)
+    except ValidationError as error:
+        raise _as_pool_error(file, error) from error
+    _check_members(file, content.members)
+    return file, content
+
+
+def _as_pool_error(file: Path, error: ValidationError) -> PoolFileError:
+    """The first complaint as one line."""
+    first = error.errors()[0]
+    field = ""
+    for part in first["loc"]:
+        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
+    if first["type"] == "extra_forbidden":
+        return PoolFileError(file, field, "is not a known key", first["input"])
+    if first["type"] == "missing":
+        return PoolFileError(file, field, "must be given", None)
+    rule = first["msg"].removeprefix("Value error, ")
+    return PoolFileError(file, field, rule[0].lower() + rule[1:], first["input"])
+
+
+def _check_members(file: Path, members: tuple[MemberEntry, ...]) -> None:
+    """The rules between members that need no model."""
+    if not members:
+        raise PoolFileError(file, "members", "must hold at least one member", [])
+    counts = Counter(member.name for member in members)
+    for row, member in enumerate(members):
+        if counts[member.name] > 1:
+            raise PoolFileError(file, f"members[{row}].name", "must be unique", member.name)
+        if member.ngram is not None and row > 0:
+            raise PoolFileError(file, f"members[{row}].ngram", "only the first member may be model-free", member.name)
+    models = [member.name for member in members if member.path is not None]
+    for row, member in enumerate(members):
+        if member.submodel_of is not None and member.submodel_of not in models:
+            rule = f"must be a member with a path ({', '.join(models)})"
+            raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
+        if len(set(member.skip_layers)) < len(member.skip_layers):
+            raise PoolFileError(file, f"members[{row}].skip_layers", "must not repeat a layer", member.skip_layers)
+    if members[-1].path is None:
+        rule = "must be the target, a model with a path"
+        raise PoolFileError(file, f"members[{len(members) - 1}]", rule, members[-1].name)

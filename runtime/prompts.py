@@ -1,0 +1,89 @@
+"""Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..traces.errors import TraceFormatError
+
+UNTAGGED = "untagged"
+_KEYS = ("id", "tag", "prompt", "answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One request's text.
+
+    Attributes:
+        request_id: unique in the file.
+        tag: task or domain.
+        text: what the models continue, not empty.
+        answer: what a right answer holds, or None; never shown to a model.
+    """
+
+    request_id: str
+    tag: str = UNTAGGED
+    text: str
+    answer: str | None = None
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """The prompts of a JSONL file, in file order; blank lines are skipped.
+
+    Raises:
+        TraceFormatError: names file, line, field, rule and value of the first line that breaks the format.
+        FileNotFoundError: there is no such file.
+    """
+    prompts: list[Prompt] = []
+    line_of: dict[str, int] = {}
+    for number, line in _lines(path):
+        prompt = _prompt(path, number, line)
+        if prompt.request_id in line_of:
+            rule = f"must be unique (first on line {line_of[prompt.request_id]})"
+            raise TraceFormatError(path, f"line {number}, id", rule, prompt.request_id)
+        line_of[prompt.request_id] = number
+        prompts.append(prompt)
+    if not prompts:
+        raise TraceFormatError(path, "file", "must hold at least one prompt", 0)
+    return tuple(prompts)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines (from 1) that are not blank."""
+    for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            offender = raw[error.start : error.end]
+            raise TraceFormatError(path, f"line {number}, byte {error.start + 1}", "must be UTF-8", offender) from None
+        if line.strip():
+            yield number, line
+
+
+def _prompt(path: Path, number: int, line: str) -> Prompt:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
+    if not isinstance(fields, dict):
+        raise TraceFormatError(path, f"line {number}", "must be a JSON object", fields)
+    unknown = [key for key in fields if key not in _KEYS]
+    if unknown:
+        raise TraceFormatError(path, f"line {number}", f"keys must be among {', '.join(_KEYS)}", unknown[0])
+    return Prompt(
+        request_id=_text(path, number, fields, "id"),
+        tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
+        text=_text(path, number, fields, "prompt"),
+        answer=_text(path, number, fields, "answer") if "answer" in fields else None,
+    )
+
+
+def _text(path: Path, number: int, fields: dict[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise TraceFormatError(path, f"line {number}, {key}", "must be a string that is not empty", value)
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise TraceFormatError(path, f"line {number}, {key}", "must hold no half of a surrogate pair", value)
+    return value

@@ -1,0 +1,241 @@
+"""Record what every model of a pool says at every context a policy may ask about.
+
+A recording is made request by request. Finished requests are kept beside the output (`OUT.part`), so that a killed
+recording goes on where it was; the part is removed at the end.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
+from ..traces.store import write_trace
+from ..traces.trie import RequestRecord, Trace
+from .measure import hardware
+from .noise import RequestNoise
+from .parts import Parts
+from .pool import LoadedMember, ModelPool
+from .progress import progress_bar
+from .prompts import Prompt
+from .request_trie import RequestRecorder, TrieOptions
+
+_SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
+_SAMPLED_WEIGHTS = 256
+
+
+def record(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    *,
+    sampling: Sampling,
+    closure: Closure,
+    max_new_tokens: int,
+    out: Path,
+    name: str | None = None,
+    costs: Mapping[str, Mapping[str, CostTable]] | None = None,
+    show_progress: bool = True,
+) -> Trace:
+    """Record the tries of all prompts, write them to `out` and return them.
+
+    Args:
+        pool: the models; all but model-free ones are recorded.
+        prompts: at least one, ids unique.
+        sampling: greedy or coupled.
+        closure: which contexts off the trunk are kept.
+        max_new_tokens: longest trunk, >= 1.
+        out: directory to write; `OUT.part` beside it holds what is finished so far.
+        name: of the trace; the name of `out` without its suffix if None.
+        costs: measured seconds to keep in the meta, by device and model (`measure.measure_costs`).
+        show_progress: draw a bar where stderr is a terminal.
+
+    Raises:
+        ValueError: prompts that cannot be recorded, or a part of another recording; nothing is written then.
+        FileExistsError: `out` exists.
+    """
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
+    if out.exists():
+        raise FileExistsError(f"{out}: must not exist yet")
+    encoded = _encoded(pool, prompts, max_new_tokens)
+    options = TrieOptions(
+        sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_id=pool.eos_token_id
+    )
+    parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
+    _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
+    near_ties, requests = _finished(prompts, encoded, options, parts)
+    meta = _meta(pool, options, name or out.stem, costs or {}, near_ties)
+    trace = Trace(meta=meta, requests=requests)
+    write_trace(trace, out)
+    parts.remove()
+    return trace
+
+
+def _encoded(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> list[tuple[int, ...]]:
+    """Token ids of every prompt; raises ValueError for what cannot be recorded."""
+    if not prompts:
+        raise ValueError("prompts must hold at least one prompt, got none")
+    seen: set[str] = set()
+    encoded = []
+    for prompt in prompts:
+        if prompt.request_id in seen:
+            raise ValueError(f"prompt ids must be unique, got {prompt.request_id!r} twice")
+        seen.add(prompt.request_id)
+        tokens = tuple(pool.encode(prompt.text))
+        if not tokens:
+            raise ValueError(f"prompt {prompt.request_id!r} must have at least one token, got text {prompt.text!r}")
+        if len(tokens) + max_new_tokens > pool.context_tokens:
+            raise ValueError(
+                f"prompt {prompt.request_id!r} must leave room for max_new_tokens: {len(tokens)} prompt tokens + "
+                f"{max_new_tokens} exceed the pool's context of {pool.context_tokens}"
+            )
+        encoded.append(tokens)
+    return encoded
+
+
+def _record_missing(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    encoded: Sequence[tuple[int, ...]],
+    options: TrieOptions,
+    parts: Parts,
+    *,
+    show_progress: bool,
+) -> None:
+    """Record every request that has no part yet."""
+    models = [member.model for member in _recorded(pool)]
+    with progress_bar(shown=show_progress) as bar:
+        task = bar.add_task("recording", total=len(prompts))
+        for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
+            if not parts.has(number):
+                recorder = RequestRecorder(models, tokens, options, _noise(pool, prompt, options.sampling))
+                parts.keep(number, recorder.record(), recorder.near_ties)
+            bar.advance(task)
+
+
+def _finished(
+    prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions, parts: Parts
+) -> tuple[int, tuple[RequestRecord, ...]]:
+    """Near ties of all requests, and the requests."""
+    near_ties, requests = 0, []
+    for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
+        trie, ties = parts.read(number)
+        near_ties += ties
+        requests.append(
+            RequestRecord(
+                request_id=prompt.request_id,
+                tag=prompt.tag,
+                prompt=tokens,
+                max_new_tokens=options.max_new_tokens,
+                trie=trie,
+            )
+        )
+    return near_ties, tuple(requests)
+
+
+def _recorded(pool: ModelPool) -> list[LoadedMember]:
+    """Members with a model, smallest first."""
+    return [member for member in pool.members if member.model is not None]
+
+
+def _noise(pool: ModelPool, prompt: Prompt, sampling: Sampling) -> RequestNoise | None:
+    if sampling.seed is None:
+        return None
+    return RequestNoise(seed=sampling.seed, request_id=prompt.request_id, vocab_size=_vocab_size(pool))
+
+
+def _vocab_size(pool: ModelPool) -> int:
+    target: Any = pool.target.model
+    return int(target.config.vocab_size)
+
+
+def _meta(
+    pool: ModelPool,
+    options: TrieOptions,
+    name: str,
+    costs: Mapping[str, Mapping[str, CostTable]],
+    near_ties: int,
+) -> TraceMeta:
+    target: Any = pool.target.model
+    lookup = next((member for member in pool.members if member.max_match is not None), None)
+    return TraceMeta(
+        name=name,
+        kind="recorded",
+        models=tuple(_model_info(pool, member) for member in _recorded(pool)),
+        ngram=None if lookup is None else NgramInfo(name=lookup.name, max_match=lookup.max_match or 1),
+        vocab_size=_vocab_size(pool),
+        eos_token_id=pool.eos_token_id,
+        tokenizer_sha256=pool.tokenizer_sha256,
+        sampling=options.sampling,
+        closure=options.closure,
+        software=_software(),
+        hardware=hardware(target.device),
+        costs={device: dict(tables) for device, tables in costs.items()},
+        near_ties=near_ties,
+        origin=f"recorded from pool {pool.name}",
+    )
+
+
+def _model_info(pool: ModelPool, member: LoadedMember) -> ModelInfo:
+    return ModelInfo(
+        name=member.name,
+        parameters=member.num_parameters,
+        layers=member.num_layers,
+        hidden_size=member.hidden_size,
+        kv_bytes_per_token=member.kv_bytes_per_token,
+        dtype=member.dtype,
+        submodel_of=_owner(pool, member),
+    )
+
+
+def _owner(pool: ModelPool, member: LoadedMember) -> str | None:
+    """The model a submodel shares its weights with: the one with the very same embedding."""
+    if member.kind != "submodel":
+        return None
+    own: Any = member.model
+    for other in _recorded(pool):
+        model: Any = other.model
+        if other.kind == "model" and model.get_input_embeddings().weight is own.get_input_embeddings().weight:
+            return other.name
+    raise ValueError(f"submodel {member.name!r} must share its embedding with a model of the pool")
+
+
+def _software() -> dict[str, str]:
+    return {"python": platform.python_version()} | {package: version(package) for package in _SOFTWARE}
+
+
+def _fingerprint(
+    pool: ModelPool, prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions
+) -> str:
+    """Hash of all that decides what is recorded: a sample of every weight, prompts, options, versions."""
+    digest = hashlib.sha256()
+    said = {
+        "software": _software(),
+        "pool": pool.name,
+        "tokenizer": pool.tokenizer_sha256,
+        "eos": options.eos_token_id,
+        "sampling": options.sampling.model_dump(),
+        "closure": options.closure.model_dump(),
+        "max_new_tokens": options.max_new_tokens,
+        "prompts": [(prompt.request_id, prompt.tag, tokens) for prompt, tokens in zip(prompts, encoded, strict=True)],
+    }
+    digest.update(json.dumps(said, sort_keys=True).encode())
+    for member in _recorded(pool):
+        digest.update(f"{member.name} {member.kind} {member.dtype}".encode())
+        for said_of_weight in _weight_samples(member.model):
+            digest.update(said_of_weight)
+    return digest.hexdigest()
+
+
+def _weight_samples(model: PreTrainedModel) -> Iterator[bytes]:
+    """Name, shape and evenly spaced values of every weight."""
+    for name, weight in model.named_parameters():
+        yield f"{name} {tuple(weight.shape)}".encode()
+        flat = weight.detach().flatten()
+        yield flat[:: max(1, flat.numel() // _SAMPLED_WEIGHTS)].to("cpu", torch.float32).numpy().tobytes()

@@ -1,0 +1,239 @@
+"""Record the trie of one request: the trunk the target writes, then the closure around it, with every model's views.
+
+Letters: T trunk tokens, Q contexts evaluated together, M models (smallest first, target last), W models that may write
+off the trunk, P pairs of models, V vocabulary, F ancestors off the trunk.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ..traces.meta import Closure, Sampling
+from ..traces.resolution import ENTROPIES, LOG_PROBS, UNITS
+from ..traces.trie import Ints, Trie
+from .closure import first_allowance, offspring
+from .noise import RequestNoise
+from .tree_forward import TreeForward, causal_mask, tree_mask
+from .views import Views, scores, view
+
+Floats32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrieOptions:
+    """What shapes a request's trie; the same for all requests of a recording.
+
+    Attributes:
+        sampling: how tokens are chosen.
+        closure: which contexts off the trunk are kept.
+        max_new_tokens: longest trunk, >= 1.
+        eos_token_id: ends an answer; None if there is none.
+        max_rows: most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
+    """
+
+    sampling: Sampling
+    closure: Closure
+    max_new_tokens: int
+    eos_token_id: int | None
+    max_rows: int = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contexts:
+    """Contexts equally far from the trunk, not yet evaluated.
+
+    Attributes:
+        parent: `[Q]` node.
+        token: `[Q]` the token behind the parent.
+        depth: `[Q]` tokens behind the prompt.
+        own_log_prob: `[M, Q]` what each model gave to the token.
+        allowance: `[W, Q]` how many tokens each model may write here (`closure`).
+        last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
+        path: `[Q, F]` slots of the ancestors behind that.
+    """
+
+    parent: Ints
+    token: Ints
+    depth: Ints
+    own_log_prob: Floats32
+    allowance: Ints
+    last_trunk_slot: Ints
+    path: Ints
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def take(self, places: NDArray[np.intp]) -> "Contexts":
+        """Some of them."""
+        return Contexts(
+            parent=self.parent[places],
+            token=self.token[places],
+            depth=self.depth[places],
+            own_log_prob=self.own_log_prob[:, places],
+            allowance=self.allowance[:, places],
+            last_trunk_slot=self.last_trunk_slot[places],
+            path=self.path[places],
+        )
+
+
+class RequestRecorder:
+    """Evaluates the contexts of one request and gathers its trie; made for one call of `record`.
+
+    Attributes:
+        near_ties: choices so far that fp32 noise could flip.
+    """
+
+    def __init__(
+        self, models: Sequence[PreTrainedModel], prompt: Sequence[int], options: TrieOptions, noise: RequestNoise | None
+    ) -> None:
+        self._forwards = [TreeForward(model, capacity=len(prompt) + options.max_new_tokens + 256) for model in models]
+        self._prompt = tuple(prompt)
+        self._options = options
+        self._noise = noise
+        self._columns: list[dict[str, NDArray[Any]]] = []
+        self._num_nodes = 0
+        self.near_ties = 0
+
+    def record(self) -> Trie:
+        """The trie of the request: trunk first, parents before their children."""
+        trunk, target_logits = self._write_trunk()
+        off_trunk = self._view_trunk(trunk, target_logits)
+        self._grow(off_trunk)
+        return self._trie()
+
+    def _write_trunk(self) -> tuple[Ints, Tensor]:
+        """The tokens `[T]` the target writes by itself, and its logits `[T + 1, V]`."""
+        target, trunk = self._forwards[-1], list[int]()
+        length = len(self._prompt)
+        logits = [target.append(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
+        while len(trunk) < self._options.max_new_tokens and trunk[-1:] != [self._options.eos_token_id]:
+            trunk.append(self._choose(logits[-1], position=len(trunk)))
+            position = length + len(trunk) - 1
+            logits.append(target.append(trunk[-1:], [position], causal_mask(position, 1)))
+        return np.array(trunk, dtype=np.int32), torch.cat(logits)
+
+    def _choose(self, logits: Tensor, position: int) -> int:
+        """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `views`."""
+        noise = None if self._noise is None else self._noise.rows([position])
+        return int(scores(logits, self._options.sampling, noise).argmax())
+
+    def _view_trunk(self, trunk: Ints, target_logits: Tensor) -> Contexts:
+        """Keep the trunk's T + 1 contexts; returns the contexts one token off it."""
+        tokens = np.concatenate([self._prompt, trunk])
+        mask, count = causal_mask(0, len(tokens)), len(trunk) + 1
+        logits = [forward.append(tokens, range(len(tokens)), mask, num_logits=count) for forward in self._forwards[:-1]]
+        depth = np.arange(count, dtype=np.int32)
+        seen = self._view([*logits, target_logits], depth)
+        own = np.zeros((len(self._forwards), count), dtype=np.float32)
+        own[:, 1:] = seen.log_prob_of(depth[:-1], trunk)
+        token = np.concatenate([[-1], trunk]).astype(np.int32)
+        self._keep(parent=depth - 1, token=token, depth=depth, own_log_prob=own, on_trunk=True, seen=seen)
+        allowance = first_allowance(self._options.closure, num_models=len(self._forwards), num_contexts=count)
+        writers = len(allowance)
+        allowance[:, :-1][seen.next_token[:writers, :-1] == trunk] = 0
+        allowance[:, -1] = 0
+        slots = (len(self._prompt) - 1 + depth).astype(np.int32)
+        path = np.zeros((count, 0), dtype=np.int32)
+        return self._children(seen, depth, depth, allowance=allowance, last_trunk_slot=slots, path=path)
+
+    def _grow(self, off_trunk: Contexts) -> None:
+        """Keep contexts one token off the trunk and all the closure has behind them.
+
+        Depth first by blocks: the cache holds the trunk and the ancestors of what is evaluated, not the whole tree.
+        """
+        waiting = self._blocks(off_trunk)
+        while waiting:
+            contexts, num_slots = waiting.pop()
+            for forward in self._forwards:
+                forward.cut(num_slots)
+            waiting.extend(self._blocks(self._evaluate(contexts)))
+
+    def _blocks(self, level: Contexts) -> list[tuple[Contexts, int]]:
+        """Contexts in blocks of at most `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
+        if not len(level) or level.path.shape[1] == self._options.closure.reach:
+            return []
+        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._options.max_rows))
+        num_slots = self._forwards[0].num_slots
+        return [(level.take(block), num_slots) for block in blocks]
+
+    def _evaluate(self, contexts: Contexts) -> Contexts:
+        """Keep contexts with every model's view of them; returns their children, reach aside."""
+        first_node, first_slot, count = self._num_nodes, self._forwards[0].num_slots, len(contexts)
+        mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
+        positions = len(self._prompt) - 1 + contexts.depth
+        logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards]
+        seen = self._view(logits, contexts.depth)
+        self._keep(
+            parent=contexts.parent,
+            token=contexts.token,
+            depth=contexts.depth,
+            own_log_prob=contexts.own_log_prob,
+            on_trunk=False,
+            seen=seen,
+        )
+        offsets = np.arange(count, dtype=np.int32)
+        return self._children(
+            seen,
+            first_node + offsets,
+            contexts.depth,
+            allowance=np.where(self._ended(contexts.token, contexts.depth), 0, contexts.allowance),
+            last_trunk_slot=contexts.last_trunk_slot,
+            path=np.column_stack([contexts.path, first_slot + offsets]),
+        )
+
+    def _children(
+        self, seen: Views, node: Ints, depth: Ints, *, allowance: Ints, last_trunk_slot: Ints, path: Ints
+    ) -> Contexts:
+        branches = offspring(self._options.closure, seen.next_token, allowance)
+        parent = branches.parent
+        return Contexts(
+            parent=node[parent],
+            token=branches.token,
+            depth=depth[parent] + np.int32(1),
+            own_log_prob=seen.log_prob_of(parent, branches.token),
+            allowance=branches.allowance,
+            last_trunk_slot=last_trunk_slot[parent],
+            path=path[parent],
+        )
+
+    def _ended(self, token: Ints, depth: Ints) -> NDArray[np.bool_]:
+        """`[Q]` whether nothing is written behind these contexts."""
+        spent = depth >= self._options.max_new_tokens
+        return spent if self._options.eos_token_id is None else spent | (token == self._options.eos_token_id)
+
+    def _view(self, logits: Sequence[Tensor], depth: Ints) -> Views:
+        noise = None if self._noise is None else self._noise.rows(depth.tolist())
+        device = logits[-1].device
+        return view([model.to(device) for model in logits], sampling=self._options.sampling, noise=noise)
+
+    def _keep(
+        self, *, parent: Ints, token: Ints, depth: Ints, own_log_prob: Floats32, on_trunk: bool, seen: Views
+    ) -> None:
+        self.near_ties += int(seen.near_tie[:, ~self._ended(token, depth)].sum())
+        self._num_nodes += len(token)
+        self._columns.append(
+            {
+                "parent": parent,
+                "token": token,
+                "depth": depth,
+                "on_trunk": np.full(len(token), on_trunk),
+                "next_token": seen.next_token,
+                "next_log_prob": LOG_PROBS.round(seen.next_log_prob),
+                "top_log_prob": LOG_PROBS.round(seen.top_log_prob),
+                "gap": UNITS.round(seen.gap),
+                "entropy": ENTROPIES.round(seen.entropy),
+                "own_log_prob": LOG_PROBS.round(own_log_prob),
+                "tvd": UNITS.round(seen.tvd),
+            }
+        )
+
+    def _trie(self) -> Trie:
+        names = self._columns[0]
+        return Trie(**{name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names})

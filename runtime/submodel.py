@@ -1,0 +1,63 @@
+"""A model made of some layers of another one, sharing its parameters."""
+
+import copy
+
+import torch
+from transformers import PreTrainedModel
+
+LAYERS_PREFIX = "model.layers."
+
+
+def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTrainedModel:
+    """Leave layers out of `model`; the result has its own KV cache layout with layers 0 to n-1.
+
+    Args:
+        model: a decoder with its layers under `model.layers`, as Llama, Qwen and Mistral have them.
+        skip_layers: layers to leave out.
+
+    Returns:
+        A model of the same class whose parameters are the very tensors of `model`.
+
+    Raises:
+        ValueError: if the layers lie elsewhere, are out of range, repeated, or none is left.
+    """
+    num_layers = int(model.config.num_hidden_layers)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    if not any(name.startswith(LAYERS_PREFIX) for name in parameters):
+        raise ValueError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
+    if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
+        raise ValueError(f"skip_layers must be different layers of 0..{num_layers - 1}, got {skip_layers}")
+    kept = [layer for layer in range(num_layers) if layer not in skip_layers]
+    if not kept:
+        raise ValueError(f"skip_layers must leave at least one of {num_layers} layers")
+    with torch.device("meta"):
+        submodel = type(model)(_config_of(model, kept))
+    # Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already.
+    submodel.requires_grad_(requires_grad=any(parameter.requires_grad for parameter in parameters.values()))
+    submodel.load_state_dict(_renamed(parameters, kept), strict=True, assign=True)
+    # Its frequencies are a buffer outside the state dict, so that the new one is still without values.
+    submodel.model.rotary_emb = model.model.rotary_emb
+    submodel.generation_config = copy.deepcopy(model.generation_config)
+    return submodel.eval()
+
+
+def _config_of(model: PreTrainedModel, kept: list[int]) -> object:
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = len(kept)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        config.layer_types = [layer_types[layer] for layer in kept]
+    return config
+
+
+def _renamed(parameters: dict[str, torch.nn.Parameter], kept: list[int]) -> dict[str, torch.nn.Parameter]:
+    """The kept layers under their new numbers, and everything outside the layers."""
+    renamed = {}
+    for name, parameter in parameters.items():
+        if not name.startswith(LAYERS_PREFIX):
+            renamed[name] = parameter
+            continue
+        layer, _, rest = name.removeprefix(LAYERS_PREFIX).partition(".")
+        if int(layer) in kept:
+            renamed[f"{LAYERS_PREFIX}{kept.index(int(layer))}.{rest}"] = parameter
+    return renamed

@@ -1,0 +1,98 @@
+"""Training of the target so that it also works with layers left out."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import LlamaForCausalLM
+
+from .batches import rows_at
+from .loop import TrainingRun, make_model, run_training
+from .recipe import Recipe
+
+
+@contextmanager
+def layers_kept(model: LlamaForCausalLM, kept: tuple[int, ...]) -> Iterator[None]:
+    """Run the model through some of its layers only while the context is open; no KV cache."""
+    every = model.model.layers
+    model.model.layers = nn.ModuleList(every[layer] for layer in kept)
+    try:
+        yield
+    finally:
+        model.model.layers = every
+
+
+def slim_layers(recipe: Recipe) -> tuple[int, ...]:
+    """The layers that `slim` keeps."""
+    return tuple(layer for layer in range(recipe.target.num_layers) if layer not in recipe.skip_layers)
+
+
+def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRun]:
+    """Train the target on packed sequences.
+
+    Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
+    (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710, drops by depth; here every inner layer alike). Late slim
+    steps learn from the full model's distribution instead of the text.
+
+    Args:
+        sequences: token ids, `[N, sequence_tokens + 1]`.
+        recipe: shapes, shares and schedule.
+        checkpoint: file for the state.
+    """
+    model = make_model(recipe.target, recipe, seed=recipe.seed)
+    schedule = recipe.target_schedule
+
+    def loss_at(step: int) -> torch.Tensor:
+        rows = rows_at(step, num_rows=schedule.num_rows, num_sequences=len(sequences), seed=recipe.seed)
+        return _step_loss(model, sequences[rows].long(), step, recipe)
+
+    run = run_training(
+        model,
+        loss_at,
+        schedule=schedule,
+        checkpoint=checkpoint,
+        checkpoint_every_s=recipe.checkpoint_every_s,
+        stage="target",
+        tokens_per_step=schedule.num_rows * recipe.sequence_tokens,
+    )
+    return model, run
+
+
+def logits_of(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """Next-token logits in float32 `[B, T, V]` of token ids `[B, T]`, computed in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    return logits.float()
+
+
+def _step_loss(model: LlamaForCausalLM, batch: torch.Tensor, step: int, recipe: Recipe) -> torch.Tensor:
+    tokens, labels = batch[:, :-1], batch[:, 1:]
+    rng = random.Random(f"{recipe.seed}/layers/{step}")
+    kind = rng.random()
+    is_slim = recipe.full_share <= kind < recipe.full_share + recipe.slim_share
+    if is_slim and step >= recipe.slim_distil_from * recipe.target_schedule.num_steps:
+        return _slim_distil_loss(model, tokens, slim_layers(recipe))
+    if kind < recipe.full_share:
+        logits = logits_of(model, tokens)
+    else:
+        with layers_kept(model, slim_layers(recipe) if is_slim else _random_layers(recipe, rng)):
+            logits = logits_of(model, tokens)
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def _slim_distil_loss(model: LlamaForCausalLM, tokens: torch.Tensor, kept: tuple[int, ...]) -> torch.Tensor:
+    """Cross-entropy of the slim model to the full model's distribution; no gradient through the latter."""
+    with torch.no_grad():
+        probs = logits_of(model, tokens).softmax(-1)
+    with layers_kept(model, kept):
+        logits = logits_of(model, tokens)
+    return functional.cross_entropy(logits.flatten(0, 1), probs.flatten(0, 1))
+
+
+def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
+    last = recipe.target.num_layers - 1
+    return tuple(layer for layer in range(last + 1) if layer in (0, last) or rng.random() >= recipe.drop_prob)

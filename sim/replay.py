@@ -1,0 +1,259 @@
+"""The world that answers from a recording: drafts and verdicts are walks in a request's trie.
+
+A token whose context is recorded is *replayed*. Beyond the record, tokens are `UNKNOWN`, verdicts come from the
+fitted fallback, and each such decision is counted as modelled. The target's verdict on a draft that starts on the
+trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
+"""
+
+from math import exp, nan
+
+from ..policies.contract import Draft, Verify
+from ..policies.lookup import prompt_lookup
+from ..policies.loop import Op, Results
+from ..policies.pool import Pool
+from ..policies.rules import Facts
+from ..policies.session import Drafted, Judged, Session
+from ..policies.signal import Signal
+from ..traces.fallback import Fallback
+from .charges import draft_forwards, verify_forward
+from .cost import CostModel
+from .tables import RequestTables, TraceTables
+
+UNKNOWN = -1
+NO_SIGNAL = Signal(nan, nan, nan)
+
+
+class UnrecordedContextError(ValueError):
+    """Replay without a fallback came to a context that the trace does not hold."""
+
+    def __init__(self, request_id: str, position: int, what: str) -> None:
+        # All are args, since SimPy builds the error of a process anew from its args.
+        super().__init__(request_id, position, what)
+
+    def __str__(self) -> str:
+        request_id, position, what = self.args
+        return (
+            f"request {request_id}: {what} at output position {position} needs a context outside the recording; "
+            "record with a larger --reach, or leave out --strict"
+        )
+
+
+class ReplayWorld:
+    """Answers operations from a trace and charges seconds from a cost model.
+
+    Args:
+        tables: the recording.
+        pool: its members in level order.
+        cost: seconds of forwards.
+        fallback: answers beyond the record; None makes the first unknown an error.
+    """
+
+    def __init__(self, *, tables: TraceTables, pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+        self._tables = tables
+        self._num_free = tables.num_free
+        self._eos = tables.trace.meta.eos_token_id
+        self._ngram = tables.trace.meta.ngram
+        self._pool = pool
+        self._cost = cost
+        self._fallback = fallback
+        self._open: dict[str, RequestTables] = {}
+        self.num_reanchored: dict[str, int] = {}
+
+    def open(self, session: Session) -> None:
+        """Start at the root of the request's trie."""
+        self._open[session.request_id] = self._tables.of(session.request_id)
+        session.place = 0
+
+    def close(self, session: Session) -> None:
+        """Forget the request."""
+        del self._open[session.request_id]
+
+    def execute(self, op: Op) -> Results:
+        """Walk every item's trie, then charge the operation."""
+        level, verify, items = op
+        if verify:
+            judged = [self._judge(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
+            forward = verify_forward(self._cost, self._pool.names[level], items, level)
+            return Results(judged, [forward], forward[3])
+        if level < self._num_free:
+            looked_up = [self._look_up(item.session, item.step) for item in items]  # type: ignore[arg-type]
+            return Results(looked_up, [], self._cost.lookup_s * len(items))
+        drafted = [self._draft(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
+        forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
+        return Results(drafted, forwards, sum([repeats * seconds for _, _, repeats, seconds in forwards]))
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
+        node = session.places[index - 1] if index else session.place
+        return self._signal_at(self._open[session.request_id], session.drafters[index], node)
+
+    def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
+        if node < 0 or level < self._num_free:
+            return NO_SIGNAL
+        return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
+
+    # -- drafting
+
+    def _draft(self, session: Session, step: Draft, level: int) -> Drafted:
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        next_token = tables.next_token[level]
+        child = tables.child[level]
+        eos = self._eos
+        stop = step.stop
+        product = 1.0
+        tokens: list[int] = []
+        places: list[int] = []
+        num_modelled = 0
+        for _ in range(min(step.tokens, session.room)):
+            if node < 0:
+                num_modelled += 1
+                self._need_fallback(session, "draft")
+                tokens.append(UNKNOWN)
+                places.append(-1)
+                continue
+            token = next_token[node]
+            context = node
+            node = child[node]
+            tokens.append(token)
+            places.append(node)
+            if token == eos:
+                break
+            if stop is not None:
+                signal = self._signal_at(tables, level, context)
+                product *= signal.prob
+                if stop.holds(signal, product):
+                    break
+        return Drafted(tokens, places, num_modelled)
+
+    def _look_up(self, session: Session, step: Draft) -> Drafted:
+        """Prompt lookup over the real tokens, which replay knows as well as the runtime does."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        assert self._ngram is not None
+        answer = [*session.emitted, *session.tokens]
+        if UNKNOWN in answer:
+            # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
+            self._need_fallback(session, "draft")
+            return Drafted([], [], 1)
+        context = [*session.prompt, *answer]
+        wanted = min(step.tokens, session.room)
+        tokens = prompt_lookup(context, num_tokens=wanted, max_match=self._ngram.max_match)
+        if self._eos in tokens:
+            tokens = tokens[: tokens.index(self._eos) + 1]
+        places = []
+        for token in tokens:
+            node = tables.find_child(node, token) if node >= 0 else -1
+            places.append(node)
+        return Drafted(tokens, places)
+
+    # -- judging
+
+    def _judge(self, session: Session, step: Verify, level: int) -> Judged:
+        tables = self._open[session.request_id]
+        first = session.first_unjudged(level)
+        node = session.places[first - 1] if first else self._anchored(session, tables)
+        if node < 0 or not step.rule.lossless:
+            return self._judge_slowly(session, step, level, first, node)
+        next_token = tables.next_token[level]
+        distances = tables.tvd
+        tokens = session.tokens
+        places = session.places
+        judges = session.judges
+        tvd = []
+        for index in range(first, len(tokens)):
+            column = distances[judges[index]][level]
+            tvd.append(column[node] if column else nan)
+            if next_token[node] != tokens[index]:
+                if tokens[index] == UNKNOWN:  # drafted before the committed context came back to the trunk
+                    return self._judge_slowly(session, step, level, first, node)
+                return Judged(index - first, next_token[node], tables.child[level][node], tuple(tvd))
+            node = places[index]
+            if node < 0:
+                return self._judge_slowly(session, step, level, first, -1)
+        return Judged(len(tokens) - first, next_token[node], tables.child[level][node], tuple(tvd))
+
+    def _judge_slowly(self, session: Session, step: Verify, level: int, first: int, node: int) -> Judged:
+        """Judge with a lossy rule, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[first - 1] if first else session.place
+        tvd: list[float] = []
+        num_modelled = 0
+        tokens = session.tokens
+        index = first
+        while index < len(tokens):
+            accepted, modelled, distance = self._verdict(session, tables, step, level, index, node)
+            tvd.append(distance)
+            num_modelled += modelled
+            if not accepted:
+                break
+            node = session.places[index]
+            index += 1
+        if node < 0:
+            own_token, own_place = UNKNOWN, -1
+            if index < len(tokens) or session.room > 0:  # else the session has no room for it
+                num_modelled += 1
+                self._need_fallback(session, "verify")
+        else:
+            own_token, own_place = tables.next_token[level][node], tables.child[level][node]
+        return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled)
+
+    def _verdict(
+        self, session: Session, tables: RequestTables, step: Verify, level: int, index: int, node: int
+    ) -> tuple[bool, bool, float]:
+        """(accepted, modelled, distance) for pending token `index` in the context `node`."""
+        proposer = session.judges[index]
+        if node < 0 or session.tokens[index] == UNKNOWN:
+            self._need_fallback(session, "verify")
+            if proposer < self._num_free:
+                return False, True, nan
+            assert self._fallback is not None
+            position = len(session.emitted) + index
+            free = self._num_free
+            return self._fallback.accepts(session.request_id, position, proposer - free, level - free), True, nan
+        column = tables.tvd[proposer][level]
+        distance = column[node] if column else nan
+        same = tables.next_token[level][node] == session.tokens[index]
+        if step.rule.lossless:
+            return same, False, distance
+        if not same and session.places[index] < 0:
+            # The token's own node is not recorded, so the verifier's probability of it is not known.
+            self._need_fallback(session, "verify")
+            return False, True, distance
+        facts = self._facts(session, tables, level, index, node, same=same, tvd=distance)
+        return bool(step.rule.accepts(facts)), False, distance
+
+    def _facts(
+        self, session: Session, tables: RequestTables, level: int, index: int, node: int, *, same: bool, tvd: float
+    ) -> Facts:
+        """What a lossy rule is told of pending token `index` in the context `node`."""
+        child = session.places[index]
+        drafter = session.drafters[index]
+        target_log_prob = tables.next_log_prob[level][node] if same else tables.own_log_prob[level][child]
+        draft_prob = exp(tables.next_log_prob[drafter][node]) if drafter >= self._num_free else nan
+        return Facts(
+            same=same,
+            draft_prob=draft_prob,
+            target_prob=exp(target_log_prob),
+            top_prob=exp(tables.top_log_prob[level][node]),
+            entropy=tables.entropy[level][node],
+            tvd=tvd,
+        )
+
+    # -- where the record ends
+
+    def _anchored(self, session: Session, tables: RequestTables) -> int:
+        """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
+        if session.place < 0:
+            self._need_fallback(session, "re-anchor")
+            trunk = tables.trunk
+            ends = tables.token[trunk[-1]] == self._eos
+            session.place = trunk[min(len(session.emitted), len(trunk) - (2 if ends else 1))]
+            count = self.num_reanchored.get(session.request_id, 0)
+            self.num_reanchored[session.request_id] = count + 1
+        return session.place
+
+    def _need_fallback(self, session: Session, what: str) -> None:
+        if self._fallback is None:
+            position = len(session.emitted) + len(session.tokens)
+            raise UnrecordedContextError(session.request_id, position, what)

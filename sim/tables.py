@@ -1,0 +1,84 @@
+"""A recorded request as plain lists: what replay walks, built once and shared by all policies of a comparison.
+
+A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
+"""
+
+from ..traces.meta import TraceMeta
+from ..traces.trie import RequestRecord, Trace
+
+
+class RequestTables:
+    """One request's trie by level of the pool (a model-free member has empty lists).
+
+    Letters: L levels, N nodes.
+
+    Attributes:
+        record: the recording this was built from.
+        token: `[N]` token behind each node.
+        trunk: nodes of the trunk from the root down.
+        next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
+        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.trie.Trie`.
+        tvd: `[L][L][N]` by drafter and verifier level, symmetric, zero for a member and itself.
+    """
+
+    __slots__ = (
+        "child",
+        "entropy",
+        "gap",
+        "next_log_prob",
+        "next_token",
+        "on_trunk",
+        "own_log_prob",
+        "record",
+        "token",
+        "top_log_prob",
+        "trunk",
+        "tvd",
+    )
+
+    def __init__(self, record: RequestRecord, meta: TraceMeta, num_free: int) -> None:
+        trie = record.trie
+        free: list[list[int]] = [[] for _ in range(num_free)]
+        free_floats: list[list[float]] = [[] for _ in range(num_free)]
+        self.record = record
+        self.token: list[int] = trie.token.tolist()
+        self.trunk: list[int] = trie.trunk.tolist()
+        self.on_trunk: list[bool] = trie.on_trunk.tolist()
+        self.next_token: list[list[int]] = free + trie.next_token.tolist()
+        self.child: list[list[int]] = free + trie.children().tolist()
+        self.next_log_prob: list[list[float]] = free_floats + trie.next_log_prob.tolist()
+        self.top_log_prob: list[list[float]] = free_floats + trie.top_log_prob.tolist()
+        self.gap: list[list[float]] = free_floats + trie.gap.tolist()
+        self.entropy: list[list[float]] = free_floats + trie.entropy.tolist()
+        self.own_log_prob: list[list[float]] = free_floats + trie.own_log_prob.tolist()
+        levels = num_free + len(meta.models)
+        zeros = [0.0] * trie.num_nodes
+        self.tvd: list[list[list[float]]] = [[zeros if a == b else [] for b in range(levels)] for a in range(levels)]
+        for row, (low, high) in zip(trie.tvd.tolist(), meta.pairs, strict=True):
+            self.tvd[low + num_free][high + num_free] = row
+            self.tvd[high + num_free][low + num_free] = row
+
+    def find_child(self, node: int, token: int) -> int:
+        """The recorded node behind `token` at `node`; -1 if the recording has none."""
+        for tokens, children in zip(self.next_token, self.child, strict=True):
+            if tokens and tokens[node] == token:
+                return children[node]
+        return -1
+
+
+class TraceTables:
+    """The tables of every request of a trace, built at first use."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.num_free = 1 if trace.meta.ngram else 0
+        self._tables: dict[str, RequestTables] = {}
+        self._records = {record.request_id: record for record in trace.requests}
+
+    def of(self, request_id: str) -> RequestTables:
+        """One request's tables; raises KeyError for a request the trace does not hold."""
+        tables = self._tables.get(request_id)
+        if tables is None:
+            tables = RequestTables(self._records[request_id], self.trace.meta, self.num_free)
+            self._tables[request_id] = tables
+        return tables

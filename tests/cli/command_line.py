@@ -1,0 +1,44 @@
+"""Runs `paceline` in this process, as its own main does."""
+
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from unittest.mock import patch
+
+from paceline.cli.app import command
+from paceline.cli.errors import run_command
+
+
+@dataclass
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+def paceline(*args) -> Ran:
+    out, err = StringIO(), StringIO()
+    argv = ["paceline", *map(str, args)]
+    with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
+        code = run_command(command())
+    return Ran(code, out.getvalue(), err.getvalue())
+
+
+def done(*args) -> str:
+    """What it printed; it must have gone well, and said nothing on the side."""
+    ran = paceline(*args)
+    assert (ran.code, ran.err) == (0, "")
+    return ran.out
+
+
+def refused(*args) -> str:
+    """The one line that says why it was refused."""
+    ran = paceline(*args)
+    assert ran.code == 2, ran
+    assert ran.out == ""
+    assert ran.err.startswith("paceline: error: ")
+    assert ran.err.count("\n") == 1
+    assert ran.err.endswith("\n")
+    assert "Traceback" not in ran.err
+    return ran.err.removeprefix("paceline: error: ").strip()

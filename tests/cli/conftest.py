@@ -1,0 +1,37 @@
+import shutil
+
+import pytest
+from paceline.traces import SyntheticSpec, make_trace, write_trace
+
+from ..sim.small_traces import THREE, with_ngram
+
+
+@pytest.fixture(autouse=True)
+def plain_errors(monkeypatch, tmp_path):
+    """Errors as a user sees them, and a folder where nothing else is."""
+    monkeypatch.delenv("PACELINE_TRACEBACK", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traces")
+    spec = SyntheticSpec(
+        name="small",
+        requests=3,
+        tokens=12,
+        prompt_tokens=4,
+        models=THREE,
+        acceptance=(0.6, 0.8),
+        reach=8,
+        run=5,
+        tags=("math", "code"),
+    )
+    write_trace(with_ngram(make_trace(spec)), folder / "small.trace")
+    return folder / "small.trace"
+
+
+@pytest.fixture
+def trace(made_once, tmp_path):
+    """A recording of ngram, draft, mid and target that a test may spoil."""
+    return shutil.copytree(made_once, tmp_path / "small.trace")

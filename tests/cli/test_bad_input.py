@@ -1,0 +1,210 @@
+"""Bad input gives one line that names the offender, exit code 2, and leaves nothing behind."""
+
+import json
+
+import pytest
+
+from .command_line import refused
+
+
+def compare(trace, *args):
+    return refused("compare", "--trace", trace, *args)
+
+
+# -- policies by name, and chains
+
+POLICIES = [
+    ("nope", "unknown policy 'nope'"),
+    ("", "unknown policy ''"),
+    ("Plain", "unknown policy 'Plain'"),
+    ("huge:4/target", "unknown model 'huge'; this pool has ngram, draft, mid, target"),
+    ("draft:4/huge", "unknown model 'huge'"),
+    ("adaptive,draft=huge", "unknown model 'huge'"),
+    ("mid:4/draft:4/target", "members must go from smallest to largest: ngram, draft, mid, target"),
+    ("target:4/draft", "members must go from smallest to largest"),
+    ("draft:4/draft:4/target", "draft stands twice"),
+    ("draft:4/target:4/target", "target stands twice"),
+    ("draft:4/mid", "the last member must be the target target, got 'mid'"),
+    ("draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
+    ("draft:-1/target", "the window of draft must be a whole number >= 1, got '-1'"),
+    ("draft:four/target", "the window of draft must be a whole number >= 1, got 'four'"),
+    ("draft:1.5/target", "the window of draft must be a whole number >= 1, got '1.5'"),
+    ("draft:٤/target", "the window of draft must be a whole number >= 1, got '٤'"),
+    ("draft:/target", "the window of draft must be a whole number >= 1, got ''"),
+    ("draft/target", "'draft' needs a window, as in draft:4"),
+    ("draft:4/mid/target", "'mid' needs a window, as in mid:4"),
+    ("draft:4", "it must end in the target, target, without a window; its last part is 'draft:4'"),
+    ("draft:4/target:4", "it must end in the target, target, without a window; its last part is 'target:4'"),
+    ("/target", "'' needs a window"),
+    ("draft:4/", "unknown model ''"),
+    ("draft:4/target,stop=1", "a bare chain takes no options; use chain,spec=draft:4/target"),
+    ("chain", "missing a required argument: 'spec'"),
+    ("chain,spec=draft:0/target", "the window of draft must be a whole number >= 1, got '0'"),
+    ("adaptive,begin=3", "unknown option 'begin'; it takes draft, start, up, down, most"),
+    ("plain,start=3", "unknown option 'start'; it takes no options"),
+    ("adaptive,start", "option 'start' must read key=value"),
+    ("adaptive,start=x", "option 'start' must be a whole number, got 'x'"),
+    ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
+    ("adaptive,start=nan", "option 'start' must be a whole number, got 'nan'"),
+    ("adaptive,start=3,start=4", "option 'start' stands twice"),
+    ("adaptive,start=0", "start must be in [1, most=16], got 0"),
+    ("adaptive,up=-1", "up and down must be >= 0, got up=-1, down=1"),
+    ("confident,below=x", "option 'below' must be a number, got 'x'"),
+    ("confident,below=2", "prob must be in [0, 1], got 2.0"),
+    ("confident,below=nan", "prob must be in [0, 1], got nan"),
+    ("ngram,tokens=0", "the window of ngram must be a whole number >= 1, got '0'"),
+    ("adaptive,draft=target", "draft must be a member below the target, got 'target'"),
+]
+
+
+@pytest.mark.parametrize(("policy", "told"), POLICIES)
+def test_a_policy_that_is_none(trace, policy, told):
+    line = compare(trace, "--policy", policy)
+    assert told in line
+    assert policy.partition(",")[0] in line
+    assert told in compare(trace, "--policy", "plain", "--policy", policy, "--log", "logs")
+    assert not list(trace.parent.glob("logs*"))
+
+
+@pytest.mark.parametrize(("policy", "told"), [POLICIES[0], POLICIES[3], POLICIES[11]])
+def test_the_check_refuses_them_too(policy, told):
+    assert told.partition(";")[0] in refused("policy", "check", policy)
+
+
+def test_a_policy_asked_for_twice(trace):
+    args = ("--policy", "ngram", "--policy", "plain", "--policy", "ngram")
+    assert compare(trace, *args) == "--policy ngram is given twice"
+
+
+# -- numbers and names of options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--batch", "0", "--batch"),
+        ("--batch", "-3", "--batch"),
+        ("--batch", "two", "--batch"),
+        ("--batch", "1.5", "--batch"),
+        ("--seed", "x", "--seed"),
+        ("--decide-seconds", "-1", "--decide-seconds"),
+        ("--decide-seconds", "nan", "--decide-seconds"),
+        ("--decide-seconds", "inf", "decide_s must be >= 0 and finite, got inf"),
+        ("--cost", "v100", "unknown cost 'v100': this trace knows a100, cpu, h100, h200, rtx4090, or a FILE.json"),
+        ("--cost", "missing.json", "missing.json: cannot be read: No such file or directory"),
+        ("--polic", "plain", "No such option: --polic"),
+    ],
+)
+def test_an_option_that_cannot_be(trace, option, value, told):
+    assert told in compare(trace, option, value, "--log", "logs")
+    assert [file.name for file in trace.parent.iterdir()] == ["small.trace"]
+
+
+def test_a_batch_larger_than_was_measured(trace):
+    line = compare(trace, "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
+    assert "mine.json" in line
+    table = {"new_tokens": [1, 8], "seconds": [1.0, 2.0]}
+    costs = trace.parent / "mine.json"
+    costs.write_text(json.dumps(dict.fromkeys(("draft", "mid", "target"), table)))
+    line = compare(trace, "--batch", "3", "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
+    assert line == (
+        "cost mine.json: draft was measured for 1 to 8 new tokens a forward, asked for 12; "
+        "use a smaller batch or another cost"
+    )
+    assert sorted(file.name for file in trace.parent.iterdir()) == ["mine.json", "small.trace"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "not JSON"),
+        ("[]", "content: "),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, NaN]}}', "draft: seconds must be positive and finite"),
+        ('{"draft": {"new_tokens": [1], "seconds": [1]}}', "no table for model 'mid'"),
+    ],
+)
+def test_a_cost_file_that_is_wrong(trace, tmp_path, content, told):
+    (tmp_path / "mine.json").write_text(content)
+    line = compare(trace, "--cost", "mine.json")
+    assert line.startswith("mine.json: ")
+    assert told in line
+
+
+# -- synthetic recordings
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--requests", "0"], "requests must be >= 1, got 0"),
+        (["--tokens", "0"], "tokens must be >= 1, got 0"),
+        (["--acceptance", "0.5,x"], "acceptance must hold numbers with commas between, got 'x'"),
+        (["--acceptance", "nan"], "acceptance must lie in [0, 1], got (nan,)"),
+        (["--acceptance", "1.5"], "acceptance must lie in [0, 1], got (1.5,)"),
+        (["--acceptance", "0.5,0.6"], "acceptance must have 1 entries"),
+        (["--models", "a"], "models must name at least two different models, got ('a',)"),
+        (["--models", "a,a"], "models must name at least two different models"),
+        (["--models", "a,,b"], "models must hold names with commas between, got 'a,,b'"),
+        (["--models", "a:1,b"], "ModelInfo.name: String should match pattern"),
+        (["--autocorrelation", "1"], "autocorrelation must lie in [0, 1), got 1.0"),
+        (["--cost-ratios", "0"], "cost_ratios must be positive and finite, got (0.0,)"),
+        (["--target-forward-seconds", "inf"], "target_forward_s must be positive and finite, got inf"),
+        (["--seed", "-1"], "seed must be >= 0, got -1"),
+        (["--tags", ""], "tags must hold names with commas between, got ''"),
+    ],
+)
+def test_a_synthetic_recording_that_cannot_be(tmp_path, args, told):
+    assert told in refused("trace", "make", "new.trace", *args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recording_is_never_overwritten(trace):
+    before = (trace / "nodes.parquet").read_bytes()
+    line = refused("trace", "make", trace)
+    assert line == f"{trace}: exists already; a recording is never overwritten"
+    assert (trace / "nodes.parquet").read_bytes() == before
+
+
+# -- outputs
+
+
+def test_json_into_a_folder_that_is_not_there(trace):
+    assert compare(trace, "--json", "no/out.json") == "no/out.json: no folder no"
+    assert compare(trace, "--json", "small.trace") == "small.trace: is a folder"
+    assert "no folder no" in refused("policy", "list", "--json", "no/out.json")
+    assert [file.name for file in trace.parent.iterdir()] == ["small.trace"]
+
+
+def test_a_wrong_output_is_refused_before_the_run(trace, monkeypatch):
+    monkeypatch.setattr("paceline.cli.compare.simulate", lambda *_, **__: pytest.fail("it ran"))
+    compare(trace, "--json", "no/out.json")
+    (trace.parent / "logs").mkdir()
+    compare(trace, "--log", "logs")
+
+
+def test_a_json_file_is_untouched_when_the_run_fails(trace, tmp_path):
+    (tmp_path / "out.json").write_text("old")
+    compare(trace, "--json", "out.json", "--policy", "draft:9/mid:9/target", "--strict")
+    assert (tmp_path / "out.json").read_text() == "old"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.json", "small.trace"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_run_logs_are_never_overwritten(trace, tmp_path, kind):
+    path = tmp_path / "logs"
+    path.mkdir() if kind == "folder" else path.write_text("mine")
+    assert compare(trace, "--log", "logs") == "logs: exists already; a run is never overwritten"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["logs", "small.trace"]
+
+
+def test_run_logs_appear_together_or_not_at_all(trace, tmp_path):
+    """The first policy ends well, the second does not."""
+    compare(trace, "--policy", "plain", "--policy", "draft:9/mid:9/target", "--strict", "--log", "logs")
+    assert [file.name for file in tmp_path.iterdir()] == ["small.trace"]
+
+
+def test_what_typer_refuses(trace):
+    assert "extra" in refused("compare", "words")
+    assert "No such command 'compar'" in refused("compar")
+    assert "Missing argument" in refused("trace", "inspect")
+    assert "requires an argument" in refused("compare", "--trace")

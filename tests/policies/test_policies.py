@@ -1,0 +1,221 @@
+"""Every policy of the registry keeps the contract; chains do what their notation says."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
+from paceline.policies.adaptive import Adaptive
+from paceline.policies.chain import Chain
+from paceline.policies.check import check_pool
+from paceline.policies.confident import Confident
+from paceline.policies.registry import own_policies
+from paceline.policies.stops import ProductBelow
+from paceline.policies.toy_world import EOS, ToyWorld
+
+from .script import Script, run
+from .strategies import chains, pools
+
+SPECS = {"chain": "chain,spec=draft:3/mid:5/target"}
+VARIANTS = (
+    "target",
+    "draft:4/target",
+    "ngram:4/target",
+    "ngram:2/draft:3/mid:4/slim:6/target",
+    "draft:1/mid:1/slim:1/target",
+    "adaptive,start=1,up=5,down=9,most=7",
+    "adaptive,draft=ngram",
+    "adaptive,start=3,up=0,down=0",
+    "confident,below=0.0,most=3",
+    "confident,below=1.0,draft=slim",
+    "confident,draft=ngram",
+    "ngram,tokens=1",
+)
+
+
+def names(pool):
+    return [SPECS.get(name, name) for name in own_policies()]
+
+
+@pytest.mark.parametrize("text", [*names(check_pool()), *VARIANTS])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_policies_keep_the_contract_and_commit_the_trunk(text, seed):
+    report = check_policy(lambda pool: make_policy(text, pool), name=text, seed=seed)
+    assert report.lossless
+    assert report.num_tokens >= report.num_requests
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_chains_over_any_pool_commit_the_trunk(data):
+    pool = data.draw(pools())
+    spec = data.draw(chains(pool))
+    stop = data.draw(st.sampled_from([None, ProductBelow(0.3)]))
+    assert check_policy(lambda pool: Chain(pool, spec, stop=stop), name=spec, pool=pool).lossless
+
+
+class Watched:
+    """Looks on while a chain decides: what is judged must be what the level below kept, and enough of it."""
+
+    def __init__(self, pool, spec):
+        self.chain = Chain(pool, spec)
+        self.members, self.windows = self.chain.spec.members, self.chain.spec.windows
+        self.pool = pool
+
+    def decide(self, seen):
+        step = self.chain.decide(seen)
+        if isinstance(step, Verify) and seen.num_pending:
+            self.watch(seen, self.members.index(step.model), seen.waiting(step.model))
+        return step
+
+    def watch(self, seen, index, waiting):
+        below = self.pool.level(self.members[index - 1])
+        judged = seen.pending[seen.num_pending - waiting :]
+        assert all(self.pool.level(token.judge) >= below for token in judged)
+        found_nothing = seen.last.num_drafted == 0 and isinstance(seen.last.step, Draft)
+        assert index == 1 or waiting >= self.windows[index - 1] or seen.room == 0 or found_nothing
+
+    def learn(self, outcome):
+        assert outcome.num_drafted <= self.windows[0] if self.windows else outcome.num_drafted == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_level_judges_only_what_the_level_below_kept(data):
+    pool = data.draw(pools())
+    spec = data.draw(chains(pool))
+    check_policy(lambda pool: Watched(pool, spec), name=spec, pool=pool, seed=data.draw(st.integers(0, 99)))
+
+
+def test_a_three_level_chain_climbs_when_its_windows_are_full():
+    """Pinned on one request of the toy models: (kind, model, accepted) of its first steps."""
+    policy = Chain(check_pool(), "draft:2/mid:3/target")
+    told = []
+    policy.learn = lambda outcome: told.append((type(outcome.step).__name__, outcome.step.model, outcome.num_accepted))
+    run(policy, budget=8)
+    models = [model for kind, model, _ in told if kind == "Verify"]
+    kept = 0
+    for kind, model, accepted in told[:-1]:
+        if kind == "Verify":
+            kept = kept + accepted + 1 if model == "mid" else 0
+        else:
+            assert kept < 3, "the target judges before more is drafted"
+    assert models.count("mid") >= models.count("target") >= 2
+
+
+class TestAdaptive:
+    def windows(self, *accepted, **options):
+        """The window after each round of the given accepted counts, from full drafts."""
+        policy = Adaptive(check_pool(), **options)
+        seen = type("Seen", (), {"num_pending": 0, "last": None, "request_id": "r7"})()
+        windows = [policy.decide(seen).tokens]
+        for count in accepted:
+            policy.learn(outcome_of(judged=windows[-1], accepted=min(count, windows[-1])))
+            windows.append(policy.decide(seen).tokens)
+        return windows
+
+    def test_the_window_follows_acceptance(self):
+        assert self.windows(99, 99, 0, 1, 99) == [4, 6, 8, 7, 6, 8]
+
+    def test_the_window_stays_within_one_and_most(self):
+        assert self.windows(99, 99, 99, most=7) == [4, 6, 7, 7]
+        assert self.windows(0, 0, 0, start=2) == [2, 1, 1, 1]
+
+    def test_each_request_has_its_own_window(self):
+        policy = Adaptive(check_pool())
+        policy.learn(outcome_of(judged=4, accepted=4))
+        other = type("Seen", (), {"num_pending": 0, "last": None, "request_id": "r8"})()
+        assert policy.decide(other).tokens == 4
+
+    @pytest.mark.parametrize(
+        ("options", "rule"),
+        [
+            ({"start": 0}, r"start must be in \[1, most=16\], got 0"),
+            ({"start": 9, "most": 8}, r"start must be in \[1, most=8\], got 9"),
+            ({"up": -1}, "up and down must be >= 0, got up=-1, down=1"),
+            ({"draft": "target"}, "draft must be a member below the target, got 'target'"),
+            ({"draft": "nobody"}, "unknown model 'nobody'"),
+        ],
+    )
+    def test_options_out_of_range_are_refused(self, options, rule):
+        with pytest.raises(ValueError, match=rule):
+            Adaptive(check_pool(), **options)
+
+
+def outcome_of(*, judged, accepted):
+    """Of a verification by the target, for the one request."""
+    script = Script(Draft("draft", judged), *[Verify("target")] * 30)
+    run(script, budget=30)
+    verdict = script.learnt[1]
+    return verdict._replace(
+        num_judged=judged, num_accepted=accepted, refused_at=None if accepted == judged else accepted, done=False
+    )
+
+
+def test_confident_drafts_end_at_the_first_unsure_token():
+    pool, short = check_pool(), 0
+
+    class Watching(Confident):
+        def decide(self, seen):
+            nonlocal short
+            probs = [token.signal.prob for token in seen.pending]
+            assert all(prob >= 0.6 for prob in probs[:-1])
+            if probs and len(probs) < 6 and seen.room:
+                assert probs[-1] < 0.6
+                short += 1
+            return super().decide(seen)
+
+    check_policy(lambda pool: Watching(pool, below=0.6, most=6), pool=pool)
+    assert short > 10
+
+
+class CommitsAll:
+    """The least careful policy there is: never verifies."""
+
+    def __init__(self, pool):
+        pass
+
+    def decide(self, seen):
+        return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 4)
+
+    def learn(self, outcome):
+        pass
+
+
+class TestCheckPolicy:
+    def test_requests_that_end_with_a_commit_make_room_for_the_next(self):
+        report = check_policy(CommitsAll)
+        assert not report.lossless
+        assert report.num_steps >= 2 * report.num_requests, "every request drafted and committed"
+
+    def test_lossy_rules_are_told_from_lossless_ones(self):
+        class Lossy(CommitsAll):
+            def decide(self, seen):
+                return Verify("target", Ratio(0.1)) if seen.num_pending else Draft("draft", 4)
+
+        assert not check_policy(Lossy).lossless
+
+    def test_a_policy_that_never_gets_on_is_stopped(self):
+        class Lazy(CommitsAll):
+            def decide(self, seen):
+                return Draft("ngram", 1) if seen.room else Verify("target")
+
+        with pytest.raises(PolicyError, match=r"policy lazy, request r\d+, step .*: no progress in 8 steps"):
+            check_policy(Lazy, name="lazy")
+
+    def test_it_offers_another_pool(self):
+        seen = []
+        pool = Pool((Member(name="small"), Member(name="large")))
+        check_policy(lambda pool: seen.append(pool) or make_policy("small:2/large", pool), pool=pool)
+        assert set(seen) == {pool}
+
+
+def test_toy_models_end_texts_and_disagree():
+    """Else the checks above would see neither end nor refusal."""
+    pool = check_pool()
+    world = ToyWorld(pool, ends=0.1)
+    contexts = [[first, second] for first in range(1, 20) for second in range(1, 20)]
+    written = [[world.next_token(level, context) for level in range(5)] for context in contexts]
+    assert 5 < sum(row[-1] == EOS for row in written) < 100
+    rates = [sum(row[level] == row[-1] for row in written) / len(written) for level in range(5)]
+    assert rates == sorted(rates)
+    assert 0.1 < rates[1] < 0.6

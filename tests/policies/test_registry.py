@@ -1,0 +1,191 @@
+"""From a text to a policy: names, options, chains, files and modules; every fault is one line that says what to do."""
+
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
+from paceline.policies import registry as registry_module
+from paceline.policies.adaptive import Adaptive
+from paceline.policies.chain import Chain
+from paceline.policies.check import check_pool
+from paceline.policies.confident import Confident
+from paceline.policies.ngram import Ngram
+from paceline.policies.plain import Plain
+from paceline.policies.registry import known_policies, own_policies, policy_options
+
+POOL = check_pool()
+MINE = """
+from paceline.policies import Verify
+
+
+class Mine:
+    def __init__(self, pool, *, window: int = 4, share: float = 0.5, loud: bool = False, name: str = "x"):
+        if window < 1:
+            raise ValueError(f"window must be >= 1, got {window}")
+        self.options = (window, share, loud, name)
+        self.step = Verify(pool.target)
+
+    def decide(self, seen):
+        return self.step
+
+    def learn(self, outcome):
+        pass
+
+
+def helper(pool):
+    return Mine(pool)
+
+
+class Half:
+    def decide(self, seen):
+        return None
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    file = tmp_path / "my_policy.py"
+    file.write_text(MINE, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("plain", Plain),
+        ("target", Chain),
+        ("draft:4/target", Chain),
+        ("chain,spec=draft:4/mid:8/target", Chain),
+        ("adaptive", Adaptive),
+        ("adaptive,start=2,draft=mid", Adaptive),
+        ("confident,below=0.25", Confident),
+        ("ngram,tokens=3", Ngram),
+        ("paceline.policies.plain:Plain", Plain),
+    ],
+)
+def test_texts_name_policies(text, kind):
+    assert type(make_policy(text, POOL)) is kind
+
+
+def test_every_own_policy_is_built_by_its_name():
+    for name, kind in own_policies().items():
+        options = ",spec=draft:4/target" if name == "chain" else ""
+        assert type(make_policy(name + options, POOL)) is kind
+
+
+def test_a_file_and_a_module_take_options(mine, monkeypatch):
+    policy = make_policy(f"{mine}:Mine,window=2,share=1,loud=true,name=y", POOL)
+    assert policy.options == (2, 1.0, True, "y")
+    assert check_policy(lambda pool: make_policy(f"{mine}:Mine", pool)).lossless
+    monkeypatch.syspath_prepend(mine.parent)
+    assert make_policy("my_policy:Mine,loud=false", POOL).options == (4, 0.5, False, "x")
+    monkeypatch.delitem(sys.modules, "my_policy")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("nothing", "unknown policy 'nothing': known are plain, chain, adaptive, confident, ngram"),
+        ("", "unknown policy ''"),
+        ("adaptive,window=4", "unknown option 'window'; it takes draft, start, up, down, most"),
+        ("plain,window=4", "unknown option 'window'; it takes no options"),
+        ("adaptive,start", "option 'start' must read key=value"),
+        ("adaptive,start=2,start=3", "option 'start' stands twice"),
+        ("adaptive,start=two", "option 'start' must be a whole number, got 'two'"),
+        ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
+        ("confident,below=much", "option 'below' must be a number, got 'much'"),
+        ("confident,below=1.5", "prob must be in [0, 1], got 1.5"),
+        ("confident,most=0", "the window of draft must be a whole number >= 1, got '0'"),
+        ("adaptive,start=99", "start must be in [1, most=16], got 99"),
+        ("adaptive,draft=nobody", "unknown model 'nobody'"),
+        ("chain", "missing a required argument: 'spec'"),
+        ("chain,stop=x,spec=draft:4/target", "unknown option 'stop'; it takes spec"),
+        ("draft:4", "it must end in the target, target, without a window"),
+        ("draft:4/target,window=3", "a bare chain takes no options"),
+        ("draft/target", "'draft' needs a window"),
+        ("no_such_file.py:Mine", "no file no_such_file.py"),
+        ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
+        ("paceline.policies.plain:Nobody", "'Nobody' is not a class with decide and learn"),
+    ],
+)
+def test_faults_are_one_line(text, rule):
+    with pytest.raises(PolicySpecError) as caught:
+        make_policy(text, POOL)
+    assert rule in str(caught.value)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "rule"),
+    [
+        (":Nobody", "'Nobody' is not a class with decide and learn"),
+        (":helper", "'helper' is not a class with decide and learn"),
+        (":Half", "'Half' is not a class with decide and learn"),
+        ("", "say which class of the file, as in "),
+        (":Mine,loud=yes", "option 'loud' must be true or false, got 'yes'"),
+        (":Mine,window=0", "window must be >= 1, got 0"),
+    ],
+)
+def test_faults_of_a_file_are_named(mine, suffix, rule):
+    with pytest.raises(PolicySpecError) as caught:
+        make_policy(f"{mine}{suffix}", POOL)
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("import no_such_module", "raised ModuleNotFoundError: No module named 'no_such_module'"),
+        ("1 / 0", "raised ZeroDivisionError: division by zero"),
+        ("def (", "raised SyntaxError"),
+    ],
+)
+def test_a_file_that_raises_is_named(tmp_path, source, rule):
+    file = tmp_path / "broken.py"
+    file.write_text(source, encoding="utf-8")
+    with pytest.raises(PolicySpecError) as caught:
+        make_policy(f"{file}:Mine", POOL)
+    assert rule in str(caught.value)
+    assert "broken.py" in str(caught.value)
+
+
+def test_a_policy_that_the_pool_does_not_suit_says_why():
+    without_lookup = type(POOL)(POOL.members[1:])
+    with pytest.raises(PolicySpecError, match="ngram needs a model-free member in the pool; it has draft, mid"):
+        make_policy("ngram", without_lookup)
+    alone = type(POOL)(POOL.members[-1:])
+    with pytest.raises(PolicySpecError, match="no model below its target to draft with"):
+        make_policy("adaptive", alone)
+
+
+class TestEntryPoints:
+    """What other packages register, without installing one."""
+
+    def register(self, monkeypatch, *pairs):
+        points = [EntryPoint(name=name, value=value, group="paceline.policies") for name, value in pairs]
+        monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+
+    def test_theirs_are_found_by_name(self, monkeypatch):
+        self.register(monkeypatch, ("theirs", "paceline.policies.plain:Plain"))
+        assert "theirs" in known_policies()
+        assert type(make_policy("theirs", POOL)) is Plain
+
+    @pytest.mark.parametrize("name", ["plain", "theirs"])
+    def test_a_name_is_taken_once(self, monkeypatch, name):
+        self.register(monkeypatch, ("theirs", "paceline.policies.plain:Plain"), (name, "paceline.policies.ngram:Ngram"))
+        with pytest.raises(PolicySpecError, match=f"'{name}' is registered twice .*paceline.policies.ngram:Ngram"):
+            known_policies()
+
+
+def test_options_are_those_of_the_constructor():
+    assert list(policy_options(Adaptive)) == ["draft", "start", "up", "down", "most"]
+    assert list(policy_options(Plain)) == []
+
+
+def test_steps_of_a_bare_chain():
+    policy = make_policy("draft:4/target", POOL)
+    fresh = type("Seen", (), {"num_pending": 0, "last": None})()
+    assert policy.decide(fresh) == Draft("draft", 4)
+    assert make_policy("target", POOL).decide(fresh) == Verify("target")

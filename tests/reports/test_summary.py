@@ -1,0 +1,299 @@
+"""Every figure of a run, from a log small enough to do it in the head."""
+
+import json
+import re
+from dataclasses import asdict, fields
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.reports import Comparison, LevelSummary, Spread, Summary, comparison_table, summarise_run
+from paceline.reports.run_table import run_table
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.traces.run_ledger import RunLedger
+from paceline.traces.run_log import RunLog
+from rich.console import Console
+
+from ..sim.small_traces import Anything, replay, with_ngram
+from ..strategies import synthetic_traces
+
+DRAFT, VERIFY = False, True
+
+# What docs/compare.md lists.
+SPREAD_KEYS = {"mean", "p50", "p90", "p95", "p99"}
+LEVEL_KEYS = {
+    "name",
+    "forwards",
+    "duration_s",
+    "share_of_seconds",
+    "drafted",
+    "judged",
+    "accepted",
+    "refused",
+    "own",
+}
+POLICY_KEYS = {
+    "speed_up",
+    "policy",
+    "requests",
+    "output_tokens",
+    "duration_s",
+    "output_tokens_per_s",
+    "requests_per_s",
+    "acceptance_length",
+    "draft_acceptance_rate",
+    "accepted_histogram",
+    "target_calls_per_token",
+    "wasted_tokens",
+    "exact_share",
+    "reanchored",
+    "divergent_tokens",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "levels",
+}
+
+
+def by_hand() -> RunLog:
+    """Two requests, `draft` and `target`, one at a time; seconds in eighths.
+
+    r0: draft 3, keep 2 and add one; draft 2, keep both and add one: 6 tokens. r1: one token by the target alone.
+    """
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
+    # verify, level, rows, forwards, new tokens, start, duration
+    ledger.note_op(DRAFT, 0, 1, 3, 7, 0.0, 0.5)
+    # request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end
+    ledger.note_step("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 0.5)
+    ledger.note_op(VERIFY, 1, 1, 1, 8, 0.5, 1.5)
+    ledger.note_step("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0)
+    ledger.note_op(DRAFT, 0, 1, 2, 2, 2.0, 0.25)
+    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 1, 2.25)
+    ledger.note_op(VERIFY, 1, 1, 1, 3, 2.25, 1.0)
+    ledger.note_step("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 3.25)
+    ledger.note_admitted("r1", tag="b", num_prompt=4, arrived_at_s=3.25, now_s=3.25)
+    ledger.note_op(VERIFY, 1, 1, 1, 4, 3.25, 0.75)
+    ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0)
+    meta = {"policy": "by hand", "members": ["draft", "target"]}
+    return ledger.finish(meta, reanchored={"r0": 1}, divergent={"r0": 2})
+
+
+def same(value):
+    return Spread(mean=value, p50=value, p90=value, p95=value, p99=value)
+
+
+def test_every_field_by_hand():
+    summary = summarise_run(by_hand())
+    assert summary == Summary(
+        policy="by hand",
+        requests=2,
+        output_tokens=7,
+        duration_s=4.0,
+        output_tokens_per_s=7 / 4,
+        requests_per_s=0.5,
+        acceptance_length=7 / 3,  # three verifications by the target
+        draft_acceptance_rate=4 / 5,
+        accepted_histogram=(1, 0, 2),
+        target_calls_per_token=3 / 7,
+        wasted_tokens=1,  # 5 drafted, 4 of them in the answer
+        # 5 drafted, 3 + 2 judged up to the refused one, 3 own, 1 way back to the trunk; 1 modelled, and the way back
+        exact_share=1 - 2 / 14,
+        reanchored=1,
+        divergent_tokens=2,
+        ttft_s=Spread(mean=1.375, p50=1.375, p90=1.875, p95=1.9375, p99=1.9875),  # 2.0 and 0.75
+        tpot_s=same((3.25 - 2.0) / 5),  # a single token has no time per later token
+        e2e_s=Spread(mean=2.0, p50=2.0, p90=3.0, p95=3.125, p99=3.225),  # 3.25 and 0.75
+        levels=(
+            LevelSummary(
+                name="draft",
+                forwards=5,
+                duration_s=0.75,
+                share_of_seconds=0.1875,
+                drafted=5,
+                judged=0,
+                accepted=0,
+                refused=0,
+                own=0,
+            ),
+            LevelSummary(
+                name="target",
+                forwards=3,
+                duration_s=3.25,
+                share_of_seconds=0.8125,
+                drafted=0,
+                judged=5,
+                accepted=4,
+                refused=1,
+                own=3,
+            ),
+        ),
+    )
+
+
+def test_a_verifier_below_the_target_and_a_commit():
+    """Three levels: mid keeps 1 of 2 and adds one; the first of the two is committed as it is, the second refused."""
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    ledger.note_op(DRAFT, 0, 1, 2, 2, 0.0, 1.0)
+    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0)
+    ledger.note_op(VERIFY, 1, 1, 1, 3, 1.0, 1.0)
+    ledger.note_step("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0)
+    ledger.note_commit("r0", 2, 1, 2.0)
+    ledger.note_op(VERIFY, 2, 1, 1, 3, 2.0, 2.0)
+    ledger.note_step("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0)
+    meta = {"policy": "p", "members": ["draft", "mid", "target"]}
+    summary = summarise_run(ledger.finish(meta, reanchored={}, divergent={"r0": 1}))
+    assert summary.output_tokens == 2
+    assert summary.wasted_tokens == 2 + 1 - 1  # two drafted and one written by mid; one of the three was committed
+    assert summary.acceptance_length == 2.0
+    assert summary.draft_acceptance_rate == 0.0
+    assert summary.accepted_histogram == (1,)
+    assert summary.target_calls_per_token == 0.5
+    assert summary.exact_share == 1.0
+    assert (summary.ttft_s, summary.tpot_s, summary.e2e_s) == (same(2.0), same(2.0), same(4.0))
+    mid = summary.levels[1]
+    assert (mid.judged, mid.accepted, mid.refused, mid.own, mid.share_of_seconds) == (2, 1, 1, 1, 0.25)
+
+
+def test_a_run_without_the_target():
+    """Lossy throughout: figures per verification of the target are 0, and there is no histogram."""
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    ledger.note_op(DRAFT, 0, 1, 2, 2, 0.0, 1.0)
+    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0)
+    ledger.note_commit("r0", 1, 2, 1.0)
+    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
+    assert (summary.acceptance_length, summary.draft_acceptance_rate, summary.target_calls_per_token) == (0, 0, 0)
+    assert summary.accepted_histogram == ()
+    assert summary.wasted_tokens == 0
+
+
+def test_a_lookup_that_is_modelled_finds_nothing():
+    """No token came of it, but it is a decision; the share stays one."""
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    for _ in range(3):
+        ledger.note_op(DRAFT, 0, 1, 0, 0, 0.0, 1.0)
+        ledger.note_step("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0)
+    ledger.note_op(VERIFY, 1, 1, 1, 1, 1.0, 1.0)
+    ledger.note_step("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)
+    summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
+    assert summary.exact_share == 0.25
+
+
+def test_a_run_without_a_request():
+    log = RunLedger().finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={})
+    with pytest.raises(ValueError, match="no request finished"):
+        summarise_run(log)
+
+
+@settings(max_examples=25, deadline=None)
+@given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
+def test_figures_agree_with_one_another(trace, seed, batch):
+    trace = with_ngram(trace)
+    log, outputs = replay(trace, Anything(recorded_pool(trace.meta), seed), batch=batch)
+    summary = summarise_run(log)
+    assert summary.output_tokens == sum(map(len, outputs.values()))
+    assert summary.requests == len(outputs)
+    assert sum(level.share_of_seconds for level in summary.levels) == pytest.approx(1.0)
+    assert sum(level.duration_s for level in summary.levels) == pytest.approx(log.ops["duration_s"].sum())
+    assert sum(level.duration_s for level in summary.levels) <= summary.duration_s + 1e-9
+    target = summary.levels[-1]
+    assert sum(summary.accepted_histogram) == len(log.rounds()["round"])
+    assert sum(count * length for length, count in enumerate(summary.accepted_histogram)) == target.accepted
+    assert summary.output_tokens == target.accepted + target.own  # lossless: the target commits everything
+    assert 0 <= summary.wasted_tokens <= sum(level.drafted + level.own for level in summary.levels)
+    for level in summary.levels:
+        assert level.accepted + level.refused <= level.judged
+    for spread in (summary.ttft_s, summary.tpot_s, summary.e2e_s):
+        assert 0 <= spread.p50 <= spread.p90 <= spread.p95 <= spread.p99
+
+
+def comparison() -> Comparison:
+    summary = summarise_run(by_hand())
+    meta = {"trace": "t", "kind": "synthetic", "sampling": "greedy", "cost": "cpu", "batch": 1, "seed": 0}
+    return Comparison(meta=meta, baseline=summary, rows=(summary,))
+
+
+def test_the_documented_keys():
+    data = json.loads(json.dumps(comparison().to_json(), allow_nan=False))
+    assert set(data) == {"meta", "policies"}
+    (policy,) = data["policies"]
+    assert set(policy) == POLICY_KEYS == {field.name for field in fields(Summary)} | {"speed_up"}
+    assert {field.name for field in fields(LevelSummary)} == LEVEL_KEYS
+    assert {field.name for field in fields(Spread)} == SPREAD_KEYS
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert set(policy[name]) == SPREAD_KEYS
+    for level in policy["levels"]:
+        assert set(level) == LEVEL_KEYS
+    assert policy["speed_up"] == 1.0
+    assert {**asdict(comparison().rows[0]), "speed_up": 1.0}.keys() == policy.keys()
+
+
+def test_the_documentation_lists_every_key():
+    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `policies\[\]\.(\w+)`", text, re.MULTILINE))
+    assert listed == POLICY_KEYS
+    listed = set(re.findall(r"^\| `policies\[\]\.levels\[\]\.(\w+)`", text, re.MULTILINE))
+    assert listed == LEVEL_KEYS
+    for key in SPREAD_KEYS:
+        assert f"`{key}`" in text
+
+
+def test_speed_up_is_tokens_per_second_over_the_baseline():
+    fast = comparison().rows[0]
+    slow = Summary(**{**asdict_shallow(fast), "output_tokens_per_s": fast.output_tokens_per_s / 4})
+    assert Comparison(meta={}, baseline=slow, rows=(fast,)).speed_up(fast) == 4.0
+
+
+def asdict_shallow(summary):
+    return {field.name: getattr(summary, field.name) for field in fields(summary)}
+
+
+def shown(renderable):
+    console = Console(width=200, file=StringIO())
+    console.print(renderable)
+    return " ".join(console.file.getvalue().split())
+
+
+def test_the_table_says_what_is_synthetic_and_modelled():
+    text = shown(comparison_table(comparison()))
+    assert "SYNTHETIC trace t (greedy), 2 requests, 7 tokens; cost cpu, batch 1, seed 0" in text
+    assert "0.8571" in text  # the exact share is never rounded to 1
+    assert "draft: 19%, 5 drafted" in text
+    assert "target: 81%, 4/5 (1)" in text
+
+
+def test_an_exact_run_says_so_only_if_it_is():
+    summary = comparison().rows[0]
+    nearly = Summary(**{**asdict_shallow(summary), "exact_share": 0.99999})
+    text = shown(comparison_table(Comparison(meta=comparison().meta, baseline=summary, rows=(nearly,))))
+    assert "1.0000" not in text
+    assert "0.9999" in text
+    exact = Summary(**{**asdict_shallow(summary), "exact_share": 1.0})
+    assert "0.8571" not in shown(comparison_table(Comparison(meta=comparison().meta, baseline=exact, rows=(exact,))))
+
+
+def test_one_run_as_a_table():
+    text = shown(run_table(summarise_run(by_hand())))
+    assert "by hand: 2 requests, 7 tokens, 1.8 tokens/s, acceptance length 2.33, TTFT 1375.0 ms, TPOT 250.00 ms" in text
+    assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ 0 │" in text
+    assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 1 │" in text
+
+
+def test_percentiles_are_interpolated():
+    ledger = RunLedger()
+    for index in range(11):
+        ledger.note_admitted(f"r{index}", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    for index in range(11):
+        ledger.note_op(VERIFY, 0, 1, 1, 1, float(index), 1.0)
+        ledger.note_step(f"r{index}", VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(index))
+    summary = summarise_run(ledger.finish({"policy": "p", "members": ["t"]}, reanchored={}, divergent={}))
+    e2e = summary.e2e_s
+    assert (e2e.mean, e2e.p50, e2e.p90) == (5.0, 5.0, 9.0)
+    assert (e2e.p95, e2e.p99) == (pytest.approx(9.5), pytest.approx(9.9))
+    assert np.isfinite(summary.tpot_s.mean)

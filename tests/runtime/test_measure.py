@@ -1,0 +1,42 @@
+import pytest
+import torch
+from paceline.runtime.measure import hardware, measure_costs, timed
+
+
+def test_every_model_and_point_is_timed(tiny_pool):
+    costs = measure_costs(tiny_pool, new_tokens=(1, 17, 32, 64, 256), repeats=3)
+    assert list(costs) == ["draft", "mid", "slim", "target"]
+    for table in costs.values():
+        assert table.new_tokens == (1, 17, 32, 64, 256)
+        assert all(0 < second < 5 for second in table.seconds)
+    assert costs["target"].seconds[-1] > costs["target"].seconds[0]
+
+
+def test_a_point_is_a_forward_of_that_many_tokens(tiny_pool):
+    sizes = []
+    model = tiny_pool.target.model
+    handle = model.register_forward_pre_hook(
+        lambda _, args, kwargs: sizes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    measure_costs(tiny_pool, new_tokens=(3, 32, 48), repeats=2)
+    handle.remove()
+    # Contexts are filled with one row of 64: what the pool's 96 leave beside a row of 32.
+    small, batched = [(1, 64)] * 2 + [(1, 3), (1, 32)] * 3, [(1, 64)] + [(3, 16)] * 3
+    assert sizes == small + batched
+
+
+def test_what_cannot_be_measured_is_refused(tiny_pool):
+    with pytest.raises(ValueError, match="new_tokens above 32 must be multiples of 16, got 40"):
+        measure_costs(tiny_pool, new_tokens=(1, 40))
+    with pytest.raises(ValueError, match="repeats must be >= 1, got 0"):
+        measure_costs(tiny_pool, repeats=0)
+
+
+def test_time_is_that_of_the_call():
+    calls = []
+    assert 0 <= timed(lambda: calls.append(1), torch.device("cpu")) < 1
+    assert calls == [1]
+
+
+def test_the_machine_in_words():
+    assert hardware().endswith("cores, 1 threads")

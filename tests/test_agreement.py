@@ -1,0 +1,247 @@
+"""One policy object, two worlds: replaying a recording and running the models take the same steps.
+
+Every step of every request is compared: what was asked, drafted, judged, accepted, added and emitted, the tokens each
+forward was fed, and the committed text; then what the policies saw.
+"""
+
+from random import Random
+
+import numpy as np
+import pytest
+from paceline.policies import (
+    Commit,
+    Divergence,
+    Draft,
+    EntropyAbove,
+    GapBelow,
+    Lenience,
+    ProductBelow,
+    Ratio,
+    Typical,
+    Verify,
+    make_policy,
+)
+from paceline.policies.chain import Chain
+from paceline.runtime.decode import decode
+from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.recorder import record
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.simulate import Scenario, simulate
+from paceline.sim.tables import TraceTables
+from paceline.traces.meta import Closure, Sampling
+from paceline.traces.resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
+
+from .tiny_models import random_prompts, tiny_pool_of_four
+from .unit_cost import UnitCost
+
+SAMPLINGS = (Sampling(mode="greedy"), Sampling(mode="coupled", temperature=0.8, seed=7))
+# The last one holds the end-of-sequence token, for lookups to copy.
+PROMPTS = (*random_prompts(4, seed=2), Prompt(request_id="ends", text="t5 t0 t9 t5 t0 t9 t5"))
+POLICIES = {
+    text: lambda pool, text=text: make_policy(text, pool)
+    for text in (
+        "plain",
+        "draft:4/target",
+        "draft:2/mid:4/target",
+        "draft:1/mid:2/slim:3/target",
+        "slim:3/target",
+        "ngram",
+        "ngram:2/draft:2/mid:3/target",
+        "adaptive,most=8",
+        "confident,most=8",
+        "confident,most=8,draft=mid,below=0.7",
+    )
+} | {
+    "entropy": lambda pool: Chain(pool, "draft:8/target", stop=EntropyAbove(2.0)),
+    "gap": lambda pool: Chain(pool, "mid:8/target", stop=GapBelow(0.1)),
+    "product": lambda pool: Chain(pool, "slim:8/target", stop=ProductBelow(0.1)),
+}
+COMPARED_STEPS = ("op", "request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
+COMPARED_OPS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
+
+
+class Watched:
+    """Passes on to a policy, and writes down what it saw."""
+
+    def __init__(self, policy):
+        self._policy = policy
+        self.seen, self.learnt = [], []
+
+    def decide(self, seen):
+        pending = seen.pending
+        caches = tuple(seen.cached(name) for name in seen.pool.names)
+        plain = tuple((token.token, token.drafter, token.judge) for token in pending)
+        self.seen.append(((seen.request_id, seen.remaining, seen.room, caches, plain), [t.signal for t in pending]))
+        return self._policy.decide(seen)
+
+    def learn(self, outcome):
+        self.learnt.append((outcome._replace(duration_s=0.0, tvd=()), outcome.tvd))
+        self._policy.learn(outcome)
+
+
+class Wanderer:
+    """Any legal steps, drawn with a seed; `most` bounds the pending tokens, so that a small recording holds them."""
+
+    def __init__(self, pool, *, seed, most, rules=(), commits=False):
+        self._random = Random(seed)
+        self._pool, self._most, self._rules, self._commits = pool, most, rules, commits
+
+    def decide(self, seen):
+        steps = self._drafts(seen) + self._verifies(seen)
+        if self._commits and seen.num_pending:
+            steps.append(Commit(self._random.randint(1, seen.num_pending)))
+        return self._random.choice(steps)
+
+    def _drafts(self, seen):
+        room = min(self._most - seen.num_pending, seen.room)
+        return [Draft(name, self._random.randint(1, room)) for name in self._pool.names[1:-1] if room > 0]
+
+    def _verifies(self, seen):
+        verifies = [Verify("target")]
+        verifies += [
+            Verify(name)
+            for name in self._pool.names[2:-1]
+            if (seen.waiting(name) or not seen.num_pending) and seen.num_pending < self._most
+        ]
+        for rule in self._rules:
+            verifies += [Verify(verify.model, rule) for verify in verifies[:3] if seen.num_pending]
+        return verifies
+
+    def learn(self, outcome):
+        pass
+
+
+class Cycle:
+    """The same steps over and over, those that are legal: smaller and larger members write and judge in turns."""
+
+    def __init__(self, steps):
+        self._steps = steps
+        self._next = {}
+
+    def decide(self, seen):
+        for _ in self._steps:
+            index = self._next.get(seen.request_id, 0)
+            self._next[seen.request_id] = (index + 1) % len(self._steps)
+            step = self._steps[index]
+            if seen.room > 0 if isinstance(step, Draft) else seen.waiting(step.model):
+                return step
+        return Verify("target")
+
+    def learn(self, outcome):
+        pass
+
+
+@pytest.fixture(scope="module")
+def monotone(tmp_path_factory):
+    return tables_of(tmp_path_factory, PROMPTS, Closure(kind="monotone", reach=9, run=4), num_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """Every context within five tokens of the trunk, and answers of five tokens: no step can leave this record."""
+    return tables_of(tmp_path_factory, random_prompts(12, seed=3), Closure(kind="full", reach=5, run=5), num_tokens=5)
+
+
+def tables_of(tmp_path_factory, prompts, closure, *, num_tokens):
+    folder = tmp_path_factory.mktemp("recordings")
+    return [
+        TraceTables(
+            record(
+                tiny_pool_of_four(),
+                prompts,
+                sampling=sampling,
+                closure=closure,
+                max_new_tokens=num_tokens,
+                out=folder / f"{sampling.mode}.trace",
+                show_progress=False,
+            )
+        )
+        for sampling in SAMPLINGS
+    ]
+
+
+def both_worlds(build, tables, prompts):
+    """(committed tokens by request, run log, what the policy saw), replayed and run."""
+    pool, trace = tiny_pool_of_four(), tables.trace
+    watched = Watched(build(recorded_pool(trace.meta)))
+    tokens = {}
+    log = simulate(Scenario(tables=tables, cost=UnitCost()), watched, "p", outputs=tokens)
+    assert log.steps["modelled"].sum() == 0
+    rewatched = Watched(build(loaded_pool(pool)))
+    outputs, run = decode(
+        pool,
+        rewatched,
+        prompts,
+        sampling=trace.meta.sampling,
+        max_new_tokens=trace.requests[0].max_new_tokens,
+        name="p",
+        debug=True,
+    )
+    return (tokens, log, watched), ({output.request_id: list(output.tokens) for output in outputs}, run, rewatched)
+
+
+def assert_same(replayed, run):
+    tokens, log, watched = replayed
+    run_tokens, run_log, rewatched = run
+    assert tokens == run_tokens
+    for name in COMPARED_STEPS:
+        np.testing.assert_array_equal(log.steps[name], run_log.steps[name], err_msg=name)
+    for name in COMPARED_OPS:
+        np.testing.assert_array_equal(log.ops[name], run_log.ops[name], err_msg=name)
+    assert [seen for seen, _ in watched.seen] == [seen for seen, _ in rewatched.seen]
+    assert [learnt for learnt, _ in watched.learnt] == [learnt for learnt, _ in rewatched.learnt]
+    numbers, run_numbers = (
+        [number for _, signals in world.seen for signal in signals for number in signal]
+        for world in (watched, rewatched)
+    )
+    assert_close(numbers, run_numbers, rtol=1.01 * LOG_PROB_STEP, atol=1.01 * ENTROPY_STEP)
+    distances, run_distances = ([tvd for _, row in world.learnt for tvd in row] for world in (watched, rewatched))
+    assert_close(distances, run_distances, rtol=0.0, atol=1.01 * UNIT_STEP)
+
+
+def assert_close(recorded, run, *, rtol, atol):
+    """Equal, but for a few numbers that fp32 noise moves over a border of the grid they are rounded to."""
+    np.testing.assert_allclose(recorded, run, rtol=rtol, atol=atol)
+    assert sum(map(differ, recorded, run)) <= 2 + 0.05 * len(run)
+
+
+def differ(a, b):
+    return a != b and not (np.isnan(a) and np.isnan(b))
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_shipped_policies_take_the_same_steps(monotone, policy, index):
+    assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS))
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_legal_exact_steps_are_taken_alike(full, seed, index):
+    prompts = random_prompts(12, seed=3)
+    replayed, run = both_worlds(lambda pool: Wanderer(pool, seed=seed, most=5), full[index], prompts)
+    assert_same(replayed, run)
+    assert replayed[1].requests["divergent_tokens"].sum() == 0
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+def test_a_larger_member_stands_behind_a_token_that_a_smaller_one_judges(full, index):
+    """What it said stays the measure of the next verifier's distance."""
+    steps = [Draft("draft", 1), Draft("slim", 1), Verify("mid"), Verify("target")]
+    replayed, run = both_worlds(lambda pool: Cycle(steps), full[index], random_prompts(12, seed=3))
+    assert_same(replayed, run)
+    judges = [token[2] for (*_, pending), _ in run[2].seen for token in pending]
+    assert {"draft", "mid", "slim"} == set(judges)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(
+    "rule", [Ratio(0.4), Typical(0.3, 0.3), Lenience(0.6), Divergence(0.3)], ids=lambda rule: type(rule).__name__
+)
+def test_lossy_steps_are_taken_alike_where_the_record_holds_them(full, rule, index):
+    prompts = random_prompts(12, seed=3)
+    build = lambda pool: Wanderer(pool, seed=1, most=5, rules=(rule,), commits=True)  # noqa: E731
+    replayed, run = both_worlds(build, full[index], prompts)
+    assert_same(replayed, run)
+    assert replayed[1].requests["divergent_tokens"].sum() > 0

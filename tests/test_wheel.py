@@ -1,0 +1,142 @@
+"""The wheel holds every folder with code and the data that ships, nothing else, and runs without the source tree."""
+
+import importlib.util
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DATA = ("pools", "recordings")
+OUTSIDE = ("tests", "benchmarks", "examples", "docs", "build", "dist", "runs")
+UNFINISHED = (".part", ".work")
+
+
+def run(command, folder, **environment):
+    ran = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    return ran.stdout
+
+
+def is_left_out(folder, names):
+    """What no build needs: hidden and unfinished files, caches, and folders outside the package."""
+    outside = OUTSIDE if Path(folder) == ROOT else ()
+    return [name for name in names if is_hidden(name) or name in outside or name.endswith(".egg-info")]
+
+
+def is_hidden(name):
+    return name.startswith(".") or name == "__pycache__" or name.endswith(UNFINISHED)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, so that nothing a former build left behind can slip in."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(ROOT, folder / "source", ignore=is_left_out)
+    isolation = [] if importlib.util.find_spec("setuptools") is None else ["--no-isolation"]
+    run([sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, "."], folder / "source")
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}
+
+
+def tracked(folder, pattern):
+    """Files below the root that belong to the package, by their path inside it."""
+    for file in sorted((ROOT / folder).rglob(pattern)):
+        path = file.relative_to(ROOT)
+        hidden = any(is_hidden(part) for part in path.parts)
+        if file.is_file() and not hidden and path.parts[0] not in OUTSIDE:
+            yield path
+
+
+def test_every_module_is_in(names):
+    packages = {path.parent for path in tracked(".", "__init__.py")}
+    assert Path("runtime/training") in packages
+    modules = {path for path in tracked(".", "*.py") if path.parent in packages}
+    assert {f"paceline/{module.as_posix()}" for module in modules} == {name for name in names if name.endswith(".py")}
+
+
+def test_data_that_ships_is_in(names):
+    wanted = {f"paceline/{path.as_posix()}" for folder in DATA for path in tracked(folder, "*")}
+    assert wanted <= names
+    assert "paceline/py.typed" in names
+    inside = {name for name in names if ".dist-info/" not in name and not name.endswith(".py")}
+    assert inside == wanted | {"paceline/py.typed"}
+
+
+def test_nothing_else_is_in(names):
+    tops = {PurePosixPath(name).parts[0] for name in names}
+    assert tops == {"paceline", *(top for top in tops if top.endswith(".dist-info"))}
+    folders = {PurePosixPath(name).parts[1] for name in names if name.startswith("paceline/")}
+    assert not folders & set(OUTSIDE)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    entry_points = [name for name in names if name.endswith("entry_points.txt")]
+    assert len(entry_points) == 1
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Runs the installed package: no start-up files of this environment, where an editable install would step in."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    run([*pip, "--disable-pip-version-check", "--target", target, wheel], target)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    packages = dict.fromkeys(
+        [sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], *site.getsitepackages()]
+    )
+
+    def paceline(*words):
+        path = os.pathsep.join([str(target), *packages])
+        return run([sys.executable, "-S", *words], elsewhere, PYTHONPATH=path)
+
+    paceline.target, paceline.folder = target, elsewhere
+    return paceline
+
+
+def test_the_installed_package_runs(installed):
+    where = installed("-c", "import paceline; print(paceline.__file__)").strip()
+    assert Path(where).is_relative_to(installed.target)
+    made = installed("-m", "paceline", "trace", "make", "t.trace", "--requests", "2", "--tokens", "8")
+    assert made.startswith("t.trace: synthetic")
+    told = installed("-m", "paceline", "compare", "--trace", "t.trace", "--json", "-")
+    assert len(json.loads(told)["policies"]) == 4
+
+
+def test_without_torch_everything_but_the_runtime_can_be_imported(installed):
+    script = (
+        "import importlib, pkgutil, sys, paceline\n"
+        "sys.modules.update(torch=None, transformers=None, tokenizers=None, safetensors=None)\n"
+        "for found in pkgutil.walk_packages(paceline.__path__, 'paceline.', onerror=repr):\n"
+        "    if not found.name.startswith(('paceline.__main__', 'paceline.runtime.')):\n"
+        "        print(importlib.import_module(found.name).__file__)\n"
+    )
+    lines = installed("-c", script).splitlines()
+    assert len(lines) > 50
+    assert all(line.startswith(str(installed.target)) for line in lines)
+
+
+@pytest.mark.skipif(not (ROOT / "recordings" / "pico.trace").is_dir(), reason="the shipped recording is not there")
+def test_the_main_job_runs_from_anywhere(installed):
+    text = installed("-m", "paceline", "compare")
+    assert "speed-up" in text
+    assert "trace pico" in text
+    assert "SYNTHETIC" not in text

@@ -1,0 +1,89 @@
+"""A pool of random Llama models that agree often but not always, for tests that decode in milliseconds."""
+
+import random
+from functools import lru_cache
+
+import torch
+from paceline.runtime.pool import LoadedMember, ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.submodel import make_submodel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+VOCABULARY = 48
+EOS = 0
+CONTEXT_TOKENS = 256
+# Layers left out of the target's four; their share of the residual stream is small, so that a submodel often agrees.
+SKIPPED = {"draft": (1, 2, 3), "mid": (1, 2), "slim": (2,)}
+
+
+@lru_cache
+def tiny_pool_of_four(seed: int = 1) -> ModelPool:
+    """`ngram`, `draft`, `mid`, `slim` and `target`; do not change it."""
+    torch.set_num_threads(1)
+    target = _random_llama(seed)
+    submodels = {name: make_submodel(target, skipped) for name, skipped in SKIPPED.items()}
+    members = [_member(name, model, kind="submodel") for name, model in submodels.items()]
+    return ModelPool(
+        name="tiny",
+        members=(_member("ngram", None, kind="ngram"), *members, _member("target", target, kind="model")),
+        tokenizer=_tokenizer(),
+        tokenizer_sha256="0" * 64,
+        eos_token_id=EOS,
+        context_tokens=CONTEXT_TOKENS,
+    )
+
+
+def random_prompts(count: int, *, seed: int = 0, longest: int = 12) -> tuple[Prompt, ...]:
+    rng = random.Random(seed)
+    texts = (" ".join(f"t{rng.randrange(1, VOCABULARY)}" for _ in range(rng.randint(1, longest))) for _ in range(count))
+    return tuple(
+        Prompt(request_id=f"r{index}", tag=("a", "b")[index % 2], text=text) for index, text in enumerate(texts)
+    )
+
+
+def _random_llama(seed: int) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=EOS,
+        pad_token_id=None,
+        attn_implementation="sdpa",
+    )
+    generator = torch.Generator().manual_seed(seed)
+    model = LlamaForCausalLM(config).eval().requires_grad_(requires_grad=False)
+    for weight in model.parameters():
+        if weight.dim() == 2:
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    for layer in model.model.layers[1:]:
+        layer.self_attn.o_proj.weight.mul_(0.3)
+        layer.mlp.down_proj.weight.mul_(0.3)
+    return model
+
+
+def _member(name: str, model: LlamaForCausalLM | None, *, kind: str) -> LoadedMember:
+    return LoadedMember(
+        name=name,
+        kind=kind,
+        model=model,
+        max_match=3 if model is None else None,
+        num_parameters=0 if model is None else sum(weight.numel() for weight in model.parameters()),
+        num_layers=0 if model is None else model.config.num_hidden_layers,
+        hidden_size=0 if model is None else 32,
+        kv_bytes_per_token=0 if model is None else 2 * 2 * 8 * 4 * model.config.num_hidden_layers,
+        dtype="none" if model is None else "float32",
+    )
+
+
+def _tokenizer() -> Tokenizer:
+    words = {f"t{token}": token for token in range(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t1"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer

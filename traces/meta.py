@@ -1,0 +1,158 @@
+"""What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+FORMAT = "paceline-trace"
+VERSION = 1
+# Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+
+
+class Record(BaseModel):
+    """Base of the records in `meta.json`: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelInfo(Record):
+    """One recorded model.
+
+    Attributes:
+        name: as chains call it.
+        parameters: weights it reads per forward (a submodel counts its own layers).
+        layers: transformer layers run.
+        hidden_size: width of the residual stream.
+        kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache.
+        dtype: of weights and cache, e.g. "float32".
+        submodel_of: the member whose weights it shares, or None.
+    """
+
+    name: str = Field(pattern=NAME_PATTERN)
+    parameters: int = Field(ge=1)
+    layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=0)
+    dtype: str
+    submodel_of: str | None = None
+
+
+class NgramInfo(Record):
+    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens."""
+
+    name: str = Field(pattern=NAME_PATTERN)
+    max_match: int = Field(ge=1)
+
+
+class Sampling(Record):
+    """How tokens were chosen. Greedy distributions are at temperature 1, coupled ones at `temperature`."""
+
+    mode: Literal["greedy", "coupled"]
+    temperature: float | None = Field(default=None, gt=0)
+    seed: int | None = None
+
+    @model_validator(mode="after")
+    def _coupled_needs_both(self) -> "Sampling":
+        given = (self.temperature is not None, self.seed is not None)
+        if given != ((True, True) if self.mode == "coupled" else (False, False)):
+            raise ValueError("coupled sampling has a temperature and a seed, greedy has neither")
+        return self
+
+
+class Closure(Record):
+    """Which off-trunk contexts are in the trie (docs/trace-format.md).
+
+    Attributes:
+        kind: "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules).
+        reach: most tokens off the trunk.
+        run: most consecutive tokens of one member behind another member's.
+    """
+
+    kind: Literal["monotone", "full"]
+    reach: int = Field(ge=0)
+    run: int = Field(ge=0)
+
+
+class CostTable(Record):
+    """Measured seconds of one forward of one model, by new tokens in it (all rows together).
+
+    Attributes:
+        new_tokens: strictly increasing, >= 1.
+        seconds: of one forward, > 0, one per entry of `new_tokens`.
+    """
+
+    new_tokens: tuple[int, ...] = Field(min_length=1)
+    seconds: tuple[float, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "CostTable":
+        increasing = all(a < b for a, b in zip(self.new_tokens, self.new_tokens[1:], strict=False))
+        if len(self.new_tokens) != len(self.seconds) or not increasing or self.new_tokens[0] < 1:
+            raise ValueError("new_tokens must be strictly increasing from >= 1, with one entry of seconds each")
+        if not all(0 < second < float("inf") for second in self.seconds):
+            raise ValueError("seconds must be positive and finite")
+        return self
+
+
+class TraceMeta(Record):
+    """`meta.json` of a recording.
+
+    Attributes:
+        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the trace is named).
+        models: smallest first, the target last.
+        ngram: the pool's prompt-lookup member, or None.
+        eos_token_id: ends an answer; None if there is none.
+        tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
+        software: name to version.
+        hardware: the machine that recorded, in words.
+        costs: device name to model name to measured seconds; "cpu" is the machine that recorded.
+        near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
+        origin: how it was made, in words: the options of the recorder or the generator.
+    """
+
+    format: Literal["paceline-trace"] = "paceline-trace"
+    version: Literal[1] = 1
+    name: str
+    kind: Literal["recorded", "synthetic"]
+    models: tuple[ModelInfo, ...] = Field(min_length=1)
+    ngram: NgramInfo | None = None
+    vocab_size: int = Field(ge=1)
+    eos_token_id: int | None = None
+    tokenizer_sha256: str = ""
+    sampling: Sampling
+    closure: Closure
+    software: dict[str, str] = {}
+    hardware: str = ""
+    costs: dict[str, dict[str, CostTable]] = {}
+    near_ties: int = Field(default=0, ge=0)
+    origin: str = ""
+
+    @model_validator(mode="after")
+    def _names(self) -> "TraceMeta":
+        names = [model.name for model in self.models] + ([self.ngram.name] if self.ngram else [])
+        if len(set(names)) != len(names):
+            raise ValueError(f"model names must be unique, got {names}")
+        shared = {model.submodel_of for model in self.models} - {None}
+        costed = {name for table in self.costs.values() for name in table}
+        unknown = sorted(str(name) for name in (shared | costed) - set(names))
+        if unknown:
+            raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
+        return self
+
+    @model_validator(mode="after")
+    def _eos(self) -> "TraceMeta":
+        if self.eos_token_id is not None and not 0 <= self.eos_token_id < self.vocab_size:
+            raise ValueError(f"eos_token_id must lie in [0, {self.vocab_size}), got {self.eos_token_id}")
+        return self
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the recorded models, smallest first."""
+        return tuple(model.name for model in self.models)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Index pairs (smaller, larger) in the order of the rows of `Trie.tvd`."""
+        count = len(self.models)
+        return tuple((low, high) for low in range(count) for high in range(low + 1, count))
