@@ -11,7 +11,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -32,13 +31,13 @@ _BATCHED_ROW = 16
 
 
 def measure_costs(
-    pool: ModelPool, *, new_tokens: Sequence[int] = NEW_TOKENS, repeats: int = 9, show_progress: bool = True
+    pool: ModelPool, *, new_tokens: Sequence[int] = NEW_TOKENS, repeats: int = 21, show_progress: bool = True
 ) -> dict[str, CostTable]:
     """Measured seconds of one forward, by member that has a model.
 
-    A round times every point once, so that a slow spell of the machine falls on all alike; a first round warms up and
-    is not counted. Batched points have rounds of their own: a small point behind a large one would pay for its memory
-    traffic. Threads are those torch has (`ModelPool.load(threads=...)` sets them).
+    A round times every point of every model once, so that a slow spell of the machine falls on all alike; a first
+    round warms up and is not counted. Batched points have rounds of their own: a small point behind a large one would
+    pay for its memory traffic. Threads are those torch has (`ModelPool.load(threads=...)` sets them).
 
     Args:
         pool: the models, each on its device.
@@ -58,26 +57,34 @@ def measure_costs(
     small = [count for count in new_tokens if count <= _LONGEST_ROW]
     groups = [group for group in (small, list(new_tokens[len(small) :])) if group]
     models = {member.name: member.model for member in pool.members if member.model is not None}
-    costs = {}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
     with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("timing", total=len(models) * len(groups) * (repeats + 1))
-        for name, model in models.items():
-            bar.update(task, description=f"timing {name}")
-            seconds = [_medians(model, group, context, repeats, lambda: bar.advance(task)) for group in groups]
-            costs[name] = CostTable(new_tokens=tuple(new_tokens), seconds=tuple(chain.from_iterable(seconds)))
-    return costs
+        task = bar.add_task("timing forwards", total=len(groups) * (repeats + 1))
+        for group in groups:
+            medians = _medians(models, group, context, repeats, lambda: bar.advance(task))
+            for name in models:
+                seconds[name] += medians[name]
+    return {name: CostTable(new_tokens=tuple(new_tokens), seconds=tuple(taken)) for name, taken in seconds.items()}
 
 
 def _medians(
-    model: PreTrainedModel, group: Sequence[int], context: int, repeats: int, after_round: Callable[[], None]
-) -> list[float]:
-    """Median seconds of each point of a group over `repeats` rounds, one more to warm up."""
-    points = [_forward_of(model, count, context) for count in group]
-    rounds = []
+    models: dict[str, PreTrainedModel],
+    group: Sequence[int],
+    context: int,
+    repeats: int,
+    after_round: Callable[[], object],
+) -> dict[str, list[float]]:
+    """Median seconds of each point of a group, by model, over `repeats` rounds and one more to warm up."""
+    points = {name: [_forward_of(model, count, context) for count in group] for name, model in models.items()}
+    taken: dict[str, list[list[float]]] = {name: [[] for _ in group] for name in models}
     for _ in range(repeats + 1):
-        rounds.append([timed(point, model.device) for point in points])
+        for name, model in models.items():
+            # The other models pushed this one out of the processor's caches; a draft is back in from its second token.
+            points[name][0]()
+            for seconds, forward in zip(taken[name], points[name], strict=True):
+                seconds.append(timed(forward, model.device))
         after_round()
-    return [median(taken) for taken in zip(*rounds[1:], strict=True)]
+    return {name: [median(seconds[1:]) for seconds in rows] for name, rows in taken.items()}
 
 
 def timed(action: Callable[[], object], device: torch.device) -> float:

@@ -197,6 +197,5 @@ def test_trained_models_replay_exactly(tmp_path):
 
 
 @needs_pico
-@pytest.mark.slow
 def test_fifty_prompts_replay_exactly(tmp_path):
     assert_exact(pico(), pico_prompts(50), tmp_path, num_tokens=32)
