@@ -1,4 +1,5 @@
 # make demo   base package without torch, then the main job on the shipped recording
+# make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
 # make test   everything CI runs
 PYTHON ?= python3
 VENV := .venv

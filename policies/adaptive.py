@@ -19,6 +19,9 @@ class Adaptive:
         up: added after a round in which every drafted token stayed, >= 0.
         down: taken off otherwise (the window never falls below 1), >= 0.
         most: longest window.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
     """
 
     def __init__(

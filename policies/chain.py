@@ -17,7 +17,10 @@ class Chain:
     Args:
         pool: the members.
         spec: the chain in notation.
-        stop: ends the lowest level's drafts early.
+        stop: ends the lowest level's drafts early; None drafts whole windows.
+
+    Raises:
+        ValueError: a text that is no chain of this pool.
     """
 
     def __init__(self, pool: Pool, spec: str, *, stop: Stop | None = None) -> None:

@@ -18,7 +18,10 @@ class Confident:
         pool: the members.
         draft: the drafter; default the smallest model.
         below: probability that ends a draft, 0 to 1; the token stays in the draft.
-        most: longest draft.
+        most: longest draft, >= 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
     """
 
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:

@@ -47,6 +47,9 @@ class Draft:
         model: a pool member below the target.
         tokens: window, >= 1.
         stop: ends the draft early; None drafts the whole window.
+
+    Raises:
+        ValueError: `tokens` below 1 or not whole, or a stop that is no rule.
     """
 
     model: str
@@ -55,7 +58,7 @@ class Draft:
 
     def __post_init__(self) -> None:
         _check_tokens("draft", self.tokens)
-        if self.stop is not None and not hasattr(self.stop, "holds"):
+        if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "holds")):
             raise ValueError(f"draft stop must be a rule such as ConfidenceBelow(0.4), got {self.stop!r}")
 
 
@@ -72,7 +75,7 @@ class Verify:
     rule: Rule = field(default_factory=Exact)
 
     def __post_init__(self) -> None:
-        if not hasattr(self.rule, "accepts"):
+        if isinstance(self.rule, type) or not (hasattr(self.rule, "accepts") and hasattr(self.rule, "lossless")):
             raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
 
 

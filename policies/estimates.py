@@ -19,6 +19,9 @@ class Estimates:
     Attributes:
         wanted: whether some policy has looked. The loop takes nothing in before: most policies never ask, and keeping
             averages for nobody costs a fifth of a replay.
+
+    Raises:
+        ValueError: alpha outside (0, 1].
     """
 
     __slots__ = ("_agreement", "_pool", "_seconds", "_similarity", "_weights", "wanted")
@@ -48,14 +51,13 @@ class Estimates:
     def note_forwards(self, level: int, forwards: Sequence[tuple[int, int, int, float]]) -> None:
         """Take in the forwards of an operation: rows, new tokens, repeats and seconds of each shape."""
         seconds = self._seconds[level]
-        weight = self._weights[1]
-        for num_rows, new_tokens, _, taken in forwards:
+        for num_rows, new_tokens, repeats, taken in forwards:
             key = (num_rows, new_tokens)
             old = seconds.get(key)
             if old is None:
                 seconds[key] = taken
             elif old != taken:
-                seconds[key] = old + weight * (taken - old)
+                seconds[key] = old + self._weights[min(repeats, LONGEST_RUN)] * (taken - old)
 
     def note_judged(self, proposers: list[int], verifier: int, num_accepted: int, tvd: tuple[float, ...]) -> None:
         """Take in one verification.

@@ -64,7 +64,7 @@ class World(Protocol):
         ...
 
     def execute(self, op: Op) -> Results:
-        """Carry out an operation. Does not mutate the sessions."""
+        """Carry out an operation. Mutates nothing of the sessions but `place`, where replay goes back to the trunk."""
         ...
 
     def signal(self, session: Session, index: int) -> Signal:
@@ -129,6 +129,7 @@ class Loop:
         world: where sessions are opened and pending tokens read.
         ledger: told of every operation and step.
         order: picks among the ready groups.
+        decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
     """
 
     def __init__(
@@ -140,17 +141,18 @@ class Loop:
         world: World,
         ledger: Ledger,
         order: Order = lowest_level_first,
+        decide_s: float = 0.0,
     ) -> None:
         self.pool = pool
         self.load = Load(len(pool.members))
         self.estimates = Estimates(pool)
         self.finished: list[Session] = []
-        self.num_asked = 0
         self._policy = policy
         self._name = name
         self._world = world
         self._ledger = ledger
         self._order = order
+        self._decide_s = decide_s
         self._ready: deque[Session] = deque()
         self._groups: dict[Group, list[Item]] = {}
         self._views: dict[str, Observation] = {}
@@ -179,7 +181,9 @@ class Loop:
             step = self._ask(session)
             if step.__class__ is Commit:
                 outcome = session.committed(step)
-                self._ledger.note_commit(session.request_id, self.pool.target_level, outcome.num_emitted, now_s)
+                self._ledger.note_commit(
+                    session.request_id, self.pool.target_level, outcome.num_emitted, self.load.now_s
+                )
                 self._feed_back(session, outcome)
                 continue
             level = self.pool.level(step.model)  # type: ignore[union-attr]
@@ -232,7 +236,7 @@ class Loop:
             self._feed_back(session, outcome)
 
     def _ask(self, session: Session) -> Step:
-        self.num_asked += 1
+        self.load.now_s += self._decide_s
         try:
             step = self._policy.decide(self._views[session.request_id])
         except Exception as error:  # a policy is foreign code; whatever it raises ends the run by name
@@ -254,15 +258,13 @@ class Loop:
             self.load.num_running -= 1
             self.finished.append(session)
             return
-        if outcome.num_drafted == 0 and outcome.num_judged == 0 and outcome.num_emitted == 0:
+        if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
             self._guard_progress(session, outcome)
         elif self._idle:
             self._idle.pop(session.request_id, None)
         self._ready.append(session)
 
     def _guard_progress(self, session: Session, outcome: Outcome) -> None:
-        if outcome.step.__class__ is Verify and session.tokens:
-            return  # a verifier below the target with nothing pending added its own token
         idle = self._idle.get(session.request_id, 0) + 1
         self._idle[session.request_id] = idle
         if idle >= IDLE_STEPS:

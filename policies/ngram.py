@@ -11,7 +11,10 @@ class Ngram:
 
     Args:
         pool: must hold a model-free member.
-        tokens: longest copy.
+        tokens: longest copy, >= 1.
+
+    Raises:
+        ValueError: no model-free member, or `tokens` below 1.
     """
 
     def __init__(self, pool: Pool, *, tokens: int = 8) -> None:

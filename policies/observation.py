@@ -31,8 +31,8 @@ class Load:
 
     Attributes:
         num_running: requests admitted and not done.
-        num_waiting: requests that have arrived and are not admitted.
-        free_kv_share: share of KV memory that is free, 0 to 1.
+        num_waiting: requests that have arrived and are not admitted; always 0 in this version.
+        free_kv_share: share of KV memory that is free, 0 to 1; always 1 in this version.
         batch: per level, rows of that member's latest operation, 0 before the first.
         now_s: the clock, seconds since the run began.
     """

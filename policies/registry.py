@@ -78,7 +78,7 @@ def _plain_kinds(cls: PolicyClass, parameter: inspect.Parameter) -> tuple[type, 
         names = getattr(cls.__init__ if inspect.isclass(cls) else cls, "__globals__", {})
         try:
             hint = eval(hint, names)  # one by one: a type imported for checkers only hides its own parameter alone
-        except NameError:
+        except Exception:  # noqa: BLE001 - foreign text; what cannot be evaluated here, nobody can type either
             return ()
     return tuple(kind for kind in (get_args(hint) or (hint,)) if kind in {bool, int, float, str})
 

@@ -1,6 +1,7 @@
 """What a verifier accepts: declarative values whose test is plain arithmetic and comparisons.
 
-The same `accepts` runs on floats, numpy arrays and torch tensors. Letters: K judged tokens.
+The same `accepts` runs on floats, numpy arrays and torch tensors. Letters: K judged tokens. A rule says of itself
+whether it is lossless, and whether it looks at `target_prob`, which a recording may lack for a token it did not follow.
 """
 
 import math
@@ -43,6 +44,7 @@ class Exact:
     """
 
     lossless: ClassVar[bool] = True
+    needs_target_prob: ClassVar[bool] = False
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""
@@ -55,6 +57,7 @@ class Ratio:
 
     theta: float
     lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_open_unit("theta", self.theta)
@@ -71,6 +74,7 @@ class Typical:
     eps: float
     delta: float
     lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_open_unit("eps", self.eps)
@@ -91,6 +95,7 @@ class Lenience:
 
     lenience: float
     lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_open_unit("lenience", self.lenience)
@@ -106,6 +111,7 @@ class Divergence:
 
     tau: float
     lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.tau <= 1.0:

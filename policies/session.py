@@ -43,7 +43,7 @@ class Judged(NamedTuple):
 
 
 class Session:
-    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed` only.
+    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed`; `place` by its world as well.
 
     Attributes:
         emitted: tokens committed behind the prompt.
@@ -53,6 +53,9 @@ class Session:
         cached: per level, how many tokens of the context that member's KV cache holds.
         rounds: commits by the target so far.
         last: what came of the previous step, None before the first.
+
+    Raises:
+        ValueError: an empty prompt, or a budget below 1.
     """
 
     __slots__ = (

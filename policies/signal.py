@@ -1,5 +1,6 @@
 """What a drafter says of a token it writes."""
 
+from math import nan
 from typing import NamedTuple
 
 
@@ -17,3 +18,7 @@ class Signal(NamedTuple):
     prob: float
     entropy: float
     gap: float
+
+
+# Of a model-free drafter, and of a context that nobody knows.
+NO_SIGNAL = Signal(nan, nan, nan)

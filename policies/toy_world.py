@@ -4,7 +4,6 @@ It has no cache, no recording and no clock, so it is an oracle for the real worl
 """
 
 import struct
-from math import nan
 from zlib import crc32
 
 from .contract import Draft, Verify
@@ -13,7 +12,7 @@ from .loop import Op, Results
 from .pool import Pool
 from .rules import Facts
 from .session import Drafted, Judged, Session
-from .signal import Signal
+from .signal import NO_SIGNAL, Signal
 
 VOCABULARY = 40
 EOS = 0
@@ -69,7 +68,7 @@ class ToyWorld:
         """A made-up confidence; NaN for a model-free drafter."""
         level = session.drafters[index]
         if self._pool.members[level].model_free:
-            return Signal(nan, nan, nan)
+            return NO_SIGNAL
         return self._signal(level, [*session.prompt, *session.emitted, *session.tokens[:index]])
 
     def _signal(self, level: int, context: list[int]) -> Signal:

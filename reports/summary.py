@@ -123,7 +123,7 @@ def _exact_share(log: RunLog) -> float:
     per_step = np.maximum(steps["drafted"] + looked_at + steps["own"], steps["modelled"])
     decisions = int(per_step.sum()) + int(log.requests["reanchored"].sum())
     modelled = int(steps["modelled"].sum()) + int(log.requests["reanchored"].sum())
-    return 1.0 - _ratio(modelled, decisions) if decisions else 1.0
+    return 1.0 - _ratio(modelled, decisions)
 
 
 def _levels(log: RunLog) -> tuple[LevelSummary, ...]:

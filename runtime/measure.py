@@ -36,8 +36,9 @@ def measure_costs(
     """Measured seconds of one forward, by member that has a model.
 
     A round times every point of every model once, so that a slow spell of the machine falls on all alike; a first
-    round warms up and is not counted. Batched points have rounds of their own: a small point behind a large one would
-    pay for its memory traffic. Threads are those torch has (`ModelPool.load(threads=...)` sets them).
+    round warms up and is not counted, nor is one forward of each model's smallest point when its turn comes. Batched
+    points have rounds of their own: a small point behind a large one would pay for its memory traffic. Threads are
+    those torch has (`ModelPool.load(threads=...)` sets them).
 
     Args:
         pool: the models, each on its device.

@@ -5,16 +5,14 @@ both worlds. Letters: V vocabulary.
 """
 
 from dataclasses import dataclass, field
-from math import exp, nan
+from math import exp
 
 import numpy as np
 from torch import Tensor
 
-from ..policies.signal import Signal
+from ..policies.signal import NO_SIGNAL, Signal
 from ..traces.resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
 from .views import entropies, gaps
-
-NO_SIGNAL = Signal(nan, nan, nan)
 
 
 @dataclass(slots=True, kw_only=True)

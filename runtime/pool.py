@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .submodel import make_submodel
+from .threads import use_threads
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
@@ -77,10 +78,9 @@ class ModelPool:
 
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
+            ValueError: threads below 1.
         """
-        if threads < 1:
-            raise ValueError(f"threads must be >= 1, got {threads}")
-        torch.set_num_threads(threads)
+        use_threads(threads)
         file, content = read_pool_file(path)
         tokenizer, tokenizer_sha256 = _load_tokenizer(file, content.tokenizer)
         members = _load_members(file, content)

@@ -163,12 +163,11 @@ def _meta(
     near_ties: int,
 ) -> TraceMeta:
     target: Any = pool.target.model
-    lookup = next((member for member in pool.members if member.max_match is not None), None)
     return TraceMeta(
         name=name,
         kind="recorded",
         models=tuple(_model_info(pool, member) for member in _recorded(pool)),
-        ngram=None if lookup is None else NgramInfo(name=lookup.name, max_match=lookup.max_match or 1),
+        ngram=_ngram_info(pool),
         vocab_size=_vocab_size(pool),
         eos_token_id=pool.eos_token_id,
         tokenizer_sha256=pool.tokenizer_sha256,
@@ -180,6 +179,13 @@ def _meta(
         near_ties=near_ties,
         origin=f"recorded from pool {pool.name}",
     )
+
+
+def _ngram_info(pool: ModelPool) -> NgramInfo | None:
+    for member in pool.members:
+        if member.max_match is not None:
+            return NgramInfo(name=member.name, max_match=member.max_match)
+    return None
 
 
 def _model_info(pool: ModelPool, member: LoadedMember) -> ModelInfo:

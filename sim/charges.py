@@ -25,24 +25,24 @@ def draft_forwards(cost: CostModel, model: str, items: list[Item], drafted: list
             held = context_tokens + new_tokens + (repeats - 1) // 2
             forwards.append((1, 1, repeats, cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)))
         return forwards
-    return forwards + _later_forwards(cost, model, drafted, context_tokens + new_tokens)
+    return forwards + _later_forwards(cost, model, items, drafted)
 
 
-def _later_forwards(cost: CostModel, model: str, drafted: list[Drafted], held: int) -> list[Forward]:
-    """The forwards behind the first one of a batched draft, grouped by how many rows still run."""
-    num_rows = len(drafted)
+def _later_forwards(cost: CostModel, model: str, items: list[Item], drafted: list[Drafted]) -> list[Forward]:
+    """The forwards behind the first one of a batched draft, grouped by which rows still run."""
+    held = [item.session.context_tokens for item in items]
     forwards: list[Forward] = []
     done = 1
-    for finished, length in enumerate(sorted([len(row.tokens) for row in drafted])):
+    for length in sorted({len(row.tokens) for row in drafted}):
+        running = [tokens for tokens, row in zip(held, drafted, strict=True) if len(row.tokens) >= length]
         repeats = length - done
-        if repeats < 1:
-            continue
-        rows = num_rows - finished
-        # Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
-        mean_held = held * rows // num_rows + rows * (repeats - 1) // 2
-        seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
-        forwards.append((rows, rows, repeats, seconds))
-        held += num_rows * repeats
+        if repeats:
+            rows = len(running)
+            # Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
+            # Behind `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
+            mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
+            seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
+            forwards.append((rows, rows, repeats, seconds))
         done = length
     return forwards
 

@@ -13,14 +13,13 @@ from ..policies.loop import Op, Results
 from ..policies.pool import Pool
 from ..policies.rules import Facts
 from ..policies.session import Drafted, Judged, Session
-from ..policies.signal import Signal
+from ..policies.signal import NO_SIGNAL, Signal
 from ..traces.fallback import Fallback
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel
 from .tables import RequestTables, TraceTables
 
 UNKNOWN = -1
-NO_SIGNAL = Signal(nan, nan, nan)
 
 
 class UnrecordedContextError(ValueError):
@@ -34,7 +33,7 @@ class UnrecordedContextError(ValueError):
         request_id, position, what = self.args
         return (
             f"request {request_id}: {what} at output position {position} needs a context outside the recording; "
-            "record with a larger --reach, or leave out --strict"
+            "record with a larger --reach or --run, or leave out --strict"
         )
 
 
@@ -216,7 +215,7 @@ class ReplayWorld:
         same = tables.next_token[level][node] == session.tokens[index]
         if step.rule.lossless:
             return same, False, distance
-        if not same and session.places[index] < 0:
+        if not same and session.places[index] < 0 and step.rule.needs_target_prob:
             # The token's own node is not recorded, so the verifier's probability of it is not known.
             self._need_fallback(session, "verify")
             return False, True, distance
@@ -229,12 +228,15 @@ class ReplayWorld:
         """What a lossy rule is told of pending token `index` in the context `node`."""
         child = session.places[index]
         drafter = session.drafters[index]
-        target_log_prob = tables.next_log_prob[level][node] if same else tables.own_log_prob[level][child]
+        if same:
+            target_prob = exp(tables.next_log_prob[level][node])
+        else:
+            target_prob = exp(tables.own_log_prob[level][child]) if child >= 0 else nan
         draft_prob = exp(tables.next_log_prob[drafter][node]) if drafter >= self._num_free else nan
         return Facts(
             same=same,
             draft_prob=draft_prob,
-            target_prob=exp(target_log_prob),
+            target_prob=target_prob,
             top_prob=exp(tables.top_log_prob[level][node]),
             entropy=tables.entropy[level][node],
             tvd=tvd,

@@ -32,6 +32,9 @@ class Scenario:
         seed: of the fallback's draws.
         strict: refuse contexts outside the record instead of modelling them.
         decide_s: seconds a policy costs per step, >= 0.
+
+    Raises:
+        ValueError: batch or decide_s out of range.
     """
 
     tables: TraceTables
@@ -67,7 +70,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     fallback = None if scenario.strict else Fallback(trace, seed=scenario.seed)
     world = ReplayWorld(tables=scenario.tables, pool=pool, cost=scenario.cost, fallback=fallback)
     ledger = RunLedger()
-    loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger)
+    loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
     waiting = iter(trace.requests)
     divergent: dict[str, int] = {}
 
@@ -88,7 +91,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
 
     admit(scenario.batch, 0.0)
     env = simpy.Environment()
-    env.process(device_process(env, loop, world, on_finished=on_finished, decide_s=scenario.decide_s))
+    env.process(device_process(env, loop, world, on_finished=on_finished))
     with paused_collector():
         env.run()
     meta = {

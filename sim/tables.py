@@ -13,7 +13,6 @@ class RequestTables:
     Letters: L levels, N nodes.
 
     Attributes:
-        record: the recording this was built from.
         token: `[N]` token behind each node.
         trunk: nodes of the trunk from the root down.
         next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
@@ -27,9 +26,7 @@ class RequestTables:
         "gap",
         "next_log_prob",
         "next_token",
-        "on_trunk",
         "own_log_prob",
-        "record",
         "token",
         "top_log_prob",
         "trunk",
@@ -40,10 +37,8 @@ class RequestTables:
         trie = record.trie
         free: list[list[int]] = [[] for _ in range(num_free)]
         free_floats: list[list[float]] = [[] for _ in range(num_free)]
-        self.record = record
         self.token: list[int] = trie.token.tolist()
         self.trunk: list[int] = trie.trunk.tolist()
-        self.on_trunk: list[bool] = trie.on_trunk.tolist()
         self.next_token: list[list[int]] = free + trie.next_token.tolist()
         self.child: list[list[int]] = free + trie.children().tolist()
         self.next_log_prob: list[list[float]] = free_floats + trie.next_log_prob.tolist()

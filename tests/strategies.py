@@ -45,11 +45,11 @@ def _values(draw, grid, *shape):
 
 @st.composite
 def shapes(draw, vocab_size):
-    """Parent, token and trunk membership of 1 to 10 nodes: a new node goes on with the trunk, or branches off."""
+    """Parent, token and trunk membership of 2 to 10 nodes: a new node goes on with the trunk, or branches off."""
     parents, tokens, on_trunk = [-1], [-1], [True]
     trunk_end = 0
-    for node in range(1, draw(st.integers(1, 10))):
-        goes_on = draw(st.booleans())
+    for node in range(1, draw(st.integers(2, 10))):
+        goes_on = node == 1 or draw(st.booleans())
         parent = trunk_end if goes_on else draw(st.integers(0, node - 1))
         taken = {token for token, other in zip(tokens, parents, strict=True) if other == parent}
         parents.append(parent)
@@ -101,7 +101,7 @@ def traces(draw, max_requests=3):
                 request_id=request_id,
                 tag=draw(st.sampled_from(["math", "code", ""])),
                 prompt=tuple(draw(tokens)),
-                max_new_tokens=max(1, len(trie.trunk) - 1 + draw(st.integers(0, 2))),
+                max_new_tokens=len(trie.trunk) - 1,
                 trie=trie,
             )
         )

@@ -1,9 +1,9 @@
 """What replay does where the recording ends: draw from rates fitted on what it holds, and count every draw.
 
-Contexts beyond the recorded reach are the only unknowns of a full recording. The rate at which two models agree is
-fitted there on the off-trunk contexts by distance from the trunk, since agreement falls the further a draft has gone
-astray. Draws are keyed by (seed, request, position, drafter, verifier): two policies that come to the same unknown
-meet the same luck (common random numbers).
+Contexts beyond the recorded closure are the only unknowns. The rate at which two models agree there is fitted on the
+recorded contexts farthest from the trunk, since agreement falls the further a draft has gone astray. Draws are keyed by
+(seed, request, position, drafter, verifier): two policies that come to the same unknown meet the same luck (common
+random numbers).
 """
 
 from functools import cached_property
@@ -29,7 +29,8 @@ class Fallback:
 
     Args:
         trace: where the rates are fitted: at the recorded contexts farthest from the trunk (the outer half of the
-            recorded distances), which resemble most what lies beyond.
+            recorded distances of each request), which resemble most what lies beyond; at all of a request's contexts
+            where none is off the trunk.
         seed: of the draws.
     """
 

@@ -4,8 +4,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-FORMAT = "paceline-trace"
-VERSION = 1
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 
@@ -106,7 +104,7 @@ class TraceMeta(Record):
         tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
         software: name to version.
         hardware: the machine that recorded, in words.
-        costs: device name to model name to measured seconds; "cpu" is the machine that recorded.
+        costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
         near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
         origin: how it was made, in words: the options of the recorder or the generator.
     """

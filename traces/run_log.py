@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     if path.exists():
         raise ValueError(f"{path}: exists already; a run is never overwritten")
-    part = path.with_name(path.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
     part.mkdir(parents=True)
     try:
         yield part

@@ -154,7 +154,7 @@ class _Nodes:
         self.refuse(wrong, "token", "must differ from the other children of the same node", token)
 
     def check_trunk(self) -> None:
-        """One path from the root, written by the target, within the budget."""
+        """One path from the root, written by the target to its end: the budget, or the end-of-sequence token."""
         columns, parent_row = self.columns, self.parent_row
         on_trunk, is_root = columns.on_trunk, columns.parent == -1
         self.refuse(is_root & ~on_trunk, "on_trunk", "must be true at the root", on_trunk)
@@ -164,8 +164,17 @@ class _Nodes:
         # Children of a node differ in their tokens, so following the target also means not to fork.
         strays = behind & (columns.token != target_token)
         self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
+        ended = (
+            on_trunk & (columns.token == self.meta.eos_token_id) if self.meta.eos_token_id is not None else ~on_trunk
+        )
+        self.refuse(behind & ended[parent_row], "on_trunk", "must end at the end-of-sequence token", columns.token)
         too_deep = on_trunk & (columns.depth > self.budget)
         self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
+        goes_on = np.zeros(len(on_trunk), dtype=np.bool_)
+        goes_on[parent_row[behind]] = True
+        cut = on_trunk & ~goes_on & ~ended & (columns.depth < self.budget)
+        rule = "of the trunk's end must be max_new_tokens where it is no end of sequence"
+        self.refuse(cut, "depth", rule, columns.depth)
 
     def check_quantities(self) -> None:
         """Codes within their grids, a top probability that is one, no probability of a root's token."""

@@ -1,7 +1,7 @@
 """A breach of the contract ends the run with an error that names the policy, the request and the step."""
 
 import pytest
-from paceline.policies import Commit, Draft, PolicyError, Verify
+from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.loop import IDLE_STEPS, Loop
 from paceline.policies.session import Session
@@ -74,6 +74,13 @@ def test_progress_starts_the_count_of_idle_steps_anew():
     assert session.emitted == trunk
 
 
+def test_a_verifiers_own_token_is_progress():
+    """It stands between two runs of lookups that find nothing, each one step short of a standstill."""
+    almost = [Draft("ngram", 2)] * (IDLE_STEPS - 1)
+    session = run(Script(*almost, Verify("mid"), *almost, Verify("target"), Verify("target")), budget=2)
+    assert len(session.emitted) == 2
+
+
 @pytest.mark.parametrize("step", [Draft("draft", 1), Verify("target")])
 def test_steps_print_what_was_asked(step):
     assert step.model in str(step)
@@ -83,6 +90,8 @@ def test_steps_print_what_was_asked(step):
     ("build", "rule"),
     [
         (lambda: Draft("draft", -1), "draft tokens must be >= 1, got -1"),
+        (lambda: Verify("target", Exact), "verify rule must be a rule such as Exact"),
+        (lambda: Draft("draft", 2, ConfidenceBelow), "draft stop must be a rule such as ConfidenceBelow"),
         (lambda: Draft("draft", 2.5), "draft tokens must be a whole number, got 2.5"),
         (lambda: Draft("draft", 2, 0.4), "draft stop must be a rule such as ConfidenceBelow"),
         (lambda: Verify("target", "exact"), "verify rule must be a rule such as Exact"),

@@ -143,9 +143,10 @@ def test_a_run_is_written_whole_or_not_at_all(tmp_path, failing):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_run_left_is_no_obstacle(tmp_path):
+def test_the_part_of_a_killed_recording_is_left_alone(tmp_path):
     (tmp_path / "run.part").mkdir()
-    (tmp_path / "run.part" / "ops.parquet").write_text("half")
+    (tmp_path / "run.part" / "000000.npz").write_text("half")
     write_run_log(a_run(), tmp_path / "run")
-    assert {file.name for file in tmp_path.iterdir()} == {"run"}
+    assert {file.name for file in tmp_path.iterdir()} == {"run", "run.part"}
+    assert (tmp_path / "run.part" / "000000.npz").read_text() == "half"
     assert {file.name for file in (tmp_path / "run").iterdir()} == FILES

@@ -129,11 +129,11 @@ def test_rows_that_end_earlier():
     assert cost.asked[:4] == [
         ("draft", 3, 9, 0),  # 3 + 5 + 1 tokens of prompts
         ("draft", 3, 3, 9),
-        ("draft", 1, 1, 4),  # 12 tokens of three rows are held: a row of 4 stands for the one that still runs
+        ("draft", 1, 1, 6),  # the row that still runs holds 6, then 7 tokens
         ("target", 3, 9 + 8, 0),
     ]
     assert table(log, "ops", *OP)[:2] == [(DRAFT, 0, 3, 1 + 1 + 2, 9 + 3 + 2), (VERIFY, 1, 3, 1, 17)]
-    first, second, last = 1 + 9 / 16, 1 + 3 / 16 + 9 / 1024, 1 + 1 / 16 + 4 / 1024
+    first, second, last = 1 + 9 / 16, 1 + 3 / 16 + 9 / 1024, 1 + 1 / 16 + 6 / 1024
     assert log.ops["duration_s"][0] == first + second + 2 * last
 
 
@@ -227,7 +227,8 @@ def test_whoever_sat_out_catches_up(trace, seed, ngram):
 )
 def test_seconds_are_conserved(trace, seed, batch, decide_s):
     """One device: operations stand behind one another, and they and the decisions are all the time there is."""
-    log, _ = replay(trace, Anything(recorded_pool(trace.meta), seed), batch=batch, decide_s=decide_s)
+    policy = Anything(recorded_pool(trace.meta), seed)
+    log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
     start, duration = log.ops["start_s"], log.ops["duration_s"]
     ends = start + duration
     assert start[0] == decide_s * min(batch, len(trace.requests))

@@ -28,9 +28,11 @@ class Site:
         self.ledger = RunLedger()
         self.world = ReplayWorld(tables=TraceTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
         decider = make_policy(policy, self.pool)
-        self.loop = Loop(pool=self.pool, policy=decider, name=policy, world=self.world, ledger=self.ledger)
+        self.loop = Loop(
+            pool=self.pool, policy=decider, name=policy, world=self.world, ledger=self.ledger, decide_s=decide_s
+        )
         self.finished = []
-        self.device = device_process(self.env, self.loop, self.world, on_finished=self.note, decide_s=decide_s)
+        self.device = device_process(self.env, self.loop, self.world, on_finished=self.note)
 
     def note(self, now_s):
         self.finished += [(now_s, session.request_id) for session in self.loop.finished]
@@ -146,7 +148,7 @@ def test_a_simulation_is_a_device_that_admits_at_every_finish():
             if index is not None:
                 site.admit(index)
 
-    site.device = device_process(site.env, site.loop, site.world, on_finished=on_finished, decide_s=0.0)
+    site.device = device_process(site.env, site.loop, site.world, on_finished=on_finished)
     site.admit(0)
     site.admit(1)
     site.env.process(site.device)

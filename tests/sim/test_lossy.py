@@ -93,6 +93,25 @@ def test_a_commit_takes_tokens_as_they_are():
     assert log.steps["end_s"][1] == log.steps["end_s"][0]  # it runs nothing
 
 
+def test_a_decision_to_commit_takes_its_time():
+    log, _ = run([Draft("draft", 2), Commit(2)], decide_s=1.0)
+    assert log.steps["end_s"][1] == log.steps["end_s"][0] + 1.0
+    decisions = len(log.steps["op"])
+    assert log.requests["finished_at_s"][0] == pytest.approx(log.ops["duration_s"].sum() + decisions)
+
+
+def test_a_distance_needs_no_probability_of_the_token():
+    """The draft's token was not followed in the recording; how far the two models are apart there was recorded."""
+    views = {(): (20, 10), (10,): (11, 11), (10, 11): (1, 1)}
+    trace = trace_of(request_of(views, budget=2))
+    policy = Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Divergence(0.1))])
+    log, outputs = replay(trace, policy, strict=True)
+    assert outputs == {"r0": [10, 11]}
+    kept = Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Divergence(1.0))])
+    log, _ = replay(trace, kept)
+    assert log.steps["accepted"][1] == 1
+
+
 def test_what_a_commit_leaves_is_judged():
     log, outputs = run([Draft("draft", 2), Commit(1), Verify("target")], strict=True)
     assert log.steps["judged"][2] == 1

@@ -221,6 +221,21 @@ def test_a_trunk_longer_than_the_budget(tmp_path):
     assert (error.field, error.value) == ("depth", 2)
 
 
+def test_a_trunk_that_ends_before_its_budget(tmp_path):
+    write_trace(trace(), tmp_path / "t")
+    edit_table(tmp_path / "t", "requests.parquet", lambda table: with_cell(table, "max_new_tokens", 1, 3))
+    error = refusal(tmp_path / "t")
+    assert (error.field, error.value) == ("depth", 2)
+    assert "max_new_tokens where it is no end of sequence" in error.rule
+
+
+def test_a_trunk_that_goes_on_behind_its_end(tmp_path):
+    sound = trace()
+    meta = sound.meta.model_copy(update={"eos_token_id": int(sound.requests[0].trie.token[1])})
+    with pytest.raises(TraceFormatError, match="must end at the end-of-sequence token"):
+        write_trace(Trace(meta=meta, requests=sound.requests), tmp_path / "t")
+
+
 @pytest.mark.parametrize("name", ["requests.parquet", "nodes.parquet"])
 def test_a_trace_without_rows(tmp_path, name):
     write_trace(trace(), tmp_path / "t")
