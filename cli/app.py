@@ -1,6 +1,8 @@
 """The application: every group of commands in one place."""
 
 from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 from typer.main import get_command
@@ -13,16 +15,30 @@ from .run import run
 from .trace import trace_app
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("paceline"))
+        raise typer.Exit
+
+
+def paceline(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Replay recorded token acceptance to compare speculative-decoding policies, and run them on real models."""
+
+
 def command() -> Callable[..., object]:
     """The whole command line as one callable."""
     app = typer.Typer(
         name="paceline",
-        help="Replay recorded token acceptance to compare speculative-decoding policies, and run them on real models.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(paceline)
     app.command()(compare)
     app.command()(run)
     app.command()(record)

@@ -95,7 +95,7 @@ def _compare(scenario: Scenario, pool: Pool, names: list[str], log: Path | None)
         for index, (name, policy) in enumerate(progress(wanted, "replaying")):
             run_log = simulate(scenario, policy, name)
             summaries[name] = summarise_run(run_log)
-            if folder is not None:
+            if folder is not None and name in names:
                 write_run_log(run_log, folder / f"{index:02d}-{_file_name(name)}")
     return Comparison(meta=_meta(scenario), baseline=summaries[BASELINE], rows=tuple(summaries[name] for name in names))
 

@@ -23,9 +23,10 @@ def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
 
 def print_table(table: Table) -> None:
     """To standard output; wide enough for a file when it is not a terminal."""
-    console = Console()
+    # Names come from users: what looks like markup in one is none.
+    console = Console(markup=False)
     if not console.is_terminal:
-        console = Console(width=160)
+        console = Console(markup=False, width=160)
     console.print(table)
 
 

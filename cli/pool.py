@@ -39,7 +39,9 @@ def show(
 def train(
     out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
     work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; another number gives other roundings.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
+    ] = 1,
     tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
 ) -> None:
     """Train the pool of small models on this machine; a second call continues one that was cut short."""

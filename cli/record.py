@@ -25,7 +25,7 @@ def record(
     run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
     limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""

@@ -28,7 +28,7 @@ def run(
     temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, > 0.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
     json: JsonOption = None,
 ) -> None:
     """Decode prompts one at a time with the models of a pool; the policy is the very object the simulator drives."""

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from ..traces.meta import Sampling
+from ..traces.meta import LOWEST_TEMPERATURE, Sampling
 
 
 class SamplingMode(StrEnum):
@@ -20,6 +20,6 @@ def sampling_of(mode: SamplingMode, temperature: float | None, seed: int | None)
         return Sampling(mode="greedy")
     if temperature is None or seed is None:
         raise ValueError("--sampling coupled needs --temperature and --seed")
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"--temperature must be > 0, got {temperature}")
+    if not LOWEST_TEMPERATURE <= temperature < float("inf"):
+        raise ValueError(f"--temperature must be >= {LOWEST_TEMPERATURE:g} and finite, got {temperature}")
     return Sampling(mode="coupled", temperature=temperature, seed=seed)

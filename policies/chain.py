@@ -36,6 +36,8 @@ class Chain:
         """Climb as far as windows are full, else draft."""
         if not seen.num_pending:
             return self._verifies[0][1] if self._draft is None or found_nothing(seen.last) else self._draft
+        if len(self._verifies) == 1:
+            return self._verifies[0][1]
         no_room = seen.room < 1
         dry = found_nothing(seen.last)
         for (model, verify), window in zip(self._verifies, self._windows, strict=True):

@@ -29,11 +29,16 @@ class PolicyError(Exception):
         return f"policy {self.policy}, request {self.request_id}, step {self.step}: {self.reason}"
 
 
+MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
+
+
 def _check_tokens(kind: str, tokens: int) -> None:
     if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
         raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
     if tokens < 1:
         raise ValueError(f"{kind} tokens must be >= 1, got {tokens}")
+    if tokens > MOST_TOKENS:
+        raise ValueError(f"{kind} tokens must be <= {MOST_TOKENS:,}, got {tokens}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class Loop:
         ready = self._ready
         while ready:
             session = ready.popleft()
-            step = self._ask(session)
+            step, level = self._ask(session)
             if step.__class__ is Commit:
                 outcome = session.committed(step)
                 self._ledger.note_commit(
@@ -186,7 +186,6 @@ class Loop:
                 )
                 self._feed_back(session, outcome)
                 continue
-            level = self.pool.level(step.model)  # type: ignore[union-attr]
             verify = step.__class__ is Verify
             item = Item(session, step)  # type: ignore[arg-type]
             if not groups and not ready:
@@ -235,22 +234,21 @@ class Loop:
             )
             self._feed_back(session, outcome)
 
-    def _ask(self, session: Session) -> Step:
+    def _ask(self, session: Session) -> tuple[Step, int]:
         self.load.now_s += self._decide_s
         try:
             step = self._policy.decide(self._views[session.request_id])
-        except Exception as error:  # a policy is foreign code; whatever it raises ends the run by name
+        except (Exception, SystemExit) as error:  # a policy is foreign code; whatever it raises ends the run by name
             raise PolicyError(self._name, session.request_id, None, f"decide raised {error!r}") from error
         try:
-            session.check(step)
+            return step, session.check(step)
         except (ValueError, AttributeError, TypeError) as error:
             raise PolicyError(self._name, session.request_id, step, str(error)) from error
-        return step
 
     def _feed_back(self, session: Session, outcome: Outcome) -> None:
         try:
             self._policy.learn(outcome)
-        except Exception as error:  # foreign code, as above
+        except (Exception, SystemExit) as error:  # foreign code, as above
             raise PolicyError(self._name, session.request_id, outcome.step, f"learn raised {error!r}") from error
         if outcome.done:
             self._views.pop(session.request_id)

@@ -66,7 +66,8 @@ def make_policy(text: str, pool: Pool) -> Policy:
 def policy_options(cls: PolicyClass) -> dict[str, inspect.Parameter]:
     """The options that can be given as text: the constructor's parameters behind the pool that are plain values."""
     parameters = list(inspect.signature(cls).parameters.values())[1:]
-    return {parameter.name: parameter for parameter in parameters if _plain_kinds(cls, parameter)}
+    named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
+    return {parameter.name: parameter for parameter in named if _plain_kinds(cls, parameter)}
 
 
 def _plain_kinds(cls: PolicyClass, parameter: inspect.Parameter) -> tuple[type, ...]:
@@ -103,7 +104,7 @@ def _find(text: str, name: str) -> PolicyClass:
         module, _, attribute = name.partition(":")
         try:
             found = importlib.import_module(module)
-        except Exception as error:  # the user's module; whatever it raises is reported by name
+        except (Exception, SystemExit) as error:  # the user's module; whatever it raises is reported by name
             raise PolicySpecError(f"policy {text!r}: importing {module!r} raised {_told(error)}") from error
         return _attribute(text, found, attribute)
     known = known_policies()
@@ -125,12 +126,12 @@ def _load_file(text: str, path: Path) -> types.ModuleType:
     sys.modules[spec.name] = module  # dataclasses look their own module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's file; whatever it raises is reported by name
+    except (Exception, SystemExit) as error:  # the user's file; whatever it raises is reported by name
         raise PolicySpecError(f"policy {text!r}: {path} raised {_told(error)}") from error
     return module
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """An error of foreign code in words."""
     return f"{type(error).__name__}: {error}"
 
@@ -180,5 +181,5 @@ def _build(text: str, cls: PolicyClass, pool: Pool, options: dict[str, Any]) -> 
         return cls(pool, **options)
     except ValueError as error:
         raise PolicySpecError(f"policy {text!r}: {error}") from error
-    except Exception as error:  # the constructor may be foreign code
+    except (Exception, SystemExit) as error:  # the constructor may be foreign code
         raise PolicySpecError(f"policy {text!r}: its constructor raised {_told(error)}") from error

@@ -131,8 +131,8 @@ class Session:
                 return index
         return len(self.judges)
 
-    def check(self, step: Step) -> None:
-        """Raises ValueError with the rule that `step` breaks."""
+    def check(self, step: Step) -> int:
+        """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
         kind = step.__class__
         if kind is Draft:
             level = self.pool.level(step.model)  # type: ignore[union-attr]
@@ -140,21 +140,23 @@ class Session:
                 raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
             if self.room < 1:
                 raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
-        elif kind is Verify:
+            return level
+        if kind is Verify:
             level = self.pool.level(step.model)  # type: ignore[union-attr]
             if level == self._target:
-                return
+                return level
             if self.pool.members[level].model_free:
                 raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
             if self.judges and self.first_unjudged(level) == len(self.judges):
                 raise ValueError(
                     "nothing left to judge: a model at or above this one stands behind every pending token"
                 )
-        elif kind is Commit:
+            return level
+        if kind is Commit:
             if step.tokens > len(self.tokens):  # type: ignore[union-attr]
                 raise ValueError(f"commit beyond pending: num_pending is {len(self.tokens)}")
-        else:
-            raise ValueError("not a step: return a Draft, a Verify or a Commit")
+            return self._target
+        raise ValueError("not a step: return a Draft, a Verify or a Commit")
 
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
         """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
@@ -178,9 +180,7 @@ class Session:
         self.places += drafted.places
         self.drafters += [level] * count
         self.judges += [level] * count
-        self.last = outcome = Outcome(
-            self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, done=False
-        )
+        self.last = outcome = Outcome(self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False)  # noqa: FBT003 - a keyword costs as much as the rest
         return outcome
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:

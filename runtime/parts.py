@@ -1,8 +1,10 @@
 """The finished requests of a recording that is not finished: what a killed recording goes on from."""
 
 import shutil
+import zlib
 from dataclasses import fields
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -52,10 +54,18 @@ class Parts:
         partial.replace(self._file(number))
 
     def read(self, number: int) -> tuple[Trie, int]:
-        """A finished request's trie and its near ties."""
-        with np.load(self._file(number), allow_pickle=False) as columns:
-            trie = Trie(**{field.name: columns[field.name] for field in fields(Trie)})
-            return trie, int(columns["near_ties"])
+        """A finished request's trie and its near ties.
+
+        Raises:
+            ValueError: the file was damaged; the message says how to go on.
+        """
+        file = self._file(number)
+        try:
+            with np.load(file, allow_pickle=False) as columns:
+                trie = Trie(**{field.name: columns[field.name] for field in fields(Trie)})
+                return trie, int(columns["near_ties"])
+        except (BadZipFile, KeyError, ValueError, EOFError, zlib.error) as error:
+            raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 
     def remove(self) -> None:
         """Remove the folder."""

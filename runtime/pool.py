@@ -127,7 +127,9 @@ def _load_members(file: Path, content: PoolFile) -> tuple[LoadedMember, ...]:
             try:
                 models[entry.name] = make_submodel(models[entry.submodel_of], entry.skip_layers)
             except ValueError as error:
-                raise PoolFileError(file, f"members[{row}].skip_layers", str(error), entry.skip_layers) from error
+                raise PoolFileError(
+                    file, f"members[{row}].skip_layers", str(error).partition(", got ")[0], entry.skip_layers
+                ) from error
     return tuple(_describe(entry, models.get(entry.name)) for entry in content.members)
 
 
@@ -135,7 +137,7 @@ def _load_model(file: Path, field: str, entry: MemberEntry, location: str) -> Pr
     folder = _resolve(file, f"{field}.path", location)
     device = _usable_device(file, f"{field}.device", entry.device)
     try:
-        with _no_loading_bar():
+        with _quiet_loading():
             model, info = AutoModelForCausalLM.from_pretrained(
                 str(folder),
                 dtype=getattr(torch, entry.dtype),
@@ -155,13 +157,15 @@ def _load_model(file: Path, field: str, entry: MemberEntry, location: str) -> Pr
 
 
 @contextmanager
-def _no_loading_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar for a load of milliseconds, on a terminal or not."""
-    was_enabled = logging.is_progress_bar_enabled()
+def _quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing a bar or a report of its own; what fails to load is said in one line."""
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if was_enabled:
             logging.enable_progress_bar()
 

@@ -26,10 +26,10 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
     if not any(name.startswith(LAYERS_PREFIX) for name in parameters):
         raise ValueError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
     if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
-        raise ValueError(f"skip_layers must be different layers of 0..{num_layers - 1}, got {skip_layers}")
+        raise ValueError(f"must be different layers of 0..{num_layers - 1}, got {skip_layers}")
     kept = [layer for layer in range(num_layers) if layer not in skip_layers]
     if not kept:
-        raise ValueError(f"skip_layers must leave at least one of {num_layers} layers")
+        raise ValueError(f"must leave at least one of {num_layers} layers")
     with torch.device("meta"):
         submodel = type(model)(_config_of(model, kept))
     # Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already.

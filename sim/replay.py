@@ -104,7 +104,16 @@ class ReplayWorld:
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
-        for _ in range(min(step.tokens, session.room)):
+        wanted = min(step.tokens, session.room)
+        if stop is None:  # nothing to ask behind a token: the walk of most drafts
+            while len(tokens) < wanted and node >= 0:
+                token = next_token[node]
+                node = child[node]
+                tokens.append(token)
+                places.append(node)
+                if token == eos:
+                    return Drafted(tokens, places)
+        for _ in range(wanted - len(tokens)):
             if node < 0:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
@@ -155,22 +164,23 @@ class ReplayWorld:
         if node < 0 or not step.rule.lossless:
             return self._judge_slowly(session, step, level, first, node)
         next_token = tables.next_token[level]
-        distances = tables.tvd
-        tokens = session.tokens
-        places = session.places
-        judges = session.judges
-        tvd = []
-        for index in range(first, len(tokens)):
-            column = distances[judges[index]][level]
-            tvd.append(column[node] if column else nan)
-            if next_token[node] != tokens[index]:
-                if tokens[index] == UNKNOWN:  # drafted before the committed context came back to the trunk
+        contexts = [node, *session.places[first:]]
+        num_judged = len(contexts) - 1
+        num_accepted = 0
+        for token in session.tokens[first:]:
+            if next_token[node] != token:
+                if token == UNKNOWN:  # drafted before the committed context came back to the trunk
                     return self._judge_slowly(session, step, level, first, node)
-                return Judged(index - first, next_token[node], tables.child[level][node], tuple(tvd))
-            node = places[index]
+                break
+            num_accepted += 1
+            node = contexts[num_accepted]
             if node < 0:
                 return self._judge_slowly(session, step, level, first, -1)
-        return Judged(len(tokens) - first, next_token[node], tables.child[level][node], tuple(tvd))
+        looked_at = num_accepted + 1 if num_accepted < num_judged else num_judged
+        distances = tables.tvd[level]
+        judges = session.judges[first : first + looked_at]
+        tvd = tuple([distances[judge][context] for judge, context in zip(judges, contexts, strict=False)])
+        return Judged(num_accepted, next_token[node], tables.child[level][node], tvd)
 
     def _judge_slowly(self, session: Session, step: Verify, level: int, first: int, node: int) -> Judged:
         """Judge with a lossy rule, or where some context is not recorded."""
@@ -210,8 +220,7 @@ class ReplayWorld:
             position = len(session.emitted) + index
             free = self._num_free
             return self._fallback.accepts(session.request_id, position, proposer - free, level - free), True, nan
-        column = tables.tvd[proposer][level]
-        distance = column[node] if column else nan
+        distance = tables.tvd[level][proposer][node]
         same = tables.next_token[level][node] == session.tokens[index]
         if step.rule.lossless:
             return same, False, distance

@@ -3,6 +3,8 @@
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
 """
 
+from math import nan
+
 from ..traces.meta import TraceMeta
 from ..traces.trie import RequestRecord, Trace
 
@@ -17,7 +19,8 @@ class RequestTables:
         trunk: nodes of the trunk from the root down.
         next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.trie.Trie`.
-        tvd: `[L][L][N]` by drafter and verifier level, symmetric, zero for a member and itself.
+        tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
+            member, which has no distribution.
     """
 
     __slots__ = (
@@ -47,8 +50,10 @@ class RequestTables:
         self.entropy: list[list[float]] = free_floats + trie.entropy.tolist()
         self.own_log_prob: list[list[float]] = free_floats + trie.own_log_prob.tolist()
         levels = num_free + len(meta.models)
-        zeros = [0.0] * trie.num_nodes
-        self.tvd: list[list[list[float]]] = [[zeros if a == b else [] for b in range(levels)] for a in range(levels)]
+        zeros, unknown = [0.0] * trie.num_nodes, [nan] * trie.num_nodes
+        self.tvd: list[list[list[float]]] = [
+            [zeros if a == b else unknown for b in range(levels)] for a in range(levels)
+        ]
         for row, (low, high) in zip(trie.tvd.tolist(), meta.pairs, strict=True):
             self.tvd[low + num_free][high + num_free] = row
             self.tvd[high + num_free][low + num_free] = row

@@ -29,7 +29,7 @@ def metas(draw):
     coupled = draw(st.booleans())
     names = MODEL_NAMES[-draw(st.integers(1, len(MODEL_NAMES))) :]
     return TraceMeta(
-        name=draw(st.text(max_size=8)),
+        name=draw(st.text(st.characters(exclude_categories=("C",)), min_size=1, max_size=8)),
         kind=draw(st.sampled_from(["recorded", "synthetic"])),
         models=tuple(model_info(name) for name in names),
         vocab_size=draw(st.sampled_from([16, 65536, 65537, 200_000])),

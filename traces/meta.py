@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 
 
+LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature leave what float32 can tell apart
+
+
 class Record(BaseModel):
     """Base of the records in `meta.json`: frozen, unknown keys refused."""
 
@@ -47,7 +50,7 @@ class Sampling(Record):
     """How tokens were chosen. Greedy distributions are at temperature 1, coupled ones at `temperature`."""
 
     mode: Literal["greedy", "coupled"]
-    temperature: float | None = Field(default=None, gt=0)
+    temperature: float | None = Field(default=None, ge=LOWEST_TEMPERATURE)
     seed: int | None = None
 
     @model_validator(mode="after")
@@ -111,7 +114,7 @@ class TraceMeta(Record):
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Literal[1] = 1
-    name: str
+    name: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
     kind: Literal["recorded", "synthetic"]
     models: tuple[ModelInfo, ...] = Field(min_length=1)
     ngram: NgramInfo | None = None

@@ -1,6 +1,6 @@
 """Collects a run log while a loop runs; it fits `policies.loop.Ledger` by shape."""
 
-from array import array
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,14 @@ from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, Ru
 class RunLedger:
     """Appends one tuple per operation and per step; `finish` turns them into columns."""
 
-    __slots__ = ("_indices", "_last_op", "_ops", "_requests", "_steps")
+    __slots__ = ("_indices", "_last_op", "_ops", "_pack_op", "_pack_step", "_requests", "_steps")
 
     def __init__(self) -> None:
-        # Flat arrays of doubles (integers up to 2**53 are exact): a tuple per step would cost three times the memory.
-        self._ops = array("d")
-        self._steps = array("d")
+        # Packed rows: a third of the memory of tuples, and half the time of an array.array.
+        self._ops = bytearray()
+        self._steps = bytearray()
+        self._pack_op = _packer(OP_FIELDS).pack
+        self._pack_step = _packer(STEP_FIELDS).pack
         self._last_op = -1
         self._requests: list[tuple[Any, ...]] = []
         self._indices: dict[str, int] = {}
@@ -38,7 +40,7 @@ class RunLedger:
     ) -> None:
         """An operation finished."""
         self._last_op += 1
-        self._ops.extend((verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s))
+        self._ops += self._pack_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
 
     def note_step(
         self,
@@ -56,13 +58,14 @@ class RunLedger:
     ) -> None:
         """A step of one request finished; it belongs to the latest operation."""
         request = self._indices[request_id]
-        self._steps.extend(
-            (self._last_op, request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end_s)
+        self._steps += self._pack_step(
+            self._last_op, request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end_s
         )
 
     def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
         """Pending tokens were taken as they were."""
-        self._steps.extend((-1, self._indices[request_id], COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s))
+        request = self._indices[request_id]
+        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s)
 
     def finish(self, meta: dict[str, Any], *, reanchored: dict[str, int], divergent: dict[str, int]) -> RunLog:
         """The run log.
@@ -100,10 +103,13 @@ class RunLedger:
         return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
 
 
-def _unpacked(fields: tuple[str, ...], values: "array[float]") -> Columns:
-    """Columns from a flat array; integers everywhere but in durations and instants."""
-    table = np.frombuffer(values, dtype=np.float64).reshape(-1, len(fields)) if values else np.zeros((0, len(fields)))
-    return {
-        field: table[:, column].copy() if field.endswith("_s") else table[:, column].astype(np.int64)
-        for column, field in enumerate(fields)
-    }
+def _packer(fields: tuple[str, ...]) -> Struct:
+    """Rows of 64-bit integers, and of doubles for durations and instants."""
+    return Struct("=" + "".join("d" if field.endswith("_s") else "q" for field in fields))
+
+
+def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
+    """Columns from packed rows."""
+    kinds = [(field, "=f8" if field.endswith("_s") else "=i8") for field in fields]
+    table = np.frombuffer(rows, dtype=np.dtype(kinds))
+    return {field: table[field].copy() for field in fields}

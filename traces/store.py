@@ -117,7 +117,11 @@ def _read_bytes(path: Path) -> bytes:
 def _read_meta(path: Path) -> StoredMeta:
     data = _read_bytes(path)
     try:
-        return StoredMeta.model_validate_json(data, strict=True)
+        stored = StoredMeta.model_validate_json(data, strict=True)
+        for field in ("format", "version"):
+            if field not in stored.model_fields_set:
+                raise TraceFormatError(path, field, "field required", "nothing")
+        return stored
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from .meta import Closure, CostTable, ModelInfo, Sampling, TraceMeta
 
+MOST_TOKENS = 10_000_000  # on the trunk, all requests together; a trace is made in memory
 _COST_STEP = 0.2
 _TARGET_LAYERS = 24
 _TARGET_HIDDEN = 2048
@@ -85,6 +86,8 @@ class SyntheticSpec:
         for name, low in lowest.items():
             _check(name, getattr(self, name) >= low, f"be >= {low}", getattr(self, name))
         _check("vocab_size", self.vocab_size < 2**31, "be < 2**31", self.vocab_size)
+        total = self.requests * self.tokens
+        _check("requests", total <= MOST_TOKENS, f"times tokens be <= {MOST_TOKENS:,}", total)
         unique = len(set(self.models)) == len(self.models) >= 2
         _check("models", unique, "name at least two different models", self.models)
         _check("tags", len(self.tags) >= 1, "hold at least one tag", self.tags)
