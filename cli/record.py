@@ -18,7 +18,7 @@ def record(
     pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
     sampling: Annotated[SamplingMode, typer.Option(help="How tokens are chosen.")] = SamplingMode.greedy,
-    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, > 0.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
     closure: Annotated[str, typer.Option(help="monotone (Exact chains) or full (lossy rules).")] = "monotone",
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,

@@ -25,7 +25,7 @@ def run(
     policy: Annotated[str, typer.Option(help="As --policy of compare.")] = "plain",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
     sampling: Annotated[SamplingMode, typer.Option(help="How tokens are chosen.")] = SamplingMode.greedy,
-    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, > 0.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
     threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,

@@ -87,7 +87,7 @@ class SyntheticSpec:
             _check(name, getattr(self, name) >= low, f"be >= {low}", getattr(self, name))
         _check("vocab_size", self.vocab_size < 2**31, "be < 2**31", self.vocab_size)
         total = self.requests * self.tokens
-        _check("requests", total <= MOST_TOKENS, f"times tokens be <= {MOST_TOKENS:,}", total)
+        _check("requests x tokens", total <= MOST_TOKENS, f"be <= {MOST_TOKENS:,}", total)
         unique = len(set(self.models)) == len(self.models) >= 2
         _check("models", unique, "name at least two different models", self.models)
         _check("tags", len(self.tags) >= 1, "hold at least one tag", self.tags)

@@ -196,8 +196,14 @@ def test_no_prompts(tmp_path, command):
     [
         (["--temperature", "0.8"], "--temperature and --seed belong to --sampling coupled"),
         (["--sampling", "coupled"], "--sampling coupled needs --temperature and --seed"),
-        (["--sampling", "coupled", "--seed", "1", "--temperature", "0"], "--temperature must be > 0, got 0.0"),
-        (["--sampling", "coupled", "--seed", "1", "--temperature", "nan"], "--temperature must be > 0, got nan"),
+        (
+            ["--sampling", "coupled", "--seed", "1", "--temperature", "0"],
+            "--temperature must be >= 0.001 and finite, got 0.0",
+        ),
+        (
+            ["--sampling", "coupled", "--seed", "1", "--temperature", "nan"],
+            "--temperature must be >= 0.001 and finite, got nan",
+        ),
         (["--sampling", "magic"], "--sampling"),
         (["--max-new-tokens", "0"], "--max-new-tokens"),
         (["--limit", "0"], "--limit"),

@@ -66,6 +66,9 @@ def mine(trace, tmp_path):
         ("return Draft('ngram', 3)", "Draft(model='ngram', tokens=3, stop=None)", "no progress in 8 steps"),
         ("return Verify('mid')", "Verify(model='mid', rule=Exact())", "nothing left to judge"),
         ("seen.load.missing", "None", "decide raised AttributeError"),
+        ("raise SystemExit(0)", "None", "decide raised SystemExit(0)"),
+        ("return Draft('draft', 10**30)", "None", "draft tokens must be <= 1,000,000"),
+        ("return Verify('target', Verify)", "None", "verify rule must be a rule such as Exact()"),
     ],
 )
 @pytest.mark.parametrize("batch", [1, 3])

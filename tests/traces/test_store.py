@@ -208,6 +208,9 @@ def test_meta_that_is_no_json_object(stored, data):
     ("edit", "field"),
     [
         (lambda meta: meta.update(version=2), "version"),
+        (lambda meta: meta.pop("version"), "version"),
+        (lambda meta: meta.pop("format"), "format"),
+        (lambda meta: meta.update(name=""), "name"),
         (lambda meta: meta.update(format="zip"), "format"),
         (lambda meta: meta.update(colour="red"), "colour"),
         (lambda meta: meta["models"][0].update(colour="red"), "models.0.colour"),

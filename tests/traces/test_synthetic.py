@@ -232,3 +232,8 @@ def test_seconds_are_affine_in_new_tokens_and_follow_the_ratios():
 def test_tags_are_given_in_turn():
     trace = make_trace(SyntheticSpec(requests=5, tokens=4, tags=("math", "code")))
     assert [record.tag for record in trace.requests] == ["math", "code", "math", "code", "math"]
+
+
+def test_a_trace_beyond_memory_is_refused():
+    with pytest.raises(ValueError, match="requests x tokens must be <= 10,000,000, got 128000000000"):
+        SyntheticSpec(requests=1_000_000_000)
