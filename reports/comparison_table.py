@@ -36,9 +36,10 @@ def comparison_table(comparison: Comparison) -> Table:
 def _title(comparison: Comparison) -> str:
     meta = comparison.meta
     synthetic = "SYNTHETIC trace" if meta["kind"] == "synthetic" else "trace"
+    deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
     return (
         f"{synthetic} {meta['trace']} ({meta['sampling']}), {comparison.baseline.requests} requests, "
-        f"{comparison.baseline.output_tokens:,} tokens; cost {meta['cost']}, batch {meta['batch']}, seed {meta['seed']}"
+        f"{comparison.baseline.output_tokens:,} tokens; cost {meta['cost']}, batch {meta['batch']}, seed {meta['seed']}{deciding}"
     )
 
 

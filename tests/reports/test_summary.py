@@ -215,7 +215,15 @@ def test_figures_agree_with_one_another(trace, seed, batch):
 
 def comparison() -> Comparison:
     summary = summarise_run(by_hand())
-    meta = {"trace": "t", "kind": "synthetic", "sampling": "greedy", "cost": "cpu", "batch": 1, "seed": 0}
+    meta = {
+        "trace": "t",
+        "kind": "synthetic",
+        "sampling": "greedy",
+        "cost": "cpu",
+        "batch": 1,
+        "seed": 0,
+        "decide_s": 0.0,
+    }
     return Comparison(meta=meta, baseline=summary, rows=(summary,))
 
 
