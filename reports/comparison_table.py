@@ -39,7 +39,8 @@ def _title(comparison: Comparison) -> str:
     deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
     return (
         f"{synthetic} {meta['trace']} ({meta['sampling']}), {comparison.baseline.requests} requests, "
-        f"{comparison.baseline.output_tokens:,} tokens; cost {meta['cost']}, batch {meta['batch']}, seed {meta['seed']}{deciding}"
+        f"{comparison.baseline.output_tokens:,} tokens; cost {meta['cost']}, batch {meta['batch']}, "
+        f"seed {meta['seed']}{deciding}"
     )
 
 
