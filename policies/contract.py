@@ -50,11 +50,11 @@ class Draft:
 
     Attributes:
         model: a pool member below the target.
-        tokens: window, >= 1.
+        tokens: window, 1 to 1,000,000.
         stop: ends the draft early; None drafts the whole window.
 
     Raises:
-        ValueError: `tokens` below 1 or not whole, or a stop that is no rule.
+        ValueError: `tokens` out of range or not whole, or a stop that is no rule.
     """
 
     model: str

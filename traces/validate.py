@@ -164,9 +164,8 @@ class _Nodes:
         # Children of a node differ in their tokens, so following the target also means not to fork.
         strays = behind & (columns.token != target_token)
         self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
-        ended = (
-            on_trunk & (columns.token == self.meta.eos_token_id) if self.meta.eos_token_id is not None else ~on_trunk
-        )
+        eos = self.meta.eos_token_id
+        ended = np.zeros_like(on_trunk) if eos is None else on_trunk & (columns.token == eos)
         self.refuse(behind & ended[parent_row], "on_trunk", "must end at the end-of-sequence token", columns.token)
         too_deep = on_trunk & (columns.depth > self.budget)
         self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
