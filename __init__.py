@@ -1,1 +1,23 @@
 """paceline: replay recorded token acceptance to compare chains of models, and run the same policy on real ones."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .runtime.generate import generate
+
+__all__ = ["generate"]
+
+
+def __getattr__(name: str) -> object:
+    """`generate`, which needs torch: imported when it is asked for, so that `import paceline` needs nothing."""
+    if name != "generate":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return vars(importlib.import_module(f"{__name__}.runtime.generate"))[name]
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith(__name__):
+            raise
+        raise ModuleNotFoundError(
+            f"{__name__}.generate runs real models and needs {error.name}: pip install 'paceline[runtime]'"
+        ) from error

@@ -1,6 +1,7 @@
 """The shipped recording replayed, and the same prompts on the real models: the same counts, and how far seconds differ.
 
-Replay charges forwards only; the runtime also pays for choosing tokens, cropping caches and Python.
+Replay charges forwards only, at the seconds measured with the recording, when modules ran the models. The runtime runs
+them fused where it can, and also pays for choosing tokens, rolling caches back and Python.
 
 python benchmarks/worlds.py [PROMPTS]
 """

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from .agree import agree
 from .compare import compare
 from .policy import policy_app
 from .pool import pool_app
@@ -42,6 +43,7 @@ def command() -> Callable[..., object]:
     app.command()(compare)
     app.command()(run)
     app.command()(record)
+    app.command()(agree)
     app.add_typer(trace_app(), name="trace")
     app.add_typer(policy_app(), name="policy")
     app.add_typer(pool_app(), name="pool")

@@ -102,12 +102,10 @@ def _compare(scenario: Scenario, pool: Pool, names: list[str], log: Path | None)
 
 def _meta(scenario: Scenario) -> dict[str, Any]:
     meta = scenario.tables.trace.meta
-    sampling = meta.sampling
-    words = sampling.mode if sampling.temperature is None else f"{sampling.mode}, temperature {sampling.temperature:g}"
     return {
         "trace": meta.name,
         "kind": meta.kind,
-        "sampling": words,
+        "sampling": meta.sampling.words,
         "cost": scenario.cost.name,
         "batch": scenario.batch,
         "seed": scenario.seed,

@@ -8,7 +8,15 @@ import typer
 from ..runtime.prompts import read_prompts
 from ..traces.meta import Closure
 from .runtime_door import runtime_module
-from .sampling import SamplingMode, sampling_of
+from .sampling import (
+    SamplingMode,
+    SamplingOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    sampling_of,
+)
 from .shipped import shipped
 
 
@@ -17,9 +25,11 @@ def record(
     prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
     pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
-    sampling: Annotated[SamplingMode, typer.Option(help="How tokens are chosen.")] = SamplingMode.greedy,
-    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
+    sampling: SamplingOption = SamplingMode.greedy,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
     closure: Annotated[str, typer.Option(help="monotone (Exact chains) or full (lossy rules).")] = "monotone",
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
     run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
@@ -31,7 +41,9 @@ def record(
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
     if closure not in {"monotone", "full"}:
         raise ValueError(f"--closure must be monotone or full, got {closure!r}")
-    mode = sampling_of(sampling, temperature, seed)
+    if sampling is SamplingMode.rejection:
+        raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
+    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     if out.exists():
         raise ValueError(f"{out}: exists already; a recording is never overwritten")

@@ -1,9 +1,11 @@
 """`paceline run`: decode prompts with real models under a policy."""
 
 import json as json_format
+from collections.abc import Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,11 +13,23 @@ from ..policies.registry import make_policy
 from ..reports.run_table import run_table
 from ..reports.summary import summarise_run
 from ..runtime.prompts import read_prompts
-from ..traces.run_log import write_run_log
+from ..traces.run_log import RunLog, write_run_log
+from .errors import INTERRUPTED
+from .memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
 from .output import JsonOption, check_json_path, print_table, write_json
 from .runtime_door import runtime_module
-from .sampling import SamplingMode, sampling_of
+from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
 from .shipped import shipped
+
+SOME_FAILED = 1  # exit code: requests failed, the others are answered
+
+
+class ForwardMode(StrEnum):
+    """How models are run."""
+
+    auto = "auto"
+    fused = "fused"
+    modules = "modules"
 
 
 def run(
@@ -23,33 +37,82 @@ def run(
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
     policy: Annotated[str, typer.Option(help="As --policy of compare.")] = "plain",
+    batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
-    sampling: Annotated[SamplingMode, typer.Option(help="How tokens are chosen.")] = SamplingMode.greedy,
-    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
+    sampling: SamplingOption = SamplingMode.greedy,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    cache: CacheOption = CacheMode.slots,
+    kv_limit_mib: KVLimitOption = None,
+    dead_share: DeadShareOption = None,
+    forward: Annotated[
+        ForwardMode, typer.Option(help="Run models fused, by their own modules, or fused where that is possible.")
+    ] = ForwardMode.auto,
     limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
     threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
+    debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
     json: JsonOption = None,
 ) -> None:
-    """Decode prompts one at a time with the models of a pool; the policy is the very object the simulator drives."""
-    mode = sampling_of(sampling, temperature, seed)
+    """Decode prompts with the models of a pool; the policy is the very object the simulator drives.
+
+    Exit 1 if requests failed; the others are answered.
+    """
+    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    kept = {
+        "cache": cache.value,
+        "limit_bytes": limit_bytes(kv_limit_mib),
+        "dead_share": dead_share_of(cache, dead_share),
+    }
     check_json_path(json)
     requests = read_prompts(prompts)[:limit]
     if out is not None and out.exists():
         raise ValueError(f"{out}: exists already; a run is never overwritten")
     loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
-    decider = make_policy(policy, runtime_module("loaded_pool").loaded_pool(loaded))
     outputs, log = runtime_module("decode").decode(
-        loaded, decider, requests, sampling=mode, max_new_tokens=max_new_tokens, name=policy
+        loaded,
+        make_policy(policy, runtime_module("loaded_pool").loaded_pool(loaded)),
+        requests,
+        sampling=mode,
+        max_new_tokens=max_new_tokens,
+        name=policy,
+        batch=batch,
+        memory=runtime_module("world").Memory(**kept),
+        forward=forward.value,
+        stop=stop or (),
+        debug=debug,
     )
     rows = [asdict(output) for output in outputs]
-    if out is not None:
+    if out is not None and rows:
         write_run_log(log, out, extra={"outputs.jsonl": "".join(json_format.dumps(row) + "\n" for row in rows)})
-    summary = summarise_run(log)
+    _show(log, rows, out=out, json=json)
+    _end(log, rows, len(requests))
+
+
+def _show(log: RunLog, rows: Sequence[dict[str, Any]], *, out: Path | None, json: Path | None) -> None:
+    """Answers and figures, as far as any request was answered."""
+    summary = summarise_run(log) if any(not row["error"] for row in rows) else None
     if json is not None:
-        write_json({"meta": log.meta, "summary": asdict(summary), "outputs": rows}, json)
+        figures = None if summary is None else asdict(summary)
+        write_json({"meta": log.meta, "summary": figures, "outputs": list(rows)}, json)
         return
     if out is None:
         for row in rows:
             typer.echo(f"--- {row['request_id']} ({row['tag']})\n{row['text']}")
-    print_table(run_table(summary))
+    if summary is not None:
+        print_table(run_table(summary))
+
+
+def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None:
+    """Say what is missing and exit with the code for it."""
+    failed = [row for row in rows if row["error"]]
+    for row in failed:
+        typer.echo(f"paceline: failed: {row['error']}", err=True)
+    if log.meta["interrupted"]:
+        typer.echo(f"paceline: interrupted: {len(rows)} of {num_requests} requests ended and are kept", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if failed:
+        typer.echo(f"paceline: {len(failed)} of {num_requests} requests failed", err=True)
+        raise typer.Exit(SOME_FAILED)

@@ -55,5 +55,8 @@ def _check_order(text: str, members: list[str], pool: Pool) -> None:
         raise ValueError(f"chain {text!r}: {twice[0]} stands twice")
     if levels != sorted(levels):
         raise ValueError(f"chain {text!r}: members must go from smallest to largest: {', '.join(pool.names)}")
+    for level in levels[1:]:
+        if not pool.members[level].verifies:
+            raise ValueError(f"chain {text!r}: {pool.names[level]} cannot verify and can only stand first")
     if levels[-1] != pool.target_level:
         raise ValueError(f"chain {text!r}: the last member must be the target {pool.target}, got {members[-1]!r}")

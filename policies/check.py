@@ -51,6 +51,12 @@ class _Count:
         """A commit is a step."""
         self.note_step(request_id)
 
+    def note_failed(self, *_: object) -> None:
+        """Never: toy models do not fail."""
+
+    def note_preempted(self, *_: object) -> None:
+        """Never: toy models have no memory to run short of."""
+
 
 def check_pool() -> Pool:
     """The pool a check offers: prompt lookup, draft, mid, slim, target."""

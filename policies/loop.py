@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
 from .estimates import Estimates
+from .ledger import Ledger
 from .observation import Load, Observation
 from .pool import Pool
 from .session import Drafted, Judged, Session
@@ -17,6 +18,8 @@ from .signal import Signal
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
+# Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.
+DEFERRED_OPS = 8
 
 Group = tuple[int, bool]  # (level, is a Verify)
 Order = Callable[[list[Group]], Group]
@@ -48,12 +51,35 @@ class Op(NamedTuple):
 Forward = tuple[int, int, int, float]
 
 
-class Results(NamedTuple):
-    """What a world did: per item a Drafted or a Judged, and the seconds it took."""
+class Failed(NamedTuple):
+    """In place of a row's result: the request cannot go on. It leaves the loop; the others are not touched."""
 
-    rows: Sequence[Drafted | Judged]
+    error: Exception
+
+
+class Deferred(NamedTuple):
+    """In place of a row's result: the row did not run, since memory was short. The same step is tried again later."""
+
+    reason: str
+
+
+class Results(NamedTuple):
+    """What a world did.
+
+    Attributes:
+        rows: `[B]`, a Drafted or a Judged each, or that the row failed or was deferred.
+        forwards: what ran, deferred rows left out.
+        duration_s: of the operation, seconds.
+        free_kv_share: share of KV memory that is free behind the operation, 0 to 1.
+    """
+
+    rows: Sequence[Drafted | Judged | Failed | Deferred]
     forwards: list[Forward]
     duration_s: float
+    free_kv_share: float = 1.0
+
+
+SET_ASIDE = frozenset((Failed, Deferred))
 
 
 class World(Protocol):
@@ -64,7 +90,15 @@ class World(Protocol):
         ...
 
     def execute(self, op: Op) -> Results:
-        """Carry out an operation. Mutates nothing of the sessions but `place`, where replay goes back to the trunk."""
+        """Carry out an operation.
+
+        Mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
+        `Session.forget_caches`, where it drops a request's KV memory; that may be a request outside this operation.
+
+        A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
+        back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
+        them: a world that goes on deferring fails the request.
+        """
         ...
 
     def signal(self, session: Session, index: int) -> Signal:
@@ -72,45 +106,7 @@ class World(Protocol):
         ...
 
     def close(self, session: Session) -> None:
-        """Release what the world holds for a request that is done."""
-        ...
-
-
-class Ledger(Protocol):
-    """Where a loop writes down what happened, in plain numbers."""
-
-    def note_op(
-        self,
-        verify: bool,
-        level: int,
-        num_rows: int,
-        num_forwards: int,
-        new_tokens: int,
-        start_s: float,
-        duration_s: float,
-    ) -> None:
-        """An operation finished."""
-        ...
-
-    def note_step(
-        self,
-        request_id: str,
-        verify: bool,
-        level: int,
-        asked: int,
-        drafted: int,
-        judged: int,
-        accepted: int,
-        own: int,
-        emitted: int,
-        modelled: int,
-        end_s: float,
-    ) -> None:
-        """A step of one request finished, behind the `note_op` it was part of."""
-        ...
-
-    def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
-        """A Commit took `emitted` pending tokens as they were."""
+        """Release what the world holds for a request that is done or failed."""
         ...
 
 
@@ -130,6 +126,11 @@ class Loop:
         ledger: told of every operation and step.
         order: picks among the ready groups.
         decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
+
+    Attributes:
+        load: what policies see of the server. `num_waiting` is set by whoever drives the loop, all else by the loop.
+        finished: requests that are done, for whoever drives the loop to take out.
+        failed: requests that failed, each with its error; likewise.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class Loop:
         self.load = Load(len(pool.members))
         self.estimates = Estimates(pool)
         self.finished: list[Session] = []
+        self.failed: list[tuple[Session, Exception]] = []
         self._policy = policy
         self._name = name
         self._world = world
@@ -157,6 +159,8 @@ class Loop:
         self._groups: dict[Group, list[Item]] = {}
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
+        self._held: list[tuple[Group, Item]] = []
+        self._deferred_ops = 0
 
     def admit(self, session: Session) -> None:
         """Take a request in; raises ValueError if its id is already running."""
@@ -192,25 +196,29 @@ class Loop:
                 return Op(level, verify, [item])
             groups.setdefault((level, verify), []).append(item)
         if not groups:
-            return None
+            if not self._held:
+                return None
+            self._release()
         key = next(iter(groups)) if len(groups) == 1 else self._order(list(groups))
         return Op(key[0], key[1], groups.pop(key))
 
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
-        """Turn what the world did into new session states and tell the policy. Done sessions go to `finished`."""
+        """Turn what the world did into new session states and tell the policy.
+
+        Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
+        """
         self.load.now_s = now_s
         level, verify, items = op
+        rows, forwards, duration_s, self.load.free_kv_share = results
         num_rows = len(items)
-        self.load.batch[level] = num_rows
-        rows, forwards, duration_s = results
+        for row in rows:
+            if row.__class__ in SET_ASIDE:
+                items, rows, num_rows = self._set_aside(op, rows)
+                if not num_rows:
+                    return
+                break
         wanted = self.estimates.wanted
-        if wanted:
-            self.estimates.note_forwards(level, forwards)
-        num_forwards = new_tokens = 0
-        for _, new, repeats, _ in forwards:
-            num_forwards += repeats
-            new_tokens += repeats * new
-        self._ledger.note_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
+        self._note_ran(op, num_rows, forwards, start_s, duration_s)
         for (session, step), row in zip(items, rows, strict=True):
             if verify:
                 proposers = session.judges[session.first_unjudged(level) :] if wanted else None
@@ -229,10 +237,74 @@ class Loop:
                 outcome.num_accepted,
                 outcome.num_own,
                 outcome.num_emitted,
-                row.num_modelled,
+                row.num_modelled,  # type: ignore[union-attr]
                 now_s,
             )
             self._feed_back(session, outcome)
+
+    def _note_ran(self, op: Op, num_rows: int, forwards: list[Forward], start_s: float, duration_s: float) -> None:
+        level, verify, _ = op
+        self._deferred_ops = 0
+        self.load.batch[level] = num_rows
+        if self.estimates.wanted:
+            self.estimates.note_forwards(level, forwards)
+        num_forwards = new_tokens = 0
+        for _, new, repeats, _ in forwards:
+            num_forwards += repeats
+            new_tokens += repeats * new
+        self._ledger.note_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
+
+    def _set_aside(
+        self, op: Op, rows: Sequence[Drafted | Judged | Failed | Deferred]
+    ) -> tuple[list[Item], list[Drafted | Judged], int]:
+        """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
+        items: list[Item] = []
+        others: list[Drafted | Judged] = []
+        failures: list[tuple[Session, Exception]] = []
+        reason = ""
+        for item, row in zip(op.items, rows, strict=True):
+            if isinstance(row, Deferred):
+                self._held.append(((op.level, op.verify), item))
+                self._ledger.note_preempted(item.session.request_id)
+                reason = row.reason
+            elif isinstance(row, Failed):
+                failures.append((item.session, row.error))
+            else:
+                items.append(item)
+                others.append(row)
+        num_ran = len(items) + len(failures)
+        if not num_ran:
+            self._guard_memory(reason)
+        for session, error in failures:
+            self._fail(session, error)
+        return items, others, num_ran
+
+    def _guard_memory(self, reason: str) -> None:
+        """Fail the latest held request of a world that defers all there is, over and over."""
+        self._deferred_ops += 1
+        if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
+            (_, item) = self._held.pop()
+            self._fail(item.session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
+            self._deferred_ops = 0
+
+    def _release(self) -> None:
+        """Put held items back into their groups."""
+        for group, item in self._held:
+            self._groups.setdefault(group, []).append(item)
+        self._held.clear()
+
+    def _fail(self, session: Session, error: Exception) -> None:
+        self._ledger.note_failed(session.request_id, str(error) or repr(error), self.load.now_s)
+        self._idle.pop(session.request_id, None)
+        self.failed.append((session, error))
+        self._leave(session)
+
+    def _leave(self, session: Session) -> None:
+        """Forget a request that is done or failed; what it held in memory may do for those that wait."""
+        self._views.pop(session.request_id)
+        self._world.close(session)
+        self.load.num_running -= 1
+        self._release()
 
     def _ask(self, session: Session) -> tuple[Step, int]:
         self.load.now_s += self._decide_s
@@ -251,10 +323,8 @@ class Loop:
         except (Exception, SystemExit) as error:  # foreign code, as above
             raise PolicyError(self._name, session.request_id, outcome.step, f"learn raised {error!r}") from error
         if outcome.done:
-            self._views.pop(session.request_id)
-            self._world.close(session)
-            self.load.num_running -= 1
             self.finished.append(session)
+            self._leave(session)
             return
         if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
             self._guard_progress(session, outcome)

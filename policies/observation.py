@@ -27,12 +27,12 @@ class PendingToken(NamedTuple):
 
 
 class Load:
-    """The state of the server, shared by all views. Mutated by the loop only.
+    """The state of the server, shared by all views. Mutated by the loop, and `num_waiting` by whoever drives it.
 
     Attributes:
         num_running: requests admitted and not done.
-        num_waiting: requests that have arrived and are not admitted; always 0 in this version.
-        free_kv_share: share of KV memory that is free, 0 to 1; always 1 in this version.
+        num_waiting: requests that are there and not admitted yet.
+        free_kv_share: share of KV memory that is free, 0 to 1; always 1 in the simulator, which models no memory.
         batch: per level, rows of that member's latest operation, 0 before the first.
         now_s: the clock, seconds since the run began.
     """

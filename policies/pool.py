@@ -10,17 +10,25 @@ class Member:
     Attributes:
         name: unique in the pool; what steps and chains call it.
         model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
+        drafts_only: True for a model that cannot judge the target's tokens, as it has a tokenizer of its own.
     """
 
     name: str
     model_free: bool = False
+    drafts_only: bool = False
+
+    @property
+    def verifies(self) -> bool:
+        """Whether it can judge the target's tokens."""
+        return not (self.model_free or self.drafts_only)
 
 
 class Pool:
     """Members from smallest to largest; a member's index is its level, the last one is the target.
 
     Raises:
-        ValueError: no members, a name twice, a model-free member that is not below every model.
+        ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every
+            model.
     """
 
     __slots__ = ("_levels", "members", "names")
@@ -31,6 +39,8 @@ class Pool:
             raise ValueError(f"pool member names must be unique, got {', '.join(names)}")
         if not members or members[-1].model_free:
             raise ValueError("a pool needs at least one model, and its last member (the target) must be a model")
+        if members[-1].drafts_only:
+            raise ValueError(f"the last member of a pool (the target) must be able to verify, got {names[-1]}")
         free = [member.model_free for member in members]
         if free != sorted(free, reverse=True):
             raise ValueError("model-free members come first in a pool (they are the smallest)")

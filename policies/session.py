@@ -5,15 +5,23 @@ round ends is defined here, once:
 
 - The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
 - Nothing follows an **end-of-sequence token**: a pending one leaves no room, and the request is done when it commits.
+- An **ending** (a stop string, another end-of-sequence token) is looked for in what was just committed; nothing
+  behind it stays.
 
 `place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the session
 only carries it along with the token that leads there.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 from .contract import Commit, Draft, Outcome, Step, Verify
 from .pool import Pool
+
+# Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
+# answer keeps if it ends inside the new ones (more than before, at most all), else None.
+Ending = Callable[[list[int], int], int | None]
+FinishReason = Literal["stop", "eos", "length"]
 
 
 class Drafted(NamedTuple):
@@ -43,7 +51,18 @@ class Judged(NamedTuple):
 
 
 class Session:
-    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed`; `place` by its world as well.
+    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed`.
+
+    Its world mutates `place` as well, and `cached` through `forget_caches`.
+
+    Args:
+        pool: the members.
+        request_id: unique in the run.
+        tag: task or domain.
+        prompt: at least one token.
+        budget: tokens the answer may have, >= 1.
+        eos: the end-of-sequence token; None if there is none.
+        ending: ends the answer early, at stop strings for one.
 
     Attributes:
         emitted: tokens committed behind the prompt.
@@ -59,6 +78,8 @@ class Session:
     """
 
     __slots__ = (
+        "_ended",
+        "_ending",
         "_target",
         "budget",
         "cached",
@@ -79,7 +100,15 @@ class Session:
     )
 
     def __init__(
-        self, *, pool: Pool, request_id: str, tag: str, prompt: tuple[int, ...], budget: int, eos: int | None
+        self,
+        *,
+        pool: Pool,
+        request_id: str,
+        tag: str,
+        prompt: tuple[int, ...],
+        budget: int,
+        eos: int | None,
+        ending: Ending | None = None,
     ) -> None:
         if not prompt:
             raise ValueError(f"request {request_id}: prompt must hold at least one token")
@@ -102,6 +131,8 @@ class Session:
         self.rounds = 0
         self.last: Outcome | None = None
         self._target = pool.target_level
+        self._ending = ending
+        self._ended = False
 
     @property
     def context_tokens(self) -> int:
@@ -118,9 +149,33 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete: the budget is spent or it ends in the end-of-sequence token."""
+        """Whether the answer is complete: the budget is spent, or it ends in the end-of-sequence token or an ending."""
         emitted = self.emitted
-        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] == self.eos)
+        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] == self.eos) or self._ended
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer is complete: "stop" (its `ending`), else "eos", else "length"; None while it is not."""
+        if self._ended:
+            return "stop"
+        if self.emitted and self.emitted[-1] == self.eos:
+            return "eos"
+        return "length" if len(self.emitted) >= self.budget else None
+
+    def tail(self, start: int) -> list[int]:
+        """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty behind its end.
+
+        As slow as what it returns is long, not as the context: a world asks for what is new in every step.
+        """
+        emitted = self.emitted
+        index = start - self.num_prompt
+        if index >= len(emitted):
+            return self.tokens[index - len(emitted) :]
+        if index >= 0:
+            return emitted[index:] + self.tokens
+        if start < 0:
+            raise ValueError(f"start must be >= 0, got {start}")
+        return [*self.prompt[start:], *emitted, *self.tokens]
 
     def first_unjudged(self, level: int) -> int:
         """Index of the first pending token that no member at `level` or above stands behind; the count if none."""
@@ -147,6 +202,8 @@ class Session:
                 return level
             if self.pool.members[level].model_free:
                 raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
+            if self.pool.members[level].drafts_only:
+                raise ValueError(f"{self.pool.names[level]} has a tokenizer of its own and cannot verify")
             if self.judges and self.first_unjudged(level) == len(self.judges):
                 raise ValueError(
                     "nothing left to judge: a model at or above this one stands behind every pending token"
@@ -171,6 +228,10 @@ class Session:
                 held = before
         return committed + len(self.tokens) - held, held
 
+    def forget_caches(self) -> None:
+        """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
+        self.cached[:] = [0] * len(self.cached)
+
     def drafted(self, step: Draft, level: int, drafted: Drafted, *, duration_s: float, num_rows: int) -> Outcome:
         """Append what was drafted."""
         count = len(drafted.tokens)
@@ -185,7 +246,8 @@ class Session:
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Keep the accepted prefix, drop the rest, add the verifier's own token; by the target, commit."""
-        first = self.first_unjudged(level)
+        by_target = level == self._target
+        first = 0 if by_target else self.first_unjudged(level)
         num_judged = len(self.tokens) - first
         kept = first + judged.num_accepted
         refused = judged.num_accepted < num_judged
@@ -198,9 +260,11 @@ class Session:
             self.drafters.append(level)
             self.judges.append(level)
         num_emitted = 0
-        if level == self._target:
-            num_emitted = len(self.tokens)
-            self._take(num_emitted)
+        if by_target:
+            num_written = len(self.tokens)
+            num_emitted = self._take(num_written)
+            if num_emitted < num_written:  # an ending; the last token it drops is the verifier's own
+                num_own = 0
             self.rounds += 1
         self.last = outcome = Outcome(
             self.request_id,
@@ -220,8 +284,8 @@ class Session:
 
     def committed(self, step: Commit) -> Outcome:
         """Take pending tokens as they are."""
-        self._take(step.tokens)
-        self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, step.tokens, None, (), 0.0, 1, self.done)
+        num_emitted = self._take(step.tokens)
+        self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, num_emitted, None, (), 0.0, 1, self.done)
         return outcome
 
     def _truncate(self, kept: int, level: int) -> None:
@@ -240,8 +304,31 @@ class Session:
         else:
             self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
 
-    def _take(self, count: int) -> None:
-        """Move the first `count` pending tokens to the answer."""
-        self.emitted += self.tokens[:count]
+    def _take(self, count: int) -> int:
+        """Move the first `count` pending tokens to the answer; returns how many of them it kept."""
+        emitted = self.emitted
+        emitted += self.tokens[:count]
+        if self._ending is not None:
+            num_before = len(emitted) - count
+            kept = self._ending(emitted, num_before)
+            if kept is not None:
+                return self._end(kept, num_before)
         self.place = self.places[count - 1]
         del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]
+        return count
+
+    def _end(self, kept: int, num_before: int) -> int:
+        """Cut the answer to `kept` tokens and drop all that is pending; returns how many of the new tokens stay."""
+        if not num_before < kept <= len(self.emitted):
+            most = len(self.emitted)
+            raise ValueError(
+                f"request {self.request_id}: ending must keep {num_before + 1} to {most} tokens, got {kept}"
+            )
+        self._ended = True
+        self.place = self.places[kept - num_before - 1]
+        del self.emitted[kept:]
+        for pending in (self.tokens, self.places, self.drafters, self.judges):
+            pending.clear()
+        limit = self.num_prompt + kept
+        self.cached[:] = [min(held, limit) for held in self.cached]
+        return kept - num_before

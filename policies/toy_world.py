@@ -4,11 +4,12 @@ It has no cache, no recording and no clock, so it is an oracle for the real worl
 """
 
 import struct
+from collections.abc import Callable
 from zlib import crc32
 
 from .contract import Draft, Verify
 from .lookup import prompt_lookup
-from .loop import Op, Results
+from .loop import Deferred, Failed, Item, Op, Results
 from .pool import Pool
 from .rules import Facts
 from .session import Drafted, Judged, Session
@@ -25,12 +26,21 @@ class ToyWorld:
         pool: the members.
         seed: chooses another set of models.
         ends: chance, 0 to 1, that the target ends the text at a token.
+        refuse: asked for every row before it runs: that it fails or is deferred, or None to run it.
     """
 
-    def __init__(self, pool: Pool, *, seed: int = 0, ends: float = 0.02) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        seed: int = 0,
+        ends: float = 0.02,
+        refuse: Callable[[Session], Failed | Deferred | None] | None = None,
+    ) -> None:
         self._pool = pool
         self._seed = seed
         self._ends = ends
+        self._refuse = refuse
 
     def next_token(self, level: int, context: list[int]) -> int:
         """What the member writes behind `context`."""
@@ -57,12 +67,18 @@ class ToyWorld:
 
     def execute(self, op: Op) -> Results:
         """Compute every item from its whole context."""
-        forward = (len(op.items), len(op.items), 1, 1e-3 * (op.level + 1))
+        rows = [self._row(item, op) for item in op.items]
+        num_rows = sum(not isinstance(row, Deferred) for row in rows)
+        forward = (num_rows, num_rows, 1, 1e-3 * (op.level + 1))
+        return Results(rows, [forward], forward[3])
+
+    def _row(self, item: Item, op: Op) -> Drafted | Judged | Failed | Deferred:
+        refusal = None if self._refuse is None else self._refuse(item.session)
+        if refusal is not None:
+            return refusal
         if op.verify:
-            judged = [self._judge(item.session, item.step, op.level) for item in op.items]  # type: ignore[arg-type]
-            return Results(judged, [forward], forward[3])
-        drafted = [self._draft(item.session, item.step, op.level) for item in op.items]  # type: ignore[arg-type]
-        return Results(drafted, [forward], forward[3])
+            return self._judge(item.session, item.step, op.level)  # type: ignore[arg-type]
+        return self._draft(item.session, item.step, op.level)  # type: ignore[arg-type]
 
     def signal(self, session: Session, index: int) -> Signal:
         """A made-up confidence; NaN for a model-free drafter."""

@@ -70,12 +70,19 @@ class Summary:
     ttft_s: Spread
     tpot_s: Spread
     e2e_s: Spread
+    failed: int
+    preempted: int
+    thrashed: int
+    policy_s: float
+    policy_share: float
     levels: tuple[LevelSummary, ...]
 
 
 def summarise_run(log: RunLog) -> Summary:
     """The figures of one run; raises ValueError for a run without a finished request."""
-    if not len(log.requests["request_id"]):
+    finished = log.requests["failed"] == ""
+    num_finished = int(finished.sum())
+    if not num_finished:
         raise ValueError("no request finished in this run")
     steps, requests = log.steps, log.requests
     target = len(log.meta["members"]) - 1
@@ -86,17 +93,19 @@ def summarise_run(log: RunLog) -> Summary:
     accepted = steps["accepted"][by_target]
     duration_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min())
     written = int(steps["drafted"].sum() + steps["own"][~by_target].sum())
-    first_s = requests["first_token_at_s"] - requests["arrived_at_s"]
-    whole_s = requests["finished_at_s"] - requests["arrived_at_s"]
-    later = requests["emitted_tokens"] > 1
-    per_token = (whole_s - first_s)[later] / (requests["emitted_tokens"][later] - 1)
+    first_s = (requests["first_token_at_s"] - requests["arrived_at_s"])[finished]
+    whole_s = (requests["finished_at_s"] - requests["arrived_at_s"])[finished]
+    emitted = requests["emitted_tokens"][finished]
+    later = emitted > 1
+    per_token = (whole_s - first_s)[later] / (emitted[later] - 1)
+    policy_s = _policy_s(log)
     return Summary(
         policy=log.meta["policy"],
-        requests=len(requests["request_id"]),
+        requests=num_finished,
         output_tokens=tokens,
         duration_s=duration_s,
         output_tokens_per_s=tokens / duration_s,
-        requests_per_s=len(requests["request_id"]) / duration_s,
+        requests_per_s=num_finished / duration_s,
         acceptance_length=_ratio(tokens, rounds),
         draft_acceptance_rate=_ratio(int(accepted.sum()), judged),
         accepted_histogram=tuple(np.bincount(accepted).tolist()) if rounds else (),
@@ -108,8 +117,21 @@ def summarise_run(log: RunLog) -> Summary:
         ttft_s=_spread(first_s),
         tpot_s=_spread(per_token),
         e2e_s=_spread(whole_s),
+        failed=len(finished) - num_finished,
+        preempted=int(requests["preempted"].sum()),
+        thrashed=int((requests["times_plain"] > 1.0).sum()),
+        policy_s=policy_s,
+        policy_share=_ratio(policy_s, duration_s),
         levels=_levels(log),
     )
+
+
+def _policy_s(log: RunLog) -> float:
+    """Seconds spent deciding: measured, or in the simulator what each step's decision was charged."""
+    measured = log.meta.get("policy_s")
+    if measured is not None:
+        return float(measured)
+    return float(log.meta.get("decide_s", 0.0)) * len(log.steps["op"])
 
 
 def _exact_share(log: RunLog) -> float:

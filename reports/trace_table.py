@@ -12,9 +12,9 @@ def trace_tables(summary: TraceSummary) -> tuple[Table, Table]:
 
 def _facts(summary: TraceSummary) -> Table:
     meta, total = summary.meta, summary.total
-    sampling: str = meta.sampling.mode
-    if meta.sampling.temperature is not None:
-        sampling += f", temperature {meta.sampling.temperature:g}, seed {meta.sampling.seed}"
+    sampling = meta.sampling.words
+    if meta.sampling.seed is not None:
+        sampling += f", seed {meta.sampling.seed}"
     kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
     table = Table(title=f"{meta.name} ({kind})", title_justify="left", show_header=False)
     rows = {

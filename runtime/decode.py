@@ -1,21 +1,33 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from math import isfinite
+from typing import Literal
+
+import numpy as np
 
 from ..policies.contract import Policy
 from ..policies.loop import Loop
-from ..policies.session import Session
+from ..policies.session import Ending, FinishReason, Session
 from ..traces.meta import Sampling
 from ..traces.run_ledger import RunLedger
 from ..traces.run_log import RunLog
+from ..traces.thrashing import seconds_per_token
 from .clock import Clock
+from .driver import INTERRUPTED, Driver, OnCommit
+from .forward import ForwardKind
+from .kv_fit import check_fit
 from .loaded_pool import loaded_pool
+from .plain_speed import plain_step_s
 from .pool import ModelPool
 from .progress import progress_bar
 from .prompts import Prompt
-from .world import TransformersWorld
+from .timed_policy import TimedPolicy
+from .tokenizers import TextStream, make_ending, text_before_stop
+from .world import Memory, TorchWorld
+
+OnToken = Callable[[str, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +37,19 @@ class Output:
     Attributes:
         request_id: of the prompt.
         tag: of the prompt.
-        tokens: committed ids behind the prompt, the end-of-sequence token included.
-        text: those tokens decoded.
+        tokens: committed ids behind the prompt, the end-of-sequence token or the end of a stop string included.
+        text: those tokens decoded, up to where a stop string begins.
+        finish_reason: the end-of-sequence token (`eos`), the budget (`length`), a stop string or another
+            end-of-sequence token (`stop`), or that the request failed (`error`).
+        error: why it failed; empty if it did not.
     """
 
     request_id: str
     tag: str
     tokens: tuple[int, ...]
     text: str
+    finish_reason: FinishReason | Literal["error"]
+    error: str = ""
 
 
 def decode(
@@ -44,54 +61,58 @@ def decode(
     max_new_tokens: int,
     name: str,
     batch: int = 1,
+    memory: Memory | None = None,
+    forward: ForwardKind = "auto",
+    stop: Sequence[str] = (),
+    on_token: OnToken | None = None,
     debug: bool = False,
     show_progress: bool = True,
 ) -> tuple[tuple[Output, ...], RunLog]:
-    """Answer every prompt; `batch` requests run at a time, their forwards one after another.
+    """Answer every prompt; up to `batch` requests share each forward.
 
-    The log's `divergent_tokens` are 0: nobody knows here what the target alone would have written.
+    The log's `divergent_tokens` are 0: nobody knows here what the target alone would have written. An interrupt
+    (KeyboardInterrupt) ends the run early: outputs hold the requests that ended, `log.meta["interrupted"]` is True.
 
     Args:
         pool: its last member is the target.
         policy: built for `loaded_pool(pool)`; one object for all requests.
         prompts: their ids must differ.
-        sampling: greedy or coupled.
+        sampling: greedy, coupled or rejection.
         max_new_tokens: budget of each request, >= 1.
         name: of the policy, for errors and the log.
-        batch: requests that take turns, >= 1.
+        batch: requests running at a time, >= 1.
+        memory: kind of cache and its limit; slots without a limit by default.
+        forward: how models run, see `forward.choose_forward`.
+        stop: texts that end an answer.
+        on_token: called with request id, token and the text it adds, for every committed token.
         debug: check the caches at every step.
         show_progress: draw a bar where stderr is a terminal.
 
     Returns:
-        Outputs in the order of `prompts`, and the run log.
+        Outputs in the order of `prompts`, failed requests among them, and the run log.
 
     Raises:
-        ValueError: an id twice, or a prompt that does not fit into the pool's context with its budget.
+        ValueError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
+            caches cannot fit into the machine's memory, or an empty stop string.
         PolicyError: the policy broke the contract.
-        NonFiniteLogitsError: a model returned NaN or infinity.
     """
     if batch < 1:
         raise ValueError(f"batch must be >= 1, got {batch}")
+    memory = memory or Memory()
     members = loaded_pool(pool)
     clock = Clock(member.model.device for member in pool.members if member.model is not None)
-    world = TransformersWorld(pool=pool, sampling=sampling, clock=clock, debug=debug)
+    world = TorchWorld(pool=pool, sampling=sampling, clock=clock, memory=memory, forward=forward, debug=debug)
     ledger = RunLedger()
-    loop = Loop(pool=members, policy=policy, name=name, world=world, ledger=ledger)
-    sessions = [_session(pool, loop, prompt, max_new_tokens) for prompt in prompts]
+    timed = TimedPolicy(policy)
+    loop = Loop(pool=members, policy=timed, name=name, world=world, ledger=ledger)
+    ending = make_ending(pool.tokenizer, stop, frozenset(pool.target.eos_token_ids) - {pool.eos_token_id})
+    sessions = [_session(pool, loop, prompt, max_new_tokens, ending) for prompt in prompts]
     _check_ids(sessions)
-    with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("decoding", total=len(sessions))
-        for num_finished in _run(loop, world, ledger, clock, sessions, batch):
-            bar.advance(task, num_finished)
-    outputs = tuple(
-        Output(
-            request_id=session.request_id,
-            tag=session.tag,
-            tokens=tuple(session.emitted),
-            text=pool.decode(session.emitted),
-        )
-        for session in sessions
-    )
+    check_fit(pool, sessions[:batch], memory)
+    driver = Driver(loop, world, ledger, clock, on_commit=_streaming(pool, on_token))
+    interrupted = _drive(driver, sessions, batch, show_progress=show_progress)
+    world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
+    plain_s = None if interrupted else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = {
         "world": "runtime",
         "policy": name,
@@ -99,37 +120,36 @@ def decode(
         "sampling": sampling.model_dump(),
         "max_new_tokens": max_new_tokens,
         "batch": batch,
+        "cache": memory.cache,
+        "forward": world.forward_names,
         "members": list(members.names),
+        "policy_s": timed.seconds,
+        "phases": world.phases.as_dict(),
+        "plain_step_s": plain_s,
+        "interrupted": interrupted,
     }
-    return outputs, ledger.finish(meta, reanchored={}, divergent={})
+    log = ledger.finish(meta, reanchored={}, divergent={})
+    if plain_s is not None:
+        log = ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))
+    outputs = [_output(pool, session, stop, driver.failed) for session in sessions]
+    return tuple(output for output in outputs if output is not None), log
 
 
-def _run(
-    loop: Loop, world: TransformersWorld, ledger: RunLedger, clock: Clock, sessions: Iterable[Session], batch: int
-) -> Iterator[int]:
-    """Drive the loop until every session is done; yields how many finished, operation by operation."""
-    waiting = iter(sessions)
-    idle = batch
-    while True:
-        now_s = clock.now_s()
-        for session in islice(waiting, idle):
-            ledger.note_admitted(
-                session.request_id, tag=session.tag, num_prompt=session.num_prompt, arrived_at_s=now_s, now_s=now_s
-            )
-            loop.admit(session)
-        op = loop.next_op(now_s)
-        if op is not None:
-            start_s = clock.now_s()
-            results = world.execute(op)
-            loop.finish(op, results, start_s=start_s, now_s=clock.now_s())
-        elif not loop.finished:  # a Commit finishes requests without an operation
-            return
-        idle = len(loop.finished)
-        loop.finished.clear()
-        yield idle
+def _drive(driver: Driver, sessions: Sequence[Session], batch: int, *, show_progress: bool) -> bool:
+    """Answer all; returns whether it was interrupted."""
+    with progress_bar(shown=show_progress) as bar:
+        task = bar.add_task("decoding", total=len(sessions))
+        try:
+            for num_ended in driver.run(sessions, batch):
+                if num_ended:
+                    bar.advance(task, num_ended)
+        except KeyboardInterrupt:
+            driver.give_up(INTERRUPTED)
+            return True
+    return False
 
 
-def _session(pool: ModelPool, loop: Loop, prompt: Prompt, max_new_tokens: int) -> Session:
+def _session(pool: ModelPool, loop: Loop, prompt: Prompt, max_new_tokens: int, ending: Ending | None) -> Session:
     tokens = tuple(pool.encode(prompt.text))
     if len(tokens) + max_new_tokens > pool.context_tokens:
         raise ValueError(
@@ -143,6 +163,7 @@ def _session(pool: ModelPool, loop: Loop, prompt: Prompt, max_new_tokens: int) -
         prompt=tokens,
         budget=max_new_tokens,
         eos=pool.eos_token_id,
+        ending=ending,
     )
 
 
@@ -152,3 +173,55 @@ def _check_ids(sessions: Sequence[Session]) -> None:
         if session.request_id in seen:
             raise ValueError(f"request ids must be unique, got {session.request_id!r} twice")
         seen.add(session.request_id)
+
+
+def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:
+    """Hands committed tokens on one by one, each with the text it completes."""
+    if on_token is None:
+        return None
+    streams: dict[str, TextStream] = {}
+
+    def on_commit(session: Session, tokens: list[int]) -> None:
+        stream = streams.setdefault(session.request_id, TextStream(pool.tokenizer))
+        for index, token in enumerate(tokens, start=1):
+            text = stream.push(token)
+            if session.done and index == len(tokens):
+                text += stream.rest()
+            on_token(session.request_id, token, text)
+
+    return on_commit
+
+
+def _plain_step_s(
+    pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
+) -> float | None:
+    """Seconds of a step of the target alone at this batch, in the middle of an answer; None if there is none."""
+    if not sessions:
+        return None
+    middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
+    seconds = plain_step_s(pool, sampling, min(batch, len(sessions)), middle, forward=forward)
+    return seconds if isfinite(seconds) else None
+
+
+def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
+    """Seconds per token over those of the target alone, of each request that anything was drafted for."""
+    speculated = set(log.requests["request_id"][np.unique(log.steps["request"][log.steps["drafted"] > 0])])
+    taken = seconds_per_token(log)
+    return {request_id: seconds / plain_s for request_id, seconds in taken.items() if request_id in speculated}
+
+
+def _output(pool: ModelPool, session: Session, stop: Sequence[str], failed: Mapping[str, Exception]) -> Output | None:
+    """None for a request that was interrupted."""
+    error = failed.get(session.request_id)
+    reason = session.finish_reason
+    if error is None and reason is None:
+        return None
+    text = pool.decode(session.emitted)
+    return Output(
+        request_id=session.request_id,
+        tag=session.tag,
+        tokens=tuple(session.emitted),
+        text=text_before_stop(text, stop) if reason == "stop" else text,
+        finish_reason="error" if reason is None else reason,
+        error="" if error is None else str(error),
+    )

@@ -1,9 +1,14 @@
 """The pool that was loaded, as policies see it."""
 
 from ..policies.pool import Member, Pool
-from .pool import ModelPool
+from .loaded_members import LoadedMembers
 
 
-def loaded_pool(pool: ModelPool) -> Pool:
-    """Members in level order, names only."""
-    return Pool(tuple(Member(name=member.name, model_free=member.model is None) for member in pool.members))
+def loaded_pool(pool: LoadedMembers) -> Pool:
+    """Members in level order: names, and what they cannot do."""
+    return Pool(
+        tuple(
+            Member(name=member.name, model_free=member.model is None, drafts_only=member.tokenizer is not None)
+            for member in pool.members
+        )
+    )

@@ -1,74 +1,43 @@
 """The models a chain may be built from, loaded and ready to run."""
 
-import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .loaded_members import LoadedMember as LoadedMember
+from .loaded_members import LoadedMembers, describe_model
+from .pool_file import HUB_ID, MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .submodel import make_submodel
 from .threads import use_threads
+from .tokenizers import load_member_tokenizers, load_tokenizer
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedMember:
-    """One member of a pool.
-
-    Attributes:
-        name: name in the pool file.
-        kind: a model of its own, some layers of another member, or model-free lookup.
-        model: the network; None for `ngram`.
-        max_match: longest run that is looked up; None unless `ngram`.
-        num_parameters: parameters, tied ones once; a submodel counts what it uses. 0 for `ngram`.
-        num_layers: decoder layers; 0 for `ngram`.
-        hidden_size: width of the residual stream; 0 for `ngram`.
-        kv_bytes_per_token: bytes of keys and values that one context token takes.
-        dtype: number format in memory; `none` for `ngram`.
-    """
-
-    name: str
-    kind: Literal["model", "submodel", "ngram"]
-    model: PreTrainedModel | None
-    max_match: int | None
-    num_parameters: int
-    num_layers: int
-    hidden_size: int
-    kv_bytes_per_token: int
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPool:
+class ModelPool(LoadedMembers):
     """A loaded pool file.
 
     Attributes:
         name: name of the pool.
-        members: smallest first, the target last.
-        tokenizer: shared by all members.
+        tokenizer: shared by all members but foreign ones.
         tokenizer_sha256: hash of the tokenizer file, or of the serialised tokenizer for a hub id.
         eos_token_id: token that ends a text; the first one where the target's config names several.
-        context_tokens: longest context the pool is used with.
     """
 
     name: str
-    members: tuple[LoadedMember, ...]
     tokenizer: Tokenizer
     tokenizer_sha256: str
     eos_token_id: int
-    context_tokens: int
 
     @staticmethod
     def load(path: Path, *, threads: int = 1) -> "ModelPool":
@@ -82,10 +51,10 @@ class ModelPool:
         """
         use_threads(threads)
         file, content = read_pool_file(path)
-        tokenizer, tokenizer_sha256 = _load_tokenizer(file, content.tokenizer)
+        tokenizer, tokenizer_sha256 = load_tokenizer(file, "tokenizer", content.tokenizer)
         members = _load_members(file, content)
         _check_sizes(file, content, members, tokenizer)
-        return ModelPool(
+        pool = ModelPool(
             name=content.name,
             members=members,
             tokenizer=tokenizer,
@@ -93,19 +62,8 @@ class ModelPool:
             eos_token_id=_eos_token_id(file, members[-1]),
             context_tokens=content.context_tokens,
         )
-
-    @property
-    def target(self) -> LoadedMember:
-        """The last and largest member."""
-        return self.members[-1]
-
-    def member(self, name: str) -> LoadedMember:
-        """The member called `name`; raises ValueError if there is none."""
-        for member in self.members:
-            if member.name == name:
-                return member
-        known = ", ".join(member.name for member in self.members)
-        raise ValueError(f"member must be one of {known}, got {name!r}")
+        _check_alignments(file, content, pool)
+        return pool
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with the special tokens the tokenizer puts in front, if any."""
@@ -130,7 +88,8 @@ def _load_members(file: Path, content: PoolFile) -> tuple[LoadedMember, ...]:
                 raise PoolFileError(
                     file, f"members[{row}].skip_layers", str(error).partition(", got ")[0], entry.skip_layers
                 ) from error
-    return tuple(_describe(entry, models.get(entry.name)) for entry in content.members)
+    tokenizers = load_member_tokenizers(file, content)
+    return tuple(_describe(entry, models.get(entry.name), tokenizers.get(entry.name)) for entry in content.members)
 
 
 def _load_model(file: Path, field: str, entry: MemberEntry, location: str) -> PreTrainedModel:
@@ -194,21 +153,7 @@ def _usable_device(file: Path, field: str, name: str) -> torch.device:
     return device
 
 
-def _load_tokenizer(file: Path, location: str) -> tuple[Tokenizer, str]:
-    local = file.parent / location
-    if not local.is_file() and (location.endswith(".json") or not HUB_ID.fullmatch(location)):
-        raise PoolFileError(file, "tokenizer", "must be an existing file or a hub id (owner/name)", location)
-    try:
-        if local.is_file():
-            return Tokenizer.from_file(str(local)), hashlib.sha256(local.read_bytes()).hexdigest()
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False).backend_tokenizer
-    # The tokenizers package raises bare Exception for a file it cannot read.
-    except Exception as error:
-        raise PoolFileError(file, "tokenizer", f"cannot be loaded ({error})", location) from error
-    return tokenizer, hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
-def _describe(entry: MemberEntry, model: PreTrainedModel | None) -> LoadedMember:
+def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None) -> LoadedMember:
     if model is None:
         return LoadedMember(
             name=entry.name,
@@ -221,25 +166,7 @@ def _describe(entry: MemberEntry, model: PreTrainedModel | None) -> LoadedMember
             kv_bytes_per_token=0,
             dtype="none",
         )
-    return LoadedMember(
-        name=entry.name,
-        kind="model" if entry.submodel_of is None else "submodel",
-        model=model,
-        max_match=None,
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        num_layers=int(model.config.num_hidden_layers),
-        hidden_size=int(model.config.hidden_size),
-        kv_bytes_per_token=_kv_bytes_per_token(model),
-        dtype=str(model.dtype).removeprefix("torch."),
-    )
-
-
-def _kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Keys and values of every layer; grouped heads are stored once per group."""
-    config: Any = model.config
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return int(2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
+    return describe_model(entry.name, "model" if entry.submodel_of is None else "submodel", model, tokenizer)
 
 
 def _check_sizes(file: Path, content: PoolFile, members: tuple[LoadedMember, ...], tokenizer: Tokenizer) -> None:
@@ -254,7 +181,7 @@ def _check_sizes(file: Path, content: PoolFile, members: tuple[LoadedMember, ...
         if member.model is None:
             continue
         config: Any = member.model.config
-        if config.vocab_size != vocabulary_size:
+        if member.tokenizer is None and config.vocab_size != vocabulary_size:
             rule = f"must have the target's vocabulary size ({vocabulary_size})"
             raise PoolFileError(file, f"members[{row}]", rule, int(config.vocab_size))
         if content.context_tokens > config.max_position_embeddings:
@@ -267,10 +194,22 @@ def _check_sizes(file: Path, content: PoolFile, members: tuple[LoadedMember, ...
         largest = member.num_parameters
 
 
+def _check_alignments(file: Path, content: PoolFile, pool: ModelPool) -> None:
+    """Every foreign member must fit its own tokenizer, and that the target's."""
+    for row, (entry, member) in enumerate(zip(content.members, pool.members, strict=True)):
+        if member.tokenizer is None or member.model is None or entry.tokenizer is None:
+            continue
+        field, config = f"members[{row}].tokenizer", cast("Any", member.model.config)
+        if member.tokenizer.get_vocab_size() > config.vocab_size:
+            rule = f"must not have more tokens than {member.name} ({config.vocab_size})"
+            raise PoolFileError(file, field, rule, member.tokenizer.get_vocab_size())
+        try:
+            pool.alignment(member.name)
+        except ValueError as error:
+            raise PoolFileError(file, field, f"cannot be aligned ({error})", entry.tokenizer) from error
+
+
 def _eos_token_id(file: Path, target: LoadedMember) -> int:
-    config: Any = target.model.config if target.model is not None else None
-    eos = config.eos_token_id
-    first = eos[0] if isinstance(eos, list) and eos else eos
-    if not isinstance(first, int):
-        raise PoolFileError(file, f"members: {target.name}", "must name an eos_token_id in config.json", eos)
-    return first
+    if not target.eos_token_ids:
+        raise PoolFileError(file, f"members: {target.name}", "must name an eos_token_id in config.json", None)
+    return target.eos_token_ids[0]

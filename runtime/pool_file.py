@@ -1,5 +1,6 @@
 """The pool file: which models a chain may be built from, as TOML."""
 
+import re
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 POOL_FILE_NAME = "pool.toml"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 class PoolFileError(ValueError):
@@ -45,6 +47,8 @@ class MemberEntry(BaseModel):
         ngram: settings of the model-free member.
         dtype: number format of the weights in memory.
         device: a torch device, such as `cpu` or `cuda:0`.
+        tokenizer: of a model that does not share the pool's: file relative to the pool file, or a hub id. Such a member
+            (and its submodels) drafts, and cannot verify.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,6 +60,7 @@ class MemberEntry(BaseModel):
     ngram: NgramEntry | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -66,6 +71,8 @@ class MemberEntry(BaseModel):
             raise ValueError("may have skip_layers only beside submodel_of")
         if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
             raise ValueError("takes dtype and device from submodel_of")
+        if self.path is None and self.tokenizer is not None:
+            raise ValueError("may have a tokenizer only beside path")
         return self
 
 
@@ -145,3 +152,6 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...]) -> None:
     if members[-1].path is None:
         rule = "must be the target, a model with a path"
         raise PoolFileError(file, f"members[{len(members) - 1}]", rule, members[-1].name)
+    if members[-1].tokenizer is not None:
+        rule = "must not be given for the target, whose tokenizer is the pool's"
+        raise PoolFileError(file, f"members[{len(members) - 1}].tokenizer", rule, members[-1].tokenizer)

@@ -18,12 +18,14 @@ from transformers import PreTrainedModel
 from ..traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
 from ..traces.store import write_trace
 from ..traces.trie import RequestRecord, Trace
+from .loaded_members import LoadedMember
 from .measure import hardware
 from .noise import RequestNoise
 from .parts import Parts
-from .pool import LoadedMember, ModelPool
+from .pool import ModelPool
 from .progress import progress_bar
 from .prompts import Prompt
+from .recordable import check_recordable
 from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
@@ -63,6 +65,7 @@ def record(
         raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
     if out.exists():
         raise FileExistsError(f"{out}: must not exist yet")
+    check_recordable(pool)
     encoded = _encoded(pool, prompts, max_new_tokens)
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_id=pool.eos_token_id

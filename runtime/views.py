@@ -1,7 +1,8 @@
 """What each model says at a context: its next token, and how sure and how different from the others it is.
 
-Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding. Scores choose the
-token: the logits themselves (greedy), or logits / temperature + noise (coupled sampling, see `noise`).
+Distributions are softmax(logits / temperature) in float32, at temperature 1 for greedy decoding, without the tokens
+that top-k and top-p leave out (`sampling.truncation`). Scores choose the token: the logits themselves (greedy), or
+truncated logits / temperature + noise (coupled sampling, see `noise`).
 
 Letters: Q contexts, V vocabulary, M models (smallest first), P = M(M-1)/2 pairs of models, C children.
 """
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..traces.meta import Sampling
+from .sampling.truncation import truncated
 
 NEAR_TIE = 1e-4
 
@@ -32,7 +34,7 @@ class Views:
         entropy: `[M, Q]` nats, >= 0.
         tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TraceMeta.pairs`.
         near_tie: `[M, Q]` whether the two best scores differ by less than 1e-4.
-        log_probs: `[M, Q, V]` the distributions, on the models' device.
+        log_probs: `[M, Q, V]` the distributions, on the models' device; -inf for tokens left out.
     """
 
     next_token: NDArray[np.int32]
@@ -55,21 +57,22 @@ def _numpy(tensor: Tensor) -> NDArray[Any]:
     return tensor.cpu().numpy()
 
 
-def scaled(logits: Tensor, temperature: float | None) -> Tensor:
-    """`[..., V]` float32 logits / temperature; None (greedy) is temperature 1."""
-    return logits.float() if temperature is None else logits.float() / temperature
-
-
 def scores(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
     """`[..., V]` what the next token is the argmax of; `noise` is `[..., V]` if coupled, None if greedy.
 
     Raises:
-        ValueError: noise without coupled sampling or the reverse.
+        ValueError: noise without coupled sampling or the reverse; rejection sampling, which draws.
     """
+    return _with_noise(truncated(logits, sampling), sampling, noise)
+
+
+def _with_noise(plain: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
+    """`[..., V]` scores from truncated logits; raises ValueError as `scores` does."""
+    if sampling.mode == "rejection":
+        raise ValueError("scores choose a token if sampling is greedy or coupled, got rejection")
     if (noise is None) != (sampling.mode == "greedy"):
         raise ValueError(f"{sampling.mode} sampling takes {'a' if noise is None else 'no'} noise")
-    plain = scaled(logits, sampling.temperature)
-    return plain if noise is None else plain + torch.as_tensor(noise, device=logits.device)
+    return plain if noise is None else plain + torch.as_tensor(noise, device=plain.device)
 
 
 def entropies(probs: Tensor) -> Tensor:
@@ -101,9 +104,9 @@ def view(logits: Sequence[Tensor], *, sampling: Sampling, noise: NDArray[np.floa
     Raises:
         ValueError: noise without coupled sampling or the reverse.
     """
-    stacked = torch.stack(list(logits))
-    ranked = scores(stacked, sampling, noise)
-    log_probs = torch.log_softmax(scaled(stacked, sampling.temperature), dim=-1)
+    plain = truncated(torch.stack(list(logits)), sampling)
+    ranked = _with_noise(plain, sampling, noise)
+    log_probs = torch.log_softmax(plain, dim=-1)
     # argmax takes the first of equal scores; topk promises no order.
     chosen = ranked.argmax(dim=-1)
     best = ranked.topk(2, dim=-1).values

@@ -20,7 +20,8 @@ def device_process(
         env: the clock; only `env.now` is read.
         loop: decides what runs.
         world: runs it.
-        on_finished: called with the time when requests have finished (they stand in `loop.finished`); may admit more.
+        on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
+            `loop.failed`, and are taken out here); may admit more.
     """
     now_s = env.now
     while True:
@@ -41,7 +42,7 @@ def device_process(
             yield env.timeout(end_s - env.now)
         loop.finish(op, results, start_s=start_s, now_s=end_s)
         now_s = end_s
-        if loop.finished:
+        if loop.finished or loop.failed:
             on_finished(now_s)
     if now_s > env.now:
         yield env.timeout(now_s - env.now)

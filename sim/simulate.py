@@ -79,6 +79,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
             ledger.note_admitted(
                 record.request_id, tag=record.tag, num_prompt=len(record.prompt), arrived_at_s=now_s, now_s=now_s
             )
+            loop.load.num_waiting -= 1
             loop.admit(_session(record, trace.meta.eos_token_id, loop))
 
     def on_finished(now_s: float) -> None:
@@ -89,6 +90,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
                 outputs[session.request_id] = session.emitted
         admit(len(done), now_s)
 
+    loop.load.num_waiting = len(trace.requests)
     admit(scenario.batch, 0.0)
     env = simpy.Environment()
     env.process(device_process(env, loop, world, on_finished=on_finished))

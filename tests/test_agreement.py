@@ -26,6 +26,7 @@ from paceline.runtime.decode import decode
 from paceline.runtime.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recorder import record
+from paceline.runtime.world import Memory
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tables import TraceTables
@@ -161,12 +162,12 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens):
     ]
 
 
-def both_worlds(build, tables, prompts):
+def both_worlds(build, tables, prompts, *, batch=1, cache="slots"):
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
     pool, trace = tiny_pool_of_four(), tables.trace
     watched = Watched(build(recorded_pool(trace.meta)))
     tokens = {}
-    log = simulate(Scenario(tables=tables, cost=UnitCost()), watched, "p", outputs=tokens)
+    log = simulate(Scenario(tables=tables, cost=UnitCost(), batch=batch), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0
     rewatched = Watched(build(loaded_pool(pool)))
     outputs, run = decode(
@@ -176,7 +177,10 @@ def both_worlds(build, tables, prompts):
         sampling=trace.meta.sampling,
         max_new_tokens=trace.requests[0].max_new_tokens,
         name="p",
+        batch=batch,
+        memory=Memory(cache=cache),
         debug=True,
+        show_progress=False,
     )
     return (tokens, log, watched), ({output.request_id: list(output.tokens) for output in outputs}, run, rewatched)
 
@@ -216,6 +220,36 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
     assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS))
 
 
+@pytest.mark.parametrize("cache", ["slots", "mask"])
+@pytest.mark.parametrize(
+    ("policy", "index", "batch"),
+    [
+        ("plain", 0, 5),
+        ("draft:2/mid:4/target", 0, 2),
+        ("draft:2/mid:4/target", 1, 5),
+        ("draft:1/mid:2/slim:3/target", 0, 3),
+        ("ngram:2/draft:2/mid:3/target", 1, 3),
+        ("adaptive,most=8", 0, 4),
+        ("confident,most=8", 1, 3),
+        ("product", 0, 5),
+    ],
+)
+def test_batches_take_the_same_steps(monotone, policy, index, batch, cache):
+    replayed, run = both_worlds(POLICIES[policy], monotone[index], PROMPTS, batch=batch, cache=cache)
+    assert_same(replayed, run)
+    assert run[1].ops["num_rows"].max() == batch
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(("seed", "cache"), [(0, "slots"), (1, "mask")])
+def test_any_legal_exact_steps_of_a_batch_are_taken_alike(full, seed, index, cache):
+    prompts = random_prompts(12, seed=3)
+    build = lambda pool: Wanderer(pool, seed=seed, most=5)  # noqa: E731
+    replayed, run = both_worlds(build, full[index], prompts, batch=4, cache=cache)
+    assert_same(replayed, run)
+    assert replayed[1].requests["divergent_tokens"].sum() == 0
+
+
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_legal_exact_steps_are_taken_alike(full, seed, index):
@@ -235,13 +269,13 @@ def test_a_larger_member_stands_behind_a_token_that_a_smaller_one_judges(full, i
     assert {"draft", "mid", "slim"} == set(judges)
 
 
-@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(("index", "batch"), [(0, 1), (0, 4), (1, 3)], ids=str)
 @pytest.mark.parametrize(
     "rule", [Ratio(0.4), Typical(0.3, 0.3), Lenience(0.6), Divergence(0.3)], ids=lambda rule: type(rule).__name__
 )
-def test_lossy_steps_are_taken_alike_where_the_record_holds_them(full, rule, index):
+def test_lossy_steps_are_taken_alike_where_the_record_holds_them(full, rule, index, batch):
     prompts = random_prompts(12, seed=3)
     build = lambda pool: Wanderer(pool, seed=1, most=5, rules=(rule,), commits=True)  # noqa: E731
-    replayed, run = both_worlds(build, full[index], prompts)
+    replayed, run = both_worlds(build, full[index], prompts, batch=batch)
     assert_same(replayed, run)
     assert replayed[1].requests["divergent_tokens"].sum() > 0

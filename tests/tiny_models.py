@@ -4,7 +4,8 @@ import random
 from functools import lru_cache
 
 import torch
-from paceline.runtime.pool import LoadedMember, ModelPool
+from paceline.runtime.loaded_members import LoadedMember
+from paceline.runtime.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.submodel import make_submodel
 from tokenizers import Tokenizer, models, pre_tokenizers

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -47,18 +47,53 @@ class NgramInfo(Record):
 
 
 class Sampling(Record):
-    """How tokens were chosen. Greedy distributions are at temperature 1, coupled ones at `temperature`."""
+    """How tokens were chosen. Greedy distributions are at temperature 1, others at `temperature`, truncated.
 
-    mode: Literal["greedy", "coupled"]
+    Attributes:
+        mode: "greedy" (argmax), "coupled" (noise shared by all models) or "rejection" (drawn anew for every chain).
+        temperature: of coupled and rejection sampling; None if greedy, as all that follows.
+        seed: of coupled and rejection sampling.
+        top_p: least probability mass kept, in (0, 1]; None: all of it.
+        top_k: number of tokens kept, >= 1, before `top_p`; None: all.
+    """
+
+    mode: Literal["greedy", "coupled", "rejection"]
     temperature: float | None = Field(default=None, ge=LOWEST_TEMPERATURE)
     seed: int | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+
+    @field_validator("top_p")
+    @classmethod
+    def _share(cls, top_p: float | None) -> float | None:
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {top_p}")
+        return top_p
+
+    @field_validator("top_k")
+    @classmethod
+    def _count(cls, top_k: int | None) -> int | None:
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be >= 1, got {top_k}")
+        return top_k
 
     @model_validator(mode="after")
-    def _coupled_needs_both(self) -> "Sampling":
+    def _sampled_needs_both(self) -> "Sampling":
         given = (self.temperature is not None, self.seed is not None)
-        if given != ((True, True) if self.mode == "coupled" else (False, False)):
-            raise ValueError("coupled sampling has a temperature and a seed, greedy has neither")
+        if self.mode == "greedy":
+            if any(given):
+                raise ValueError("coupled sampling has a temperature and a seed, greedy has neither")
+            if self.top_p is not None or self.top_k is not None:
+                raise ValueError("top_p and top_k belong to coupled and rejection sampling, greedy has neither")
+        elif not all(given):
+            raise ValueError(f"{self.mode} sampling has a temperature and a seed, greedy has neither")
         return self
+
+    @property
+    def words(self) -> str:
+        """The mode and what shapes its distributions, for tables; not the seed."""
+        options = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
+        return ", ".join([self.mode, *(f"{name} {value:g}" for name, value in options.items() if value is not None)])
 
 
 class Closure(Record):
@@ -139,6 +174,12 @@ class TraceMeta(Record):
         unknown = sorted(str(name) for name in (shared | costed) - set(names))
         if unknown:
             raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
+        return self
+
+    @model_validator(mode="after")
+    def _replayable(self) -> "TraceMeta":
+        if self.sampling.mode == "rejection":
+            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
         return self
 
     @model_validator(mode="after")

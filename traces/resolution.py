@@ -51,6 +51,17 @@ class Grid:
         """The nearest values on the grid; what a policy may see."""
         return self.decode(self.encode(values))
 
+    def nearest(self, value: float) -> float:
+        """As `round`, for one number: numpy takes many times as long over a few."""
+        scaled = value * (self.sign / self.step)
+        if scaled != scaled:
+            raise ValueError("holds NaN")
+        # Bounded before it is rounded, as an infinity has no nearest code.
+        code = round(min(max(scaled, -2.0), self.high if self.sign < 0 else self.high + 2.0))
+        if not -1 <= code <= self.high + 1:
+            raise ValueError(f"holds a value beyond {self.sign * self.high * self.step:g}")
+        return min(max(code, 0), self.high) * (self.sign * self.step) + 0.0
+
 
 LOG_PROBS = Grid(step=LOG_PROB_STEP, sign=-1, high=MAX_CODE)
 ENTROPIES = Grid(step=ENTROPY_STEP, sign=1, high=MAX_CODE)

@@ -1,9 +1,13 @@
 """Collects a run log while a loop runs; it fits `policies.loop.Ledger` by shape."""
 
+from collections import Counter
+from collections.abc import Mapping
+from math import nan
 from struct import Struct
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_columns
 
@@ -11,7 +15,17 @@ from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, Ru
 class RunLedger:
     """Appends one tuple per operation and per step; `finish` turns them into columns."""
 
-    __slots__ = ("_indices", "_last_op", "_ops", "_pack_op", "_pack_step", "_requests", "_steps")
+    __slots__ = (
+        "_failed",
+        "_indices",
+        "_last_op",
+        "_ops",
+        "_pack_op",
+        "_pack_step",
+        "_preempted",
+        "_requests",
+        "_steps",
+    )
 
     def __init__(self) -> None:
         # Packed rows: smaller than tuples, and quicker to append to than an array.array.
@@ -22,6 +36,8 @@ class RunLedger:
         self._last_op = -1
         self._requests: list[tuple[Any, ...]] = []
         self._indices: dict[str, int] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._preempted: Counter[str] = Counter()
 
     def note_admitted(self, request_id: str, *, tag: str, num_prompt: int, arrived_at_s: float, now_s: float) -> None:
         """A request starts; its index in `steps` is the order of admission."""
@@ -67,40 +83,55 @@ class RunLedger:
         request = self._indices[request_id]
         self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s)
 
-    def finish(self, meta: dict[str, Any], *, reanchored: dict[str, int], divergent: dict[str, int]) -> RunLog:
-        """The run log.
+    def note_failed(self, request_id: str, error: str, end_s: float) -> None:
+        """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
+        if not error:
+            raise ValueError(f"request {request_id}: failed must give a reason, got ''")
+        self._failed[request_id] = (error, end_s)
+
+    def note_preempted(self, request_id: str) -> None:
+        """A step of a request was put off."""
+        self._preempted[request_id] += 1
+
+    def finish(
+        self,
+        meta: dict[str, Any],
+        *,
+        reanchored: Mapping[str, int],
+        divergent: Mapping[str, int],
+        times_plain: Mapping[str, float] | None = None,
+    ) -> RunLog:
+        """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
         Args:
             meta: what was run.
             reanchored: per request, times replay resumed on the trunk after leaving the record.
             divergent: per request, committed tokens that differ from the target's own text at their position.
+            times_plain: per request, its seconds per token over those of plain decoding, where known.
         """
         steps = _unpacked(STEP_FIELDS, self._steps)
-        num_requests = len(self._requests)
-        emitted = np.bincount(steps["request"], weights=steps["emitted"], minlength=num_requests).astype(np.int64)
-        first = np.full(num_requests, np.nan)
-        last = np.full(num_requests, np.nan)
-        commits = np.flatnonzero(steps["emitted"] > 0)
-        # Steps are in order of time: writing backwards leaves each request's first commit.
-        first[steps["request"][commits][::-1]] = steps["end_s"][commits][::-1]
-        last[steps["request"][commits]] = steps["end_s"][commits]
-        rows = [
-            (
-                request_id,
-                tag,
-                num_prompt,
-                int(emitted[index]),
-                arrived,
-                admitted,
-                float(first[index]),
-                float(last[index]),
-                reanchored.get(request_id, 0),
-                divergent.get(request_id, 0),
-            )
-            for index, (request_id, tag, num_prompt, arrived, admitted) in enumerate(self._requests)
-        ]
+        first, last = _first_and_last(steps, len(self._requests))
+        emitted = np.bincount(steps["request"], weights=steps["emitted"], minlength=len(self._requests))
+        rows = []
+        for index, (request_id, tag, num_prompt, arrived, admitted) in enumerate(self._requests):
+            failed, finished = self._failed.get(request_id, ("", float(last[index])))
+            row = (request_id, tag, num_prompt, int(emitted[index]), arrived, admitted, float(first[index]), finished)
+            counts = (reanchored.get(request_id, 0), divergent.get(request_id, 0))
+            ratio = nan if times_plain is None else times_plain.get(request_id, nan)
+            rows.append((*row, *counts, failed, self._preempted[request_id], ratio))
         requests = to_columns(REQUEST_FIELDS, rows)
         return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
+
+
+def _first_and_last(steps: Columns, num_requests: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each request's first and last step that emitted ended, seconds; NaN for one that never did."""
+    first = np.full(num_requests, np.nan)
+    last = np.full(num_requests, np.nan)
+    commits = np.flatnonzero(steps["emitted"] > 0)
+    # Steps are in order of time: writing backwards leaves each request's first commit.
+    first[steps["request"][commits][::-1]] = steps["end_s"][commits][::-1]
+    last[steps["request"][commits]] = steps["end_s"][commits]
+    return first, last
 
 
 def _packer(fields: tuple[str, ...]) -> Struct:

@@ -45,6 +45,9 @@ REQUEST_FIELDS = (
     "finished_at_s",
     "reanchored",
     "divergent_tokens",
+    "failed",
+    "preempted",
+    "times_plain",
 )
 # Kinds of steps and operations.
 DRAFT, VERIFY, COMMIT = range(3)
@@ -58,7 +61,7 @@ class RunLog:
         meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
         ops: one row per batched operation (OP_FIELDS).
         steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing.
-        requests: one row per finished request (REQUEST_FIELDS), in the order of their index in `steps`.
+        requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
     """
 
     meta: dict[str, Any]

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..pool import LoadedMember, ModelPool
+from ..loaded_members import LoadedMember
+from ..pool import ModelPool
 from .progress import report_stage
 from .writing import write_texts
 

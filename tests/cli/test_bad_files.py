@@ -194,7 +194,7 @@ def test_no_prompts(tmp_path, command):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--temperature", "0.8"], "--temperature and --seed belong to --sampling coupled"),
+        (["--temperature", "0.8"], "--temperature, --seed, --top-p, --top-k belong to --sampling coupled or rejection"),
         (["--sampling", "coupled"], "--sampling coupled needs --temperature and --seed"),
         (
             ["--sampling", "coupled", "--seed", "1", "--temperature", "0"],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paceline.reports import Comparison, LevelSummary, Spread, Summary, comparison_table, summarise_run
 from paceline.reports.run_table import run_table
 from paceline.sim.recorded_pool import recorded_pool
+from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.run_ledger import RunLedger
 from paceline.traces.run_log import RunLog
 from rich.console import Console
@@ -54,11 +55,22 @@ POLICY_KEYS = {
     "ttft_s",
     "tpot_s",
     "e2e_s",
+    "failed",
+    "preempted",
+    "thrashed",
+    "policy_s",
+    "policy_share",
     "levels",
 }
 
 
 def by_hand() -> RunLog:
+    """What `by_hand_ledger` wrote down."""
+    meta = {"policy": "by hand", "members": ["draft", "target"]}
+    return by_hand_ledger().finish(meta, reanchored={"r0": 1}, divergent={"r0": 2})
+
+
+def by_hand_ledger() -> RunLedger:
     """Two requests, `draft` and `target`, one at a time; seconds in eighths.
 
     r0: draft 3, keep 2 and add one; draft 2, keep both and add one: 6 tokens. r1: one token by the target alone.
@@ -78,8 +90,23 @@ def by_hand() -> RunLog:
     ledger.note_admitted("r1", tag="b", num_prompt=4, arrived_at_s=3.25, now_s=3.25)
     ledger.note_op(VERIFY, 1, 1, 1, 4, 3.25, 0.75)
     ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0)
-    meta = {"policy": "by hand", "members": ["draft", "target"]}
-    return ledger.finish(meta, reanchored={"r0": 1}, divergent={"r0": 2})
+    return ledger
+
+
+def by_hand_with_failures() -> RunLog:
+    """As `by_hand`, with two more that fail: r2 at once, r3 behind a first token; seconds of deciding were measured."""
+    ledger = by_hand_ledger()
+    ledger.note_admitted("r2", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
+    ledger.note_admitted("r3", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
+    for request_id in ("r1", "r3", "r3"):
+        ledger.note_preempted(request_id)
+    ledger.note_op(VERIFY, 1, 2, 1, 8, 4.0, 1.0)
+    ledger.note_failed("r2", "logits are not finite", 5.0)
+    ledger.note_step("r3", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 5.0)
+    ledger.note_op(VERIFY, 1, 1, 1, 1, 5.0, 3.0)
+    ledger.note_failed("r3", "logits are not finite", 8.0)
+    meta = {"policy": "by hand", "members": ["draft", "target"], "policy_s": 0.5}
+    return ledger.finish(meta, reanchored={}, divergent={}, times_plain={"r0": 1.25, "r1": 1.0})
 
 
 def same(value):
@@ -107,6 +134,11 @@ def test_every_field_by_hand():
         ttft_s=Spread(mean=1.375, p50=1.375, p90=1.875, p95=1.9375, p99=1.9875),  # 2.0 and 0.75
         tpot_s=same((3.25 - 2.0) / 5),  # a single token has no time per later token
         e2e_s=Spread(mean=2.0, p50=2.0, p90=3.0, p95=3.125, p99=3.225),  # 3.25 and 0.75
+        failed=0,
+        preempted=0,
+        thrashed=0,
+        policy_s=0.0,
+        policy_share=0.0,
         levels=(
             LevelSummary(
                 name="draft",
@@ -189,6 +221,32 @@ def test_a_run_without_a_request():
     log = RunLedger().finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={})
     with pytest.raises(ValueError, match="no request finished"):
         summarise_run(log)
+
+
+def test_failed_requests_are_counted_and_have_no_latency():
+    summary, without = summarise_run(by_hand_with_failures()), summarise_run(by_hand())
+    assert (summary.failed, summary.preempted, summary.thrashed) == (2, 3, 1)
+    assert (summary.policy_s, summary.policy_share) == (0.5, 0.5 / 8)
+    assert (summary.requests, summary.output_tokens, summary.duration_s) == (2, 8, 8.0)
+    assert (summary.ttft_s, summary.tpot_s, summary.e2e_s) == (without.ttft_s, without.tpot_s, without.e2e_s)
+    json.dumps(asdict(summary), allow_nan=False)
+
+
+def test_a_run_in_which_all_requests_failed():
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    ledger.note_failed("r0", "no memory", 1.0)
+    with pytest.raises(ValueError, match="no request finished in this run"):
+        summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_deciding_is_charged_by_the_step_in_the_simulator(batch):
+    trace = make_trace(SyntheticSpec(requests=4, tokens=12, models=("draft", "target"), acceptance=(0.7,)))
+    log, _ = replay(trace, Anything(recorded_pool(trace.meta), 3), batch=batch, decide_s=0.125)
+    summary = summarise_run(log)
+    assert summary.policy_s == 0.125 * len(log.steps["op"])
+    assert summary.policy_share == pytest.approx(1 - log.ops["duration_s"].sum() / summary.duration_s)
 
 
 @settings(max_examples=25, deadline=None)
@@ -289,8 +347,15 @@ def test_an_exact_run_says_so_only_if_it_is():
 def test_one_run_as_a_table():
     text = shown(run_table(summarise_run(by_hand())))
     assert "by hand: 2 requests, 7 tokens, 1.8 tokens/s, acceptance length 2.33, TTFT 1375.0 ms, TPOT 250.00 ms" in text
-    assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ 0 │" in text
-    assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 1 │" in text
+    assert "policy 0.000 s (0.0%)" in text
+    assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ │ 0 │" in text
+    assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 80.0% │ 1 │" in text
+    assert not any(word in text for word in ("failed", "preempted", "thrashed"))
+
+
+def test_the_table_says_what_went_wrong():
+    log = by_hand_with_failures()
+    assert "policy 0.500 s (6.2%), 2 failed, 3 preempted, 1 thrashed" in shown(run_table(summarise_run(log)))
 
 
 def test_percentiles_are_interpolated():

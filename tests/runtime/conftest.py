@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from paceline.runtime.pool import LoadedMember, ModelPool
+from paceline.runtime.loaded_members import LoadedMember
+from paceline.runtime.pool import ModelPool
 from paceline.runtime.submodel import make_submodel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM

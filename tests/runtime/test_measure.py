@@ -12,17 +12,29 @@ def test_every_model_and_point_is_timed(tiny_pool):
     assert costs["target"].seconds[-1] > costs["target"].seconds[0]
 
 
-def test_a_point_is_a_forward_of_that_many_tokens(tiny_pool):
+def test_a_point_is_a_forward_of_that_many_tokens(tiny_pool, monkeypatch):
     sizes = []
-    model = tiny_pool.target.model
-    handle = model.register_forward_pre_hook(
-        lambda _, args, kwargs: sizes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+
+    def watched(pool, level, kind, *, share_weights):
+        forward = choose(pool, level, kind, share_weights=share_weights)
+        if level != len(pool.members) - 1:
+            return forward
+
+        class Watched:
+            kv_shape = forward.kv_shape
+
+            def __call__(self, ids, placement, cache, keep):
+                sizes.append((len(placement.counts), placement.longest))
+                return forward(ids, placement, cache, keep)
+
+        return Watched()
+
+    choose = type(tiny_pool).forward
+    monkeypatch.setattr(type(tiny_pool), "forward", watched)
     measure_costs(tiny_pool, new_tokens=(3, 32, 48), repeats=2)
-    handle.remove()
-    # Contexts are filled with one row of 64: what the pool's 96 leave beside a row of 32.
+    # Contexts are filled with rows of 64: what the pool's 96 leave beside a row of 32.
     # Every round of a model begins with its smallest point, untimed.
-    small, batched = [(1, 64)] * 2 + [(1, 3), (1, 3), (1, 32)] * 3, [(1, 64)] + [(3, 16), (3, 16)] * 3
+    small, batched = [(1, 64)] * 2 + [(1, 3), (1, 3), (1, 32)] * 3, [(1, 64)] * 3 + [(3, 16), (3, 16)] * 3
     assert sizes == small + batched
 
 

@@ -1,6 +1,6 @@
-"""Real models under every kind of policy: the text of the target alone, and caches that hold what the session says."""
+"""Real models under every kind of policy, batch and cache: the text is that of the target alone."""
 
-import copy
+from itertools import product
 
 import pytest
 import torch
@@ -16,24 +16,15 @@ from paceline.policies import (
     Ratio,
     Typical,
     Verify,
-    make_policy,
 )
 from paceline.policies.chain import Chain
-from paceline.policies.loop import Loop
-from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.decode import decode
+from paceline.policies.rules import Exact
 from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.member_cache import MemberCache
-from paceline.runtime.prompts import Prompt
-from paceline.runtime.world import NonFiniteLogitsError, TransformersWorld
+from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
-from paceline.traces.run_ledger import RunLedger
-from transformers import MistralConfig, MistralForCausalLM
 
-GREEDY = Sampling(mode="greedy")
-COUPLED = Sampling(mode="coupled", temperature=0.9, seed=5)
-NUM_TOKENS = 24
+from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, Offline, trunk
+
 POLICIES = (
     "plain",
     "draft:4/target",
@@ -50,20 +41,9 @@ POLICIES = (
     "confident,below=0.9,draft=mid",
 )
 STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3))
-PROMPTS = (
-    Prompt(request_id="one", text="a"),
-    Prompt(request_id="two", text="hello there, how do you do?"),
-    Prompt(request_id="three", text="the cat, the cat, the ca"),
-    Prompt(request_id="four", text="pace line.\nriders draft"),
-)
-
-
-def decoded(pool, policy, *, sampling=GREEDY, prompts=PROMPTS, batch=1, num_tokens=NUM_TOKENS):
-    built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    outputs, log = decode(
-        pool, built, prompts, sampling=sampling, max_new_tokens=num_tokens, name="p", batch=batch, debug=True
-    )
-    return [list(output.tokens) for output in outputs], log
+# Batch, cache, forward.
+SETTINGS = tuple(product((1, 3, 5), ("slots", "mask"), ("fused", "modules")))
+TRUNCATED = Sampling(mode="coupled", temperature=1.2, seed=5, top_k=9, top_p=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -86,95 +66,149 @@ def generated(tiny_pool):
 
 @pytest.fixture(scope="module")
 def sampled(tiny_pool):
-    return decoded(tiny_pool, "plain", sampling=COUPLED)[0]
+    return [trunk(tiny_pool, prompt, sampling=COUPLED) for prompt in PROMPTS]
 
 
-def test_prompts_end_early_and_at_the_budget(tiny_pool, generated, sampled):
+def run(pool, policy, setting, **options):
+    batch, cache, forward = setting
+    return Offline(pool, policy, memory=Memory(cache=cache), forward=forward, **options).run(batch=batch)
+
+
+def test_prompts_end_early_and_at_the_budget(generated, sampled):
     """Else the tests below would not see either end."""
-    lengths = {len(answer) for answer in generated + sampled}
-    assert NUM_TOKENS in lengths
-    assert min(lengths) < NUM_TOKENS
+    for answers in (generated, sampled):
+        assert max(map(len, answers)) == NUM_TOKENS
+        assert min(map(len, answers)) < NUM_TOKENS
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_greedy_text_is_what_generate_writes(tiny_pool, generated, policy):
-    assert decoded(tiny_pool, policy)[0] == generated
+@pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
+def test_greedy_text_is_what_generate_writes(tiny_pool, generated, index):
+    assert run(tiny_pool, POLICIES[index], SETTINGS[5 * index % len(SETTINGS)]).texts == generated
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:])
-def test_coupled_text_does_not_depend_on_the_policy(tiny_pool, sampled, policy):
-    assert decoded(tiny_pool, policy, sampling=COUPLED)[0] == sampled
+@pytest.mark.parametrize("setting", SETTINGS[4:], ids=str)
+def test_batch_cache_and_forward_change_no_text(tiny_pool, generated, setting):
+    """Windows of two levels bring ragged feeds, members that wait for others, and requests at different levels."""
+    done = run(tiny_pool, "draft:2/mid:4/target", setting)
+    assert done.texts == generated
+    assert done.log.ops["num_rows"].max() == setting[0]
 
 
+@pytest.mark.parametrize("index", range(len(POLICIES)), ids=POLICIES)
+def test_coupled_text_does_not_depend_on_the_policy(tiny_pool, sampled, index):
+    assert run(tiny_pool, POLICIES[index], SETTINGS[-index % len(SETTINGS)], sampling=COUPLED).texts == sampled
+
+
+@pytest.mark.parametrize("setting", [(1, "slots", "fused"), (5, "mask", "modules")], ids=str)
+def test_truncated_coupled_text_does_not_depend_on_policy_batch_or_cache(tiny_pool, setting):
+    plain = Offline(tiny_pool, "plain", sampling=TRUNCATED).run().texts
+    assert run(tiny_pool, "draft:2/mid:4/target", setting, sampling=TRUNCATED).texts == plain
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rejection_sampling_gives_a_request_the_same_text_in_any_company(tiny_pool, batch):
+    sampling = Sampling(mode="rejection", temperature=0.9, seed=3)
+    alone = Offline(tiny_pool, "draft:2/mid:4/target", sampling=sampling).run().texts
+    other = Sampling(mode="rejection", temperature=0.9, seed=4)
+    assert run(tiny_pool, "draft:2/mid:4/target", (batch, "mask", "modules"), sampling=sampling).texts == alone
+    assert Offline(tiny_pool, "draft:2/mid:4/target", sampling=other).run().texts != alone
+
+
+@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: type(stop).__name__)
-def test_stops_shorten_drafts_and_change_no_text(tiny_pool, generated, stop):
+def test_stops_shorten_drafts_and_change_no_text(tiny_pool, generated, stop, batch):
     pool = loaded_pool(tiny_pool)
-    answers, log = decoded(tiny_pool, Chain(pool, "draft:6/target", stop=stop))
-    _, unstopped = decoded(tiny_pool, Chain(pool, "draft:6/target"))
-    assert answers == generated
-    assert 0 < log.steps["drafted"].sum() < unstopped.steps["drafted"].sum()
+    stopped = Offline(tiny_pool, Chain(pool, "draft:6/target", stop=stop)).run(batch=batch)
+    unstopped = Offline(tiny_pool, "draft:6/target").run(batch=batch)
+    assert stopped.texts == generated
+    assert 0 < stopped.log.steps["drafted"].sum() < unstopped.log.steps["drafted"].sum()
 
 
-def test_requests_that_take_turns_write_the_same(tiny_pool, generated):
-    running = []
+def test_requests_that_take_turns_share_forwards(tiny_pool, generated):
+    running, waiting = [], []
 
     class Watching(Chain):
         def decide(self, seen):
             running.append(seen.load.num_running)
+            waiting.append(seen.load.num_waiting)
             return super().decide(seen)
 
-    answers, log = decoded(tiny_pool, Watching(loaded_pool(tiny_pool), "draft:2/mid:4/target"), batch=3)
-    assert answers == generated
-    assert log.ops["num_rows"].max() > 1
+    done = Offline(tiny_pool, Watching(loaded_pool(tiny_pool), "draft:2/mid:4/target")).run(batch=3)
+    assert done.texts == generated
     assert max(running) == running[0] == 3
+    assert (waiting[0], waiting[-1]) == (2, 0)
 
 
+@pytest.mark.parametrize("forward", ["fused", "modules"])
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("policy", ["draft:2/mid:5/target", "ngram:2/draft:2/mid:3/target"])
-def test_the_log_counts_the_forwards_and_tokens_models_see(tiny_pool, policy):
-    fed = {member.name: [] for member in tiny_pool.members}
-    hooks = [
-        member.model.register_forward_pre_hook(
-            lambda _, __, kwargs, name=member.name: fed[name].append(kwargs["input_ids"].shape[1]), with_kwargs=True
-        )
-        for member in tiny_pool.members
-        if member.model is not None
-    ]
-    _, log = decoded(tiny_pool, policy)
-    for hook in hooks:
-        hook.remove()
-    for level, member in enumerate(tiny_pool.members):
+def test_the_log_counts_the_forwards_and_tokens_models_see(tiny_pool, policy, batch, forward):
+    offline = Offline(tiny_pool, policy, forward=forward)
+    fed = {level: [] for level in range(len(tiny_pool.members))}
+    forwards = offline.world._forwards
+    for level, model_forward in list(forwards.items()):
+        forwards[level] = Counted(model_forward, fed[level])
+    log = offline.run(batch=batch).log
+    for level, counts in fed.items():
         of_level = log.ops["level"] == level
-        assert log.ops["num_forwards"][of_level].sum() == len(fed[member.name])
-        assert log.ops["new_tokens"][of_level].sum() == sum(fed[member.name])
+        assert log.ops["num_forwards"][of_level].sum() == len(counts)
+        assert log.ops["new_tokens"][of_level].sum() == sum(counts)
+
+
+class Counted:
+    """Passes on to a forward, and notes the tokens it is fed."""
+
+    def __init__(self, forward, counts):
+        self._forward, self._counts = forward, counts
+        self.kv_shape = forward.kv_shape
+
+    def __call__(self, ids, placement, cache, keep):
+        self._counts.append(len(ids))
+        return self._forward(ids, placement, cache, keep)
+
+
+def test_modules_see_each_token_once_per_forward(tiny_pool):
+    """The same count where nothing of ours stands between: hooks of torch on the target."""
+    offline = Offline(tiny_pool, "draft:3/target", forward="modules")
+    seen = []
+    hook = tiny_pool.target.model.register_forward_pre_hook(
+        lambda _, __, kwargs: seen.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
+    log = offline.run().log
+    hook.remove()
+    by_target = log.ops["level"] == loaded_pool(tiny_pool).target_level
+    assert (len(seen), sum(seen)) == (by_target.sum(), log.ops["new_tokens"][by_target].sum())
 
 
 class Lossy:
-    """Draft, let a lossy verifier judge, now and then commit as is."""
+    """Draft, let a lossy verifier judge, now and then commit as is; the rule may differ from request to request."""
 
-    def __init__(self, rule, *, by):
-        self.rule, self.by = rule, by
+    def __init__(self, rules, *, by):
+        self.rules, self.by = rules, by
 
     def decide(self, seen):
+        rule = self.rules.get(seen.request_id) or self.rules["all"]
         if not seen.num_pending:
             return Draft("draft", 4)
         if seen.last.num_drafted:
-            return Verify(self.by, self.rule)
-        return Commit(seen.num_pending) if seen.num_pending % 2 else Verify("target", self.rule)
+            return Verify(self.by, rule)
+        return Commit(seen.num_pending) if seen.num_pending % 2 else Verify("target", rule)
 
     def learn(self, outcome):
         pass
 
 
+RULES = (Ratio(0.3), Typical(0.3, 0.3), Lenience(0.3), Divergence(0.4))
+
+
 @pytest.mark.parametrize("by", ["mid", "target"])
-@pytest.mark.parametrize(
-    "rule", [Ratio(0.3), Typical(0.3, 0.3), Lenience(0.3), Divergence(0.4)], ids=lambda rule: type(rule).__name__
-)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_lossy_rules_accept_more_and_fill_the_budget(tiny_pool, rule, by):
-    answers, log = decoded(tiny_pool, Lossy(rule, by=by))
-    for answer in answers:
+    done = Offline(tiny_pool, Lossy({"all": rule}, by=by)).run(batch=5)
+    for answer in done.texts:
         assert len(answer) == NUM_TOKENS or answer[-1] == tiny_pool.eos_token_id
-    _, exact = decoded(tiny_pool, "draft:4/target" if by == "target" else "draft:4/mid:1/target")
-    assert accepted_share(log) > accepted_share(exact)
+    exact = Offline(tiny_pool, "draft:4/target" if by == "target" else "draft:4/mid:1/target").run(batch=5)
+    assert accepted_share(done.log) > accepted_share(exact.log)
 
 
 def accepted_share(log):
@@ -182,104 +216,36 @@ def accepted_share(log):
     return log.steps["accepted"][judged].sum() / log.steps["judged"][judged].sum()
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED, Sampling(mode="rejection", temperature=0.8, seed=2)], ids=str)
+@pytest.mark.parametrize("cache", ["slots", "mask"])
+def test_every_row_of_a_batch_is_judged_by_its_own_rule(tiny_pool, sampling, cache):
+    rules = dict(zip((prompt.request_id for prompt in PROMPTS), (*RULES, Exact()), strict=True))
+    together = run(tiny_pool, Lossy(rules, by="target"), (5, cache, "auto"), sampling=sampling)
+    mixed = together.log.ops["num_rows"][together.log.ops["kind"] == 1]
+    assert mixed.max() == 5
+    for prompt, text in zip(PROMPTS, together.texts, strict=True):
+        alone = Offline(tiny_pool, Lossy(rules, by="target"), (prompt,), sampling=sampling).run()
+        assert alone.texts == [text]
+
+
 @pytest.mark.parametrize("rule", [Ratio(1.0), Lenience(1.0)])
 def test_the_strictest_lossy_rule_is_exact(tiny_pool, generated, rule):
     class Strict(Lossy):
         def decide(self, seen):
-            return Verify("target", self.rule) if seen.num_pending else Draft("mid", 5)
+            return Verify("target", rule) if seen.num_pending else Draft("mid", 5)
 
-    assert decoded(tiny_pool, Strict(rule, by="target"))[0] == generated
-
-
-def test_outputs_carry_text_and_the_log_says_where_it_is_from(tiny_pool):
-    outputs, log = decode(
-        tiny_pool,
-        make_policy("plain", loaded_pool(tiny_pool)),
-        PROMPTS[:1],
-        sampling=COUPLED,
-        max_new_tokens=8,
-        name="plain",
-    )
-    assert outputs[0].request_id == "one"
-    assert outputs[0].text == tiny_pool.decode(list(outputs[0].tokens))
-    assert log.meta["world"] == "runtime"
-    assert log.meta["sampling"] == {"mode": "coupled", "temperature": 0.9, "seed": 5}
-    assert (log.ops["duration_s"] > 0).all()
-    assert (log.steps["end_s"][1:] >= log.steps["end_s"][:-1]).all()
+    assert Offline(tiny_pool, Strict({}, by="target")).run(batch=2).texts == generated
 
 
-def test_not_a_number_is_a_named_error(tiny_pool):
-    broken = copy.deepcopy(tiny_pool.member("mid").model)
-    broken.lm_head.weight[3] = torch.nan
-    members = tuple(
-        copy.copy(member) if member.name != "mid" else replaced(member, broken) for member in tiny_pool.members
-    )
-    pool = type(tiny_pool)(**{**as_fields(tiny_pool), "members": members})
-    with pytest.raises(NonFiniteLogitsError, match=r"model mid, request one: .* output position 0 "):
-        decoded(pool, "draft:2/mid:5/target")
-
-
-def as_fields(record):
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def replaced(member, model):
-    return type(member)(**{**as_fields(member), "model": model})
-
-
-def test_input_that_cannot_be_decoded_is_refused(tiny_pool):
-    with pytest.raises(ValueError, match="ids must be unique, got 'one' twice"):
-        decoded(tiny_pool, "plain", prompts=[PROMPTS[0], PROMPTS[0]])
-    with pytest.raises(ValueError, match="request one: prompt of 1 tokens and max_new_tokens 96 must fit"):
-        decoded(tiny_pool, "plain", num_tokens=96)
-    with pytest.raises(ValueError, match="batch must be >= 1, got 0"):
-        decoded(tiny_pool, "plain", batch=0)
-
-
-class TestMemberCache:
-    def test_rolling_back_forgets_what_was_fed(self, tiny_pool):
-        model = tiny_pool.target.model
-        cache, clean = MemberCache(model), MemberCache(model)
-        cache.forward([1, 2, 3, 4, 5], num_logits=1)
-        cache.roll_back(2)
-        assert (cache.tokens, cache.num_slots) == ([1, 2], 2)
-        again = cache.forward([7, 8], num_logits=2)
-        assert torch.allclose(again, clean.forward([1, 2, 7, 8], num_logits=2), atol=1e-5)
-        cache.roll_back(0)
-        assert cache.num_slots == 0
-
-    def test_it_cannot_roll_forward(self, tiny_pool):
-        cache = MemberCache(tiny_pool.target.model)
-        with pytest.raises(ValueError, match="num_tokens must be <= 0, what the cache holds, got 1"):
-            cache.roll_back(1)
-
-    def test_layers_that_forget_are_refused(self):
-        config = MistralConfig(
-            vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
-            num_key_value_heads=1, head_dim=8, sliding_window=4, layer_types=["sliding_attention"],
-        )  # fmt: skip
-        with pytest.raises(ValueError, match="needs full_attention layers, got sliding_attention"):
-            MemberCache(MistralForCausalLM(config))
-
-
-def test_debug_mode_sees_a_cache_that_holds_another_text(tiny_pool):
-    class Tampering(TransformersWorld):
-        def execute(self, op):
-            results = super().execute(op)
-            self._states["two"].caches[op.level].tokens[3] = 1
-            return results
-
-    world = Tampering(pool=tiny_pool, sampling=GREEDY, clock=Clock(), debug=True)
-    with pytest.raises(AssertionError, match="two: level 4 holds another text"):
-        run_through(world, tiny_pool)
-
-
-def run_through(world, pool):
-    """Plain decoding of the second prompt in a world of the test's own."""
-    members, ledger = loaded_pool(pool), RunLedger()
-    loop = Loop(pool=members, policy=make_policy("plain", members), name="plain", world=world, ledger=ledger)
-    prompt = tuple(pool.encode(PROMPTS[1].text))
-    ledger.note_admitted("two", tag="", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
-    loop.admit(Session(pool=members, request_id="two", tag="", prompt=prompt, budget=8, eos=pool.eos_token_id))
-    while (op := loop.next_op(0.0)) is not None:
-        loop.finish(op, world.execute(op), start_s=0.0, now_s=0.0)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cache": "pages"}, "cache must be one of slots, mask, got 'pages'"),
+        ({"limit_bytes": 0}, "limit_bytes must be >= 1, got 0"),
+        ({"dead_share": 0.0}, r"dead_share must be in \(0, 1\], got 0.0"),
+        ({"dead_share": 1.5}, r"dead_share must be in \(0, 1\], got 1.5"),
+    ],
+)
+def test_memory_of_no_known_kind_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Memory(**wrong)

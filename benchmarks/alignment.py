@@ -1,0 +1,109 @@
+"""How much of a draft survives when drafter and target have different tokenizers.
+
+The drafter is perfect: it writes the target's own text, in its own tokens. What is missing is the alignment's.
+
+python benchmarks/alignment.py [--every 5]
+"""
+
+import argparse
+import ast
+import inspect
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from paceline.runtime.prompts import read_prompts
+from paceline.runtime.tokenizers import Alignment
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+PICO = Path(__file__).parent.parent / "pools" / "pico"
+DRAFT_TOKENS = 6
+SOURCES = (argparse, inspect, ast)
+TEXTS = (json, argparse, ast)
+LONGEST_TEXT = 4000  # characters
+
+
+@dataclass
+class Tally:
+    """What came of the drafts of one pair."""
+
+    drafts: int = 0
+    empty: int = 0
+    tokens: int = 0
+    as_spelled: int = 0
+    seconds: list[float] | None = None
+
+
+def trained(size: int) -> Tokenizer:
+    """A byte-level BPE of Python's own sources."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([inspect.getsource(module) for module in SOURCES], trainer)
+    return tokenizer
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int) -> Tally:
+    alignment = Alignment(target, other, 0, frozenset())
+    result = Tally(seconds=[])
+    for text in texts:
+        trunk = target.encode(text, add_special_tokens=False).ids
+        written = alignment.to_other(trunk)
+        for cut in range(1, len(trunk) - 8, every):
+            before = alignment.to_other(trunk[:cut])
+            draft = written[len(before) : len(before) + DRAFT_TOKENS]
+            if written[: len(before)] != before or not draft:
+                continue
+            start_s = time.perf_counter()
+            drafted = alignment.drafted(trunk[:cut], draft)
+            result.seconds.append(time.perf_counter() - start_s)
+            result.drafts += 1
+            result.empty += not drafted
+            result.tokens += len(drafted)
+            result.as_spelled += common(drafted, trunk[cut:])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--every", type=int, default=5, help="tokens of text between two drafts")
+    options = parser.parse_args()
+    texts = [prompt.text for prompt in read_prompts(PICO / "prompts.jsonl")]
+    texts += [inspect.getsource(module)[:LONGEST_TEXT] for module in TEXTS]
+    pico = Tokenizer.from_file(str(PICO / "tokenizer.json"))
+    others = {"byte-level 600": trained(600), "byte-level 2,500": trained(2500)}
+    pairs = {f"{name} -> pico": (pico, other) for name, other in others.items()}
+    pairs["pico -> byte-level 2,500"] = (others["byte-level 2,500"], pico)
+    table = Table("drafter -> target", "drafts", "nothing counted", "target tokens per draft", "spelled alike", "µs")
+    table.title = f"perfect drafts of {DRAFT_TOKENS} tokens"
+    for name, (target, other) in pairs.items():
+        found = tally(target, other, texts, options.every)
+        table.add_row(
+            name,
+            f"{found.drafts:,}",
+            f"{found.empty / found.drafts:.1%}",
+            f"{found.tokens / found.drafts:.1f}",
+            f"{found.as_spelled / found.tokens:.0%}",
+            f"{median(found.seconds) * 1e6:.0f}",
+        )
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""Who decodes in benchmarks/decoding.py: transformers, a loop written by hand, and the runtime through `decode`.
+
+All are greedy and answer the same prompts. Seconds are those of decoding: models are loaded, and the runtime's worlds
+made, before the clock starts.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from hand_written import speculate
+from paceline.policies import make_policy
+from paceline.runtime.decode import decode
+from paceline.runtime.forward import ForwardKind
+from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.world import CacheKind, Memory
+from paceline.traces import Sampling
+from paceline.traces.run_log import VERIFY, RunLog
+
+GREEDY = Sampling(mode="greedy")
+Texts = list[list[int]]
+
+
+class Answered(NamedTuple):
+    """One run: committed tokens of every prompt, seconds, and the log where the runtime decoded."""
+
+    texts: Texts
+    seconds: float
+    log: RunLog | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all prompts."""
+        return sum(map(len, self.texts)) / self.seconds
+
+
+class Task(NamedTuple):
+    """What is decoded."""
+
+    prompts: list[Prompt]
+    max_new_tokens: int
+
+
+Job = Callable[[], Answered]
+
+
+def one_by_one(pool: ModelPool, task: Task, answer: Callable[[list[int]], list[int]]) -> Job:
+    """A contender of batch 1."""
+
+    def job() -> Answered:
+        prompts = [pool.encode(prompt.text) for prompt in task.prompts]
+        start_s = time.perf_counter()
+        texts = [answer(prompt) for prompt in prompts]
+        return Answered(texts, time.perf_counter() - start_s)
+
+    return job
+
+
+def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, window: int = 0) -> Job:
+    """Stock `generate()`, assisted if there is an assistant."""
+    model = None if assistant is None else pool.member(assistant).model
+    options = {} if model is None else {"assistant_model": model}
+
+    def answer(prompt: list[int]) -> list[int]:
+        if model is not None:  # the assistant's own config is where transformers looks, and jobs share the assistant
+            config = model.generation_config
+            config.num_assistant_tokens = window
+            config.num_assistant_tokens_schedule = "constant"
+            config.assistant_confidence_threshold = 0.0
+        ids = torch.tensor([prompt])
+        answered = pool.target.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=task.max_new_tokens,
+            pad_token_id=pool.eos_token_id,
+            **options,
+        )
+        return answered[0, len(prompt) :].tolist()
+
+    return one_by_one(pool, task, answer)
+
+
+def by_hand(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
+    """The loop of hand_written.py."""
+    draft, target = pool.member(drafter).model, pool.target.model
+    budget, eos = task.max_new_tokens, pool.eos_token_id
+    return one_by_one(
+        pool, task, lambda prompt: speculate(draft, target, prompt, window=window, max_new_tokens=budget, eos=eos)
+    )
+
+
+def runtime(
+    pool: ModelPool,
+    task: Task,
+    policy: str,
+    *,
+    batch: int = 1,
+    cache: CacheKind = "slots",
+    forward: ForwardKind = "auto",
+) -> Job:
+    """`decode` under a policy."""
+
+    def job() -> Answered:
+        outputs, log = decode(
+            pool,
+            make_policy(policy, loaded_pool(pool)),
+            task.prompts,
+            sampling=GREEDY,
+            max_new_tokens=task.max_new_tokens,
+            name=policy,
+            batch=batch,
+            memory=Memory(cache=cache),
+            forward=forward,
+            show_progress=False,
+        )
+        seconds = float(log.requests["finished_at_s"].max() - log.requests["admitted_at_s"].min())
+        return Answered([list(output.tokens) for output in outputs], seconds, log)
+
+    return job
+
+
+class Round(NamedTuple):
+    """Where the seconds of a round go; a round ends with an operation of the target, whatever its batch."""
+
+    forward_s: float
+    placing_s: float
+    sampling_s: float
+    policy_s: float
+    bookkeeping_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """All but the forwards; the clock's own readings (0.1 microseconds each, about forty a round) included."""
+        return sum(self) - self.forward_s
+
+
+def mean_round(answered: Answered) -> Round:
+    """Mean round of a run of the runtime."""
+    log = answered.log
+    assert log is not None
+    target = len(log.meta["members"]) - 1
+    rounds = int(((log.ops["kind"] == VERIFY) & (log.ops["level"] == target)).sum())
+    phases = log.meta["phases"]
+    known = (phases["forward_s"], phases["placing_s"], phases["sampling_s"], log.meta["policy_s"])
+    return Round(*(seconds / rounds for seconds in (*known, answered.seconds - sum(known))))

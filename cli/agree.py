@@ -1,0 +1,234 @@
+"""`paceline agree`: the same policies in both worlds, compared step by step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..policies.chain import Chain
+from ..policies.contract import Policy
+from ..policies.pool import Pool
+from ..policies.registry import make_policy
+from ..reports.agreement import Agreement, compare_runs
+from ..reports.agreement_table import agreement_table, difference_text, total_line
+from ..runtime.prompts import Prompt, read_prompts
+from ..sim.cost import TableCost
+from ..sim.recorded_pool import recorded_pool
+from ..sim.replay import UnrecordedContextError
+from ..sim.simulate import Scenario, simulate
+from ..sim.tables import TraceTables
+from ..traces.meta import Closure, CostTable, Sampling
+from ..traces.run_log import RunLog
+from ..traces.trie import Trace
+from .compare import default_policies
+from .matching_trace import matching_trace
+from .memory import CacheMode, CacheOption
+from .output import JsonOption, check_json_path, print_table, progress, write_json
+from .runtime_door import runtime_module
+from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
+from .shipped import shipped
+
+if TYPE_CHECKING:
+    from ..runtime.pool import ModelPool
+
+DIFFERENT = 1  # exit code: the worlds differ
+LEAST_REACH = 16  # the longest draft of any policy of this package with its default options
+MOST_NEW_TOKENS = 10**9  # of a forward; beyond any batch
+
+
+def agree(
+    prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
+    ] = None,
+    pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="A .trace folder of these prompts and this pool; default: recorded now.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
+    sampling: SamplingOption = SamplingMode.greedy,
+    temperature: TemperatureOption = None,
+    seed: SeedOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
+    cache: CacheOption = CacheMode.slots,
+    closure: Annotated[
+        str | None, typer.Option(help="Of the recording: monotone (the default) or full (for lossy policies).")
+    ] = None,
+    reach: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
+            f"the sum of its windows. Default: the largest such sum, at least {LEAST_REACH}.",
+            min=0,
+        ),
+    ] = None,
+    run: Annotated[
+        int | None,
+        typer.Option(help="Most of them by a member behind a larger one's; default: as --reach.", min=0),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
+    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
+    json: JsonOption = None,
+) -> None:
+    """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
+    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    check_json_path(json)
+    _check_options(mode, trace, closure, reach, run)
+    requests = read_prompts(prompts)[:limit]
+    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
+    policies = _policies(policy, runtime_module("loaded_pool").loaded_pool(loaded))
+    if trace is None:
+        deep = _needed_reach(policies) if reach is None else reach
+        wanted = Closure(kind=closure or "monotone", reach=deep, run=deep if run is None else run)  # type: ignore[arg-type]
+        recording = _recorded(loaded, requests, mode, wanted, max_new_tokens)
+    else:
+        recording = matching_trace(trace, loaded, requests, sampling=mode, max_new_tokens=max_new_tokens)
+    agreements = _agreements(loaded, recording, requests, policies, batch=batch, cache=cache)
+    meta = _meta(loaded, recording, max_new_tokens=max_new_tokens, batch=batch, cache=cache)
+    if json is None:
+        _print(meta, agreements, loaded)
+    else:
+        write_json(_to_json(meta, agreements), json)
+    if any(agreement.difference for agreement in agreements):
+        raise typer.Exit(DIFFERENT)
+
+
+def _check_options(mode: Sampling, trace: Path | None, closure: str | None, reach: int | None, run: int | None) -> None:
+    if mode.mode == "rejection":
+        raise ValueError("--sampling must be greedy or coupled; rejection sampling draws again for every chain")
+    if closure not in {None, "monotone", "full"}:
+        raise ValueError(f"--closure must be monotone or full, got {closure!r}")
+    if trace is not None and (closure, reach, run) != (None, None, None):
+        raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
+
+
+def _policies(names: list[str] | None, pool: Pool) -> dict[str, Policy]:
+    """The policies of the runtime by name, built first: a wrong one is told before a long recording."""
+    policies: dict[str, Policy] = {}
+    for name in names or default_policies(pool):
+        if name in policies:
+            raise ValueError(f"--policy {name} is given twice")
+        policies[name] = make_policy(name, pool)
+    return policies
+
+
+def _needed_reach(policies: Mapping[str, Policy]) -> int:
+    """Tokens a policy may have pending: what a chain's windows hold together."""
+    chains = [policy for policy in policies.values() if isinstance(policy, Chain)]
+    return max([LEAST_REACH, *(sum(chain.spec.windows) for chain in chains)])
+
+
+def _recorded(
+    pool: "ModelPool", prompts: Sequence[Prompt], sampling: Sampling, closure: Closure, max_new_tokens: int
+) -> Trace:
+    """A recording of the prompts; its folder is gone behind the call."""
+    with TemporaryDirectory(prefix="paceline-agree-") as folder:
+        trace: Trace = runtime_module("recorder").record(
+            pool,
+            prompts,
+            sampling=sampling,
+            closure=closure,
+            max_new_tokens=max_new_tokens,
+            out=Path(folder) / "agree.trace",
+            name="made now",
+        )
+    return trace
+
+
+def _agreements(
+    pool: "ModelPool",
+    recording: Trace,
+    prompts: Sequence[Prompt],
+    policies: Mapping[str, Policy],
+    *,
+    batch: int,
+    cache: CacheMode,
+) -> list[Agreement]:
+    """Replay all policies, which is quick and may refuse, then run and compare each."""
+    scenario = Scenario(tables=TraceTables(recording), cost=_any_cost(recording), batch=batch, strict=True)
+    replays = [_replayed(scenario, name) for name in progress(list(policies), "replaying")]
+    agreements = []
+    for (name, policy), (log, tokens) in zip(policies.items(), replays, strict=True):
+        outputs, ran = runtime_module("decode").decode(
+            pool,
+            policy,
+            prompts,
+            sampling=recording.meta.sampling,
+            max_new_tokens=recording.requests[0].max_new_tokens,
+            name=name,
+            batch=batch,
+            memory=runtime_module("world").Memory(cache=cache.value),
+        )
+        if ran.meta["interrupted"]:
+            raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing
+        ran_tokens = {output.request_id: output.tokens for output in outputs}
+        agreements.append(compare_runs(log, ran, replayed_tokens=tokens, ran_tokens=ran_tokens))
+    return agreements
+
+
+def _any_cost(recording: Trace) -> TableCost:
+    """A second a forward: seconds are not compared, and this cost knows every model and batch."""
+    table = CostTable(new_tokens=(1, MOST_NEW_TOKENS), seconds=(1.0, 1.0))
+    return TableCost("none", dict.fromkeys(recording.meta.model_names, table))
+
+
+def _replayed(scenario: Scenario, name: str) -> tuple[RunLog, dict[str, list[int]]]:
+    """Log and committed tokens of a replay that never left the record."""
+    meta = scenario.tables.trace.meta
+    tokens: dict[str, list[int]] = {}
+    try:
+        log = simulate(scenario, make_policy(name, recorded_pool(meta)), name, outputs=tokens)
+    except UnrecordedContextError as error:
+        request_id, position, _ = error.args
+        closure = meta.closure
+        raise ValueError(
+            f"policy {name} leaves the recording (request {request_id}, output position {position}), and what is "
+            f"modelled cannot agree: it was recorded with --closure {closure.kind} --reach {closure.reach} "
+            f"--run {closure.run}; record deeper, a lossy policy with --closure full"
+        ) from error
+    return log, tokens
+
+
+def _meta(pool: "ModelPool", recording: Trace, *, max_new_tokens: int, batch: int, cache: CacheMode) -> dict[str, Any]:
+    meta = recording.meta
+    return {
+        "pool": pool.name,
+        "trace": meta.name,
+        "closure": meta.closure.model_dump(),
+        "near_ties": meta.near_ties,
+        "sampling": meta.sampling.model_dump(),
+        "requests": len(recording.requests),
+        "max_new_tokens": max_new_tokens,
+        "batch": batch,
+        "cache": cache.value,
+    }
+
+
+def _to_json(meta: dict[str, Any], agreements: Sequence[Agreement]) -> dict[str, Any]:
+    """The documented form (docs/agree.md): `meta`, the verdict, and per policy every field of `Agreement`."""
+    agree = not any(agreement.difference for agreement in agreements)
+    return {"meta": meta, "agree": agree, "policies": [asdict(agreement) for agreement in agreements]}
+
+
+def _print(meta: dict[str, Any], agreements: Sequence[Agreement], pool: "ModelPool") -> None:
+    sampling, closure = meta["sampling"], meta["closure"]
+    warm = "" if sampling["temperature"] is None else f", temperature {sampling['temperature']:g}"
+    typer.echo(
+        f"pool {meta['pool']} and recording {meta['trace']} ({sampling['mode']}{warm}; {closure['kind']}, reach "
+        f"{closure['reach']}, run {closure['run']}), {meta['requests']} requests, at most {meta['max_new_tokens']} "
+        f"tokens each, batch {meta['batch']}, cache {meta['cache']}"
+    )
+    print_table(agreement_table(agreements))
+    differing = [(agreement, agreement.difference) for agreement in agreements if agreement.difference]
+    for agreement, difference in differing:
+        typer.echo(difference_text(agreement, difference, pool.decode))
+    if differing:
+        typer.echo(
+            f"the recording holds {meta['near_ties']:,} near ties: choices between two tokens that rounding may flip"
+        )
+    typer.echo(total_line(agreements))

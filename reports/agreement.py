@@ -1,0 +1,237 @@
+"""Whether two runs of one policy are the same, step by step: a replay in the simulator and a run of the real models.
+
+Both worlds share the loop and the session, and neither has a clock, so everything that is counted has to be equal: the
+steps of each request in order, the operations they were part of, and every committed token. Seconds are not compared.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from ..traces.run_log import COMMIT, DRAFT, RunLog
+
+AROUND = 12  # tokens that a difference shows on either side
+
+_STEP_FIELDS = ("request", "op", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
+_OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one world did where the two differ.
+
+    Attributes:
+        did: the step, in words.
+        tokens: what it committed from there on, at most `AROUND` ids.
+    """
+
+    did: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first step, in the order of the run, that the two worlds did not take alike.
+
+    Where nothing but the operation as a whole differs (its rows, forwards or tokens fed), its first step stands for it.
+
+    Attributes:
+        request_id: whose step it is.
+        step: index among the steps of the request, from 0.
+        num_committed: tokens both worlds had committed to the answer before it.
+        committed: the last of those, at most `AROUND` ids.
+        replayed: the simulator's part.
+        ran: the runtime's part.
+    """
+
+    request_id: str
+    step: int
+    num_committed: int
+    committed: tuple[int, ...]
+    replayed: Side
+    ran: Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How far two runs of a policy are the same. What comes behind the first difference is not counted.
+
+    Attributes:
+        policy: as the runs call it.
+        num_requests: in both runs.
+        num_steps: steps that were compared and found alike: those of all operations before the first difference.
+        num_ops: these operations.
+        num_tokens: committed tokens that were compared and found alike.
+        num_other_answers: requests whose whole answers are not the same.
+        difference: the first one, None if there is none.
+    """
+
+    policy: str
+    num_requests: int
+    num_steps: int
+    num_ops: int
+    num_tokens: int
+    num_other_answers: int
+    difference: Difference | None
+
+
+class _Step(NamedTuple):
+    """One step of a request: where its operation begins in the log, its own row, and all that is compared."""
+
+    start: int
+    row: int
+    tokens: tuple[int, ...]
+    fields: tuple[int, ...]  # _STEP_FIELDS without the request
+    op: tuple[int, ...]  # _OP_FIELDS; empty for a Commit, which runs nothing
+
+
+class _Run(NamedTuple):
+    """One world's run by request: its steps in order, and why it failed ("" if it did not)."""
+
+    steps: Mapping[str, Sequence[_Step]]
+    failed: Mapping[str, str]
+
+
+class _Parting(NamedTuple):
+    """Where two runs part on one request. They sort by what is told first: of an operation, a step that itself differs.
+
+    Attributes:
+        start: row in the log at which the operation begins.
+        alike: whether the step itself is the same and its operation as a whole is not.
+        row: of the step.
+        request_id: whose step it is.
+        step: index among the request's steps.
+    """
+
+    start: int
+    alike: bool
+    row: int
+    request_id: str
+    step: int
+
+
+def compare_runs(
+    replayed: RunLog,
+    ran: RunLog,
+    *,
+    replayed_tokens: Mapping[str, Sequence[int]],
+    ran_tokens: Mapping[str, Sequence[int]],
+) -> Agreement:
+    """Compare a replay with a run of the same requests under the same policy.
+
+    Args:
+        replayed: log of the simulator.
+        ran: log of the runtime.
+        replayed_tokens: all committed tokens of the replay, by request.
+        ran_tokens: the same of the run.
+
+    Raises:
+        ValueError: other requests or members, or tokens that the log does not account for.
+    """
+    _check_same(replayed, ran)
+    ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
+    parted = [at for request_id in ours.steps if (at := _parting(request_id, ours, theirs))]
+    end = min(parted).start if parted else len(replayed.steps["op"])
+    alike = [step for steps in ours.steps.values() for step in steps if step.start < end]
+    return Agreement(
+        policy=replayed.meta["policy"],
+        num_requests=len(ours.steps),
+        num_steps=len(alike),
+        num_ops=len({step.fields[0] for step in alike if step.op}),
+        num_tokens=sum(len(step.tokens) for step in alike),
+        num_other_answers=sum(_answer(steps) != _answer(theirs.steps[name]) for name, steps in ours.steps.items()),
+        difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
+    )
+
+
+def _check_same(replayed: RunLog, ran: RunLog) -> None:
+    """Refuse runs that were not of the same requests on the same members."""
+    members, others = list(replayed.meta["members"]), list(ran.meta["members"])
+    if members != others:
+        raise ValueError(f"both runs must have the same members, got {members} and {others}")
+    unshared = set(replayed.requests["request_id"].tolist()) ^ set(ran.requests["request_id"].tolist())
+    if unshared:
+        raise ValueError(f"both runs must hold the same requests, got {min(unshared)} in one of them")
+
+
+def _read(log: RunLog, tokens: Mapping[str, Sequence[int]]) -> _Run:
+    """The steps of every request in order, each with the tokens it committed."""
+    ids = log.requests["request_id"].tolist()
+    steps: dict[str, list[_Step]] = {request_id: [] for request_id in ids}
+    done = dict.fromkeys(ids, 0)
+    ops = list(_rows(log.ops, _OP_FIELDS))
+    before, begin = -1, 0
+    for row, (request, *fields) in enumerate(_rows(log.steps, _STEP_FIELDS)):
+        request_id, op, emitted = ids[request], fields[0], fields[-1]
+        if op < 0 or op != before:
+            before, begin = op, row
+        num_committed = done[request_id]
+        done[request_id] = num_committed + emitted
+        committed = tuple(tokens[request_id][num_committed : done[request_id]])
+        steps[request_id].append(_Step(begin, row, committed, tuple(fields), ops[op] if op >= 0 else ()))
+    for request_id, count in done.items():
+        if count != len(tokens[request_id]):
+            raise ValueError(
+                f"request {request_id}: the log must account for every committed token, "
+                f"got {count} of {len(tokens[request_id])}"
+            )
+    return _Run(steps, dict(zip(ids, log.requests["failed"].tolist(), strict=True)))
+
+
+def _rows(columns: Mapping[str, NDArray[Any]], fields: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    return zip(*(columns[field].tolist() for field in fields), strict=True)
+
+
+def _parting(request_id: str, ours: _Run, theirs: _Run) -> _Parting | None:
+    """Where the two runs part on one request, None if they do not."""
+    one, other = ours.steps[request_id], theirs.steps[request_id]
+    pairs = enumerate(zip(one, other, strict=False))
+    shorter = min(len(one), len(other))
+    index = next((index for index, (step, twin) in pairs if step[2:] != twin[2:]), shorter)
+    here = [steps[index] for steps in (one, other) if index < len(steps)]
+    if not here:
+        return None
+    alike = len(here) == 2 and here[0][2:4] == here[1][2:4]  # tokens and fields; then the operation differs
+    return _Parting(min(step.start for step in here), alike, min(step.row for step in here), request_id, index)
+
+
+def _difference(parting: _Parting, ours: _Run, theirs: _Run, members: Sequence[str]) -> Difference:
+    request_id, index = parting.request_id, parting.step
+    committed = _answer(ours.steps[request_id][:index])
+    return Difference(
+        request_id=request_id,
+        step=index,
+        num_committed=len(committed),
+        committed=tuple(committed[-AROUND:]),
+        replayed=_side(ours, request_id, index, members),
+        ran=_side(theirs, request_id, index, members),
+    )
+
+
+def _answer(steps: Sequence[_Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]
+
+
+def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Side:
+    steps, failed = run.steps[request_id], run.failed[request_id]
+    if index < len(steps):
+        did = _told(steps[index], members)
+    else:
+        did = f"nothing more: the request failed ({failed})" if failed else "nothing more: the request had ended"
+    return Side(did=did, tokens=tuple(_answer(steps[index:])[:AROUND]))
+
+
+def _told(step: _Step, members: Sequence[str]) -> str:
+    """A step in words."""
+    op, kind, level, asked, drafted, judged, accepted, own, emitted = step.fields
+    if kind == COMMIT:
+        return f"commit of {emitted} pending tokens as they are"
+    if kind == DRAFT:
+        what = f"draft by {members[level]}: {drafted} tokens of {asked} asked for"
+    else:
+        own_token = "own token added" if own else "no own token"
+        what = f"verify by {members[level]}: {accepted} of {judged} accepted, {own_token}, {emitted} committed"
+    _, _, num_rows, num_forwards, new_tokens = step.op
+    return f"{what} (operation {op}: rows {num_rows}, forwards {num_forwards}, tokens fed {new_tokens})"

@@ -1,0 +1,63 @@
+"""Agreements as a table for the terminal, and a difference in words."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich.table import Table
+
+from .agreement import Agreement, Difference
+
+Decode = Callable[[list[int]], str]
+
+
+def agreement_table(agreements: Iterable[Agreement]) -> Table:
+    """One row per policy: what was compared, and where the worlds first differ."""
+    table = Table(pad_edge=False, header_style="bold")
+    table.add_column("policy", overflow="fold")
+    for heading in ("requests", "steps compared", "tokens compared"):
+        table.add_column(heading, justify="right")
+    table.add_column("first difference", overflow="fold")
+    for row in agreements:
+        counts = (row.num_requests, row.num_steps, row.num_tokens)
+        table.add_row(row.policy, *(f"{count:,}" for count in counts), _where(row.difference))
+    return table
+
+
+def total_line(agreements: Sequence[Agreement]) -> str:
+    """What was compared over all policies, and how many of them differ."""
+    num_steps, num_tokens = (sum(row.num_steps for row in agreements), sum(row.num_tokens for row in agreements))
+    differ = sum(row.difference is not None for row in agreements)
+    verdict = f"{differ} of {len(agreements)} policies differ" if differ else "no difference"
+    return f"compared {num_steps:,} steps, {num_tokens:,} tokens: {verdict}"
+
+
+def difference_text(agreement: Agreement, difference: Difference, decode: Decode) -> str:
+    """The first difference of a policy with what stands around it, in lines.
+
+    Args:
+        agreement: whose difference it is.
+        difference: what to tell.
+        decode: text of token ids.
+    """
+    parts = {
+        "both had committed": _text(difference.committed, decode),
+        "simulator": difference.replayed.did,
+        "runtime": difference.ran.did,
+        "simulator commits next": _text(difference.replayed.tokens, decode),
+        "runtime commits next": _text(difference.ran.tokens, decode),
+    }
+    width = max(len(name) for name in parts)
+    first = (
+        f"{agreement.policy}: request {difference.request_id}, step {difference.step}, behind "
+        f"{difference.num_committed} committed tokens; {agreement.num_other_answers} of {agreement.num_requests} "
+        "requests end in another answer"
+    )
+    return "\n".join([first, *(f"  {name:<{width}}  {part}" for name, part in parts.items())])
+
+
+def _where(difference: Difference | None) -> str:
+    return "none" if difference is None else f"request {difference.request_id}, step {difference.step}"
+
+
+def _text(tokens: Sequence[int], decode: Decode) -> str:
+    """Tokens as quoted text and as ids, which tell apart what reads alike."""
+    return f"{decode(list(tokens))!r} {list(tokens)}" if tokens else "nothing"

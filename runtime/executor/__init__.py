@@ -1,0 +1,11 @@
+"""Carries out the operations of the loop with real models: draft, verify, roll back, for ragged batches.
+
+Names follow SpecRouter (arXiv:2505.07680). May import the runtime's kv, forward, state and sampling; no policy.
+"""
+
+from .draft_processor import DraftProcessor
+from .executor import Executor
+from .rollback_processor import RollbackProcessor
+from .verify_processor import VerifyProcessor
+
+__all__ = ["DraftProcessor", "Executor", "RollbackProcessor", "VerifyProcessor"]

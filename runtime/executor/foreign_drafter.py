@@ -1,0 +1,82 @@
+"""A drafter with a tokenizer of its own: it reads and writes text, of which whole target tokens count as drafted."""
+
+from collections.abc import Sequence
+
+from ...policies.contract import Draft
+from ...policies.loop import Item
+from ...traces.meta import Sampling
+from ..sampling.sampler import SameToken
+from ..state.state_manager import StateManager
+from ..tokenizers.alignment import Alignment
+from .writing import Writing
+
+
+class ForeignDrafter:
+    """Turns drafts of one member into target tokens. Mutates its caches through the state manager only.
+
+    It always drafts greedily: coupled noise is over the target's tokens, and rejection sampling takes its drafts for
+    certain tokens (a point mass), which is lossless whatever they are.
+
+    Args:
+        level: of the member.
+        manager: caches and requests.
+        alignment: of the two tokenizers.
+        eos: the member's end-of-sequence token; None if it has none.
+        context_tokens: longest text the member can read, in its own tokens.
+
+    Attributes:
+        sampler: greedy.
+    """
+
+    def __init__(
+        self, level: int, manager: StateManager, alignment: Alignment, *, eos: int | None, context_tokens: int
+    ) -> None:
+        self.sampler = SameToken(Sampling(mode="greedy"))
+        self._level = level
+        self._manager = manager
+        self._alignment = alignment
+        self._eos = eos
+        self._context_tokens = context_tokens
+
+    def writings(self, items: Sequence[Item]) -> list[Writing]:
+        """What each request's draft has to read: its text in the member's tokens, behind what the cache holds of it.
+
+        `most` is below 1 where the text leaves the member no room to write.
+        """
+        return [self._writing(item) for item in items]
+
+    def _writing(self, item: Item) -> Writing:
+        session, step = item
+        assert isinstance(step, Draft)
+        state = self._manager.states[session.request_id]
+        context = self._alignment.to_other(session.tail(0))
+        fed = state.fed.get(self._level, [])
+        # The last token is always read again: the draft starts from the logits behind it.
+        held = min(_common(fed, context), len(context) - 1)
+        self._manager.roll_back(state, self._level, held)
+        return Writing(
+            state=state,
+            feed=context[held:],
+            most=min(step.tokens, self._context_tokens - len(context)),
+            position=len(session.emitted) + len(session.tokens),
+            eos=self._eos,
+        )
+
+    def drafted(self, item: Item, writing: Writing) -> list[int]:
+        """The target tokens that were drafted, as far as the request has room for them."""
+        session, step = item
+        assert isinstance(step, Draft)
+        tokens = self._alignment.drafted(session.tail(0), writing.tokens)[: min(step.tokens, session.room)]
+        if session.eos in tokens:
+            tokens = tokens[: tokens.index(session.eos) + 1]
+        return tokens
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common prefix."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

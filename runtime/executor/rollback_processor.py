@@ -1,0 +1,39 @@
+"""Takes back what caches hold beyond a request's text; rolling back moves no data."""
+
+from collections.abc import Sequence
+
+from ...policies.loop import Item
+from ..state.request_state import RequestState
+from ..state.state_manager import StateManager
+
+
+class RollbackProcessor:
+    """Mutates the caches of a state manager.
+
+    Args:
+        manager: caches and requests.
+        foreign: levels whose caches are in tokens of another tokenizer; they roll back by text when they draft.
+    """
+
+    def __init__(self, manager: StateManager, *, foreign: frozenset[int] = frozenset()) -> None:
+        self._manager = manager
+        self._foreign = foreign
+
+    def before(self, items: Sequence[Item], level: int, *, verify: bool) -> list[list[int]]:
+        """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
+
+        What it missed while it sat out is among them. A verifier is fed the position before the first token it judges
+        again if it held that one.
+        """
+        feeds = []
+        for session, _ in items:
+            _, held = session.feed(level, verify=verify)
+            self._manager.roll_back(self._manager.states[session.request_id], level, held)
+            feeds.append(session.tail(held))
+        return feeds
+
+    def behind(self, state: RequestState, num_tokens: int) -> None:
+        """A verifier kept the first `num_tokens` tokens of a context: no member may hold more."""
+        for level in state.fed:
+            if level not in self._foreign:
+                self._manager.roll_back(state, level, num_tokens)

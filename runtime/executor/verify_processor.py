@@ -1,0 +1,164 @@
+"""Carries out a Verify: one forward over the pending tokens a member has not judged, and the verdict on them.
+
+Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from math import isfinite, isnan, nan
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...policies.contract import Verify
+from ...policies.loop import Deferred, Failed, Item
+from ...policies.session import Judged, Session
+from ...traces.resolution import UNITS
+from ..loaded_members import LoadedMember
+from ..sampling.sampler import Judging, Verdict
+from ..state.pending_view import PendingView
+from ..state.request_state import RequestState
+from .draft_processor import SHORT_OF_MEMORY
+from .errors import NonFiniteLogitsError
+from .executor import Executor
+from .rollback_processor import RollbackProcessor
+
+
+class Row(NamedTuple):
+    """One request's part in a verification under way.
+
+    Attributes:
+        item: session (read only) and step.
+        state: of the request.
+        feed: tokens its forward reads.
+        first: index of the first pending token that is judged.
+        views: `[K]` of the judged tokens.
+    """
+
+    item: Item
+    state: RequestState
+    feed: list[int]
+    first: int
+    views: list[PendingView]
+
+
+class VerifyProcessor:
+    """Mutates caches, request states and pending views, no session.
+
+    Args:
+        members: by level.
+        executor: runs them.
+        rollback: prepares and cleans up caches.
+    """
+
+    def __init__(self, members: Sequence[LoadedMember], executor: Executor, rollback: RollbackProcessor) -> None:
+        self._members = members
+        self._executor = executor
+        self._manager = executor.manager
+        self._rollback = rollback
+
+    def run(self, level: int, items: Sequence[Item]) -> list[Judged | Failed | Deferred]:
+        """`[B]` the verdict on each request, or why there is none."""
+        rows = self._rows(level, items)
+        refused = self._manager.reserve(level, [row.state for row in rows], [len(row.feed) for row in rows])
+        ready = [row for row in rows if row.state.request_id not in refused]
+        results: dict[str, Judged | Failed | Deferred] = {
+            request_id: Deferred(SHORT_OF_MEMORY) if error is None else Failed(error)
+            for request_id, error in refused.items()
+        }
+        if ready:
+            order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
+            ready = [ready[index] for index in order]
+            logits = self._executor.feed(
+                level, [row.state for row in ready], [row.feed for row in ready], self._kept(level, ready)
+            )
+            start_s = self._executor.clock.now_s()
+            results |= self._judge(level, ready, self._executor.sampler.distributions(logits))
+            self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
+        return [results[item.session.request_id] for item in items]
+
+    def _rows(self, level: int, items: Sequence[Item]) -> list[Row]:
+        feeds = self._rollback.before(items, level, verify=True)
+        rows = []
+        for item, feed in zip(items, feeds, strict=True):
+            session = item.session
+            state = self._manager.states[session.request_id]
+            first = session.first_unjudged(level)
+            rows.append(Row(item, state, feed, first, [state.views[place] for place in session.places[first:]]))
+        return rows
+
+    def _kept(self, level: int, rows: Sequence[Row]) -> slice | Tensor:
+        """Of each request's packed tokens the last K + 1."""
+        if len(rows) == 1:
+            return slice(-len(rows[0].views) - 1, None)
+        kept: list[int] = []
+        end = 0
+        for row in rows:
+            end += len(row.feed)
+            kept.extend(range(end - len(row.views) - 1, end))
+        return torch.tensor(kept, device=self._executor.device(level))
+
+    def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
+        """Verdicts by request from `[N, V]` distributions."""
+        distances = self._distances(level, rows, logits)
+        judgings: list[Judging] = []
+        start = 0
+        for row, apart in zip(rows, distances, strict=True):
+            step, session = row.item.step, row.item.session
+            assert isinstance(step, Verify)
+            position = len(session.emitted) + row.first
+            judgings.append(Judging(row.state, step.rule, row.views, start, position, apart))
+            start += len(row.views) + 1
+        verdicts, best = self._executor.sampler.verdicts(logits, judgings)
+        results: dict[str, Judged | Failed | Deferred] = {}
+        for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
+            if all(map(isfinite, best[judging.start : judging.start + len(row.views) + 1])):
+                results[row.state.request_id] = self._judged(level, row, judging, verdict, logits)
+            else:
+                name = self._members[level].name
+                results[row.state.request_id] = Failed(
+                    NonFiniteLogitsError(name, row.state.request_id, judging.position)
+                )
+        return results
+
+    def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
+        """Note who stands behind the kept tokens now, and roll every cache back to them."""
+        session: Session = row.item.session
+        accepted, own_token = verdict
+        always = self._executor.sampler.rewrites
+        for index, view in enumerate(row.views[:accepted]):
+            # A larger member that stands behind the token goes on doing so.
+            if always or session.judges[row.first + index] <= level:
+                view.judge = logits[judging.start + index]
+        self._rollback.behind(row.state, session.num_prompt + judging.position + accepted)
+        own = PendingView(own_token, logits[judging.start + accepted])
+        return Judged(accepted, own_token, row.state.add(own), tuple(judging.distances[: accepted + 1]))
+
+    def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> list[list[float]]:
+        """Per request `[K]` total variation distance of whoever stands behind each token to the verifier."""
+        distances = [[nan] * len(row.views) for row in rows]
+        at: list[tuple[int, int]] = []
+        contexts: list[int] = []
+        theirs: list[Tensor] = []
+        start = 0
+        for number, row in enumerate(rows):
+            judges = row.item.session.judges
+            for index, view in enumerate(row.views):
+                if judges[row.first + index] == level and not self._executor.sampler.rewrites:
+                    distances[number][index] = 0.0
+                elif view.judge is not None:
+                    at.append((number, index))
+                    contexts.append(start + index)
+                    theirs.append(view.judge)
+            start += len(row.views) + 1
+        if theirs:
+            # One softmax for both: behind a large forward, with cold caches, every call costs as much as its work.
+            run = contexts[-1] - contexts[0] + 1 == len(contexts)
+            chosen = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
+            both = torch.stack([*(row.to(logits.device) for row in theirs), *chosen.unbind()])
+            drafted, judged = both.softmax(dim=-1).chunk(2)
+            sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
+            for (number, index), value in zip(at, sums, strict=True):
+                # As `views.total_variation`. A context without finite logits fails its request; any distance does.
+                distances[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
+        return distances

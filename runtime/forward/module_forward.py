@@ -1,0 +1,144 @@
+"""A transformers model, run through its own forward, over a `MemberKV`.
+
+Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, D head
+width, N kept tokens, V vocabulary.
+"""
+
+import inspect
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+
+from ..kv.member_kv import KVShape, MemberKV
+from ..kv.placement import Placement
+
+FULL_ATTENTION = "full_attention"
+# A model that does not name one of these may take it for granted in **kwargs and drop it.
+NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
+
+
+class PlacedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """One layer of a `MemberKV` during one forward, as transformers wants to see it."""
+
+    def __init__(self, cache: MemberKV, placement: Placement, layer: int) -> None:
+        super().__init__()
+        self._cache = cache
+        self._placement = placement
+        self._layer = layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the memory is there."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Write `[B, H, Q, D]` keys and values without their padding; returns `[B, H, S, D]`."""
+        placement = self._placement
+        # Other widths of keys than of values were refused when the forward was made.
+        new = torch.stack([key_states, value_states], dim=1).permute(0, 3, 1, 2, 4)
+        self._cache.write(self._layer, placement, placement.unpadded(new))
+        return self._cache.read(self._layer, placement)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """S and the offset of the first slot."""
+        return self._placement.num_slots, 0
+
+    def get_seq_length(self) -> int:
+        """Slots in front of the longest request's new ones."""
+        return self._placement.num_slots - self._placement.longest
+
+    def get_max_length(self) -> int:
+        """No bound."""
+        return -1
+
+
+class ModuleForward:
+    """Any causal language model of transformers with full attention in every layer.
+
+    Args:
+        model: in evaluation mode; it is not changed.
+
+    Raises:
+        ValueError: a model whose caches cannot be rolled back or cannot be masked.
+    """
+
+    name = "modules"
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        _check(model)
+        self.kv_shape = _probe(model)
+        self._model = model
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+        """See `ModelForward`."""
+        num_layers = self.kv_shape.num_layers
+        columns, pick = _kept_columns(ids, placement, keep)
+        logits: Tensor = self._model(
+            input_ids=placement.padded(ids),
+            position_ids=_positions(placement, ids.device),
+            attention_mask=_mask(placement, ids.device),
+            past_key_values=Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)]),
+            use_cache=True,
+            logits_to_keep=columns,
+        ).logits
+        return logits.flatten(0, 1).index_select(0, pick)
+
+
+def _positions(placement: Placement, device: torch.device) -> Tensor:
+    positions = placement.positions
+    if isinstance(positions, slice):
+        positions = torch.arange(positions.start, positions.stop, device=device)
+    return placement.padded(positions)
+
+
+def _mask(placement: Placement, device: torch.device) -> Tensor:
+    if placement.mask is not None:
+        return placement.mask
+    # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
+    size = (len(placement.counts), 1, placement.longest, placement.num_slots)
+    return torch.ones(size, dtype=torch.bool, device=device)
+
+
+def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor, Tensor]:
+    """Columns of `[B, Q]` with a kept token in them, and the kept ones' indices into B x columns."""
+    kept = torch.arange(len(ids), device=ids.device)[keep]
+    if placement.unpad is not None:
+        kept = placement.unpad[kept]
+    longest = placement.longest
+    columns, column = torch.unique(kept % longest, return_inverse=True)
+    return columns, kept.div(longest, rounding_mode="floor") * len(columns) + column
+
+
+def _check(model: PreTrainedModel) -> None:
+    config = model.config
+    if config._attn_implementation != "sdpa":
+        # Eager attention adds a bool mask to the scores: silently wrong.
+        raise ValueError(f"attention must be 'sdpa', got {config._attn_implementation!r}")
+    kinds = set(getattr(config, "layer_types", None) or [FULL_ATTENTION])
+    if kinds != {FULL_ATTENTION}:
+        raise ValueError(f"a cache that rolls back needs {FULL_ATTENTION} layers, got {', '.join(sorted(kinds))}")
+    if model.training:
+        raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
+    arguments = inspect.signature(model.forward).parameters
+    missing = [name for name in NEEDED_ARGUMENTS if name not in arguments]
+    if missing:
+        raise ValueError(f"forward must take {', '.join(NEEDED_ARGUMENTS)}, {type(model).__name__} lacks {missing[0]}")
+
+
+@torch.inference_mode()
+def _probe(model: PreTrainedModel) -> KVShape:
+    """What one token leaves in a stock cache: configs name these numbers in too many ways."""
+    cache = DynamicCache(config=model.config)
+    model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    kinds = {type(layer).__name__ for layer in cache.layers}
+    if kinds != {DynamicLayer.__name__}:
+        raise ValueError(f"a cache that rolls back needs plain layers, got {', '.join(sorted(kinds)) or 'none'}")
+    states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
+    shapes = {tuple(state.shape) for state in states}
+    places = {(state.dtype, state.device) for state in states}
+    if len(shapes) != 1 or len(places) != 1:
+        raise ValueError(f"keys and values of all layers must be alike, got {sorted(shapes)} in {len(places)} places")
+    ((_, num_heads, _, head_width),) = shapes
+    ((dtype, device),) = places
+    return KVShape(num_layers=len(cache.layers), num_heads=num_heads, head_width=head_width, dtype=dtype, device=device)

@@ -1,0 +1,181 @@
+"""The append-only cache with a logical validity mask (SpecRouter, arXiv:2505.07680): rolling back clears bits.
+
+All rows take new slots at the same columns, as stock caches do, so requests of a batch that feed fewer tokens leave
+holes; so do tokens that were rolled back, and rows that sat a forward out. Holes are masked. When more than a stated
+share of the columns is dead, live slots are moved together (physical truncation).
+
+As many columns are dead as truncating would win: those in use beyond the tokens of the longest text. What shorter texts
+leave unused beside it is not counted, since moving slots does not help there.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from .member_kv import SLOT_STEP, KVShape, MemberKV
+from .placement import Placement, padding, side_by_side
+
+
+class MaskCache(MemberKV):
+    """Append-only with holes. Letters as in `member_kv`; B requests of a forward, Q the most tokens of one.
+
+    Args:
+        shape: of one slot.
+        dead_share: share of the columns in use, in (0, 1], that may be dead before they are truncated.
+
+    Raises:
+        ValueError: dead_share out of range.
+    """
+
+    def __init__(self, shape: KVShape, *, dead_share: float = 0.5) -> None:
+        if not 0.0 < dead_share <= 1.0:
+            raise ValueError(f"dead_share must be in (0, 1], got {dead_share}")
+        super().__init__(shape)
+        self.num_truncations = 0
+        self._dead_share = dead_share
+        self._slots: list[list[int]] = []
+        self._end = 0
+        self._valid = self._causal = torch.zeros((0, 0), dtype=torch.bool, device=shape.device)
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest text: the columns that must stay."""
+        return max((len(self._slots[row]) for row in self.rows.values()), default=0)
+
+    @property
+    def used_slots(self) -> int:
+        """Slots of running requests up to the last column in use, live or dead."""
+        return len(self.rows) * self._end
+
+    def length(self, request_id: str) -> int:
+        """Tokens of the request that the cache holds; 0 for one it does not know."""
+        row = self.rows.get(request_id)
+        return 0 if row is None else len(self._slots[row])
+
+    def live_slots_of(self, request_id: str) -> list[int]:
+        """Slots of the request's tokens in the order of their positions."""
+        row = self.rows.get(request_id)
+        return [] if row is None else list(self._slots[row])
+
+    def roll_back(self, request_id: str, num_tokens: int) -> None:
+        """Clear the bits of all but the first `num_tokens` tokens; raises ValueError if there are fewer."""
+        held = self.length(request_id)
+        if num_tokens == held:
+            return
+        if num_tokens > held:
+            raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
+        row = self.rows[request_id]
+        slots = self._slots[row]
+        # Slots ascend with positions, so all live ones from here on are those that go.
+        self._valid[row, slots[num_tokens] :] = False
+        del slots[num_tokens:]
+
+    def truncate(self) -> None:
+        """Move live slots together, then drop free rows and the columns that became free."""
+        self._close_ranks()
+        self._squeeze()
+        slots = -(-self._end // SLOT_STEP) * SLOT_STEP
+        if (len(self.rows), slots) != (self.num_rows, self.capacity):
+            self._resize(len(self.rows), min(slots, self.capacity))
+
+    def _squeeze(self) -> None:
+        for row in self.rows.values():
+            slots = self._slots[row]
+            count = len(slots)
+            if count and slots[-1] >= count:
+                live = torch.tensor(slots, device=self.shape.device)
+                self._kv[:, row, :count] = self._kv[:, row].index_select(1, live)
+                self._slots[row] = list(range(count))
+                self._valid[row] = False
+                self._valid[row, :count] = True
+        self._end = self._longest
+        self.num_truncations += 1
+
+    def _clear(self, row: int) -> None:
+        self._slots[row] = []
+        self._valid[row] = False
+        if not self.rows:
+            self._end = 0
+
+    def _move(self, row: int, to: int) -> None:
+        self._slots[to], self._slots[row] = self._slots[row], []
+        self._valid[to] = self._valid[row]
+        self._valid[row] = False
+
+    def _resize(self, rows: int, slots: int) -> None:
+        super()._resize(rows, slots)
+        kept_rows, kept_slots = min(rows, self._valid.shape[0]), min(slots, self._valid.shape[1])
+        valid = torch.zeros((rows, slots), dtype=torch.bool, device=self.shape.device)
+        valid[:kept_rows, :kept_slots] = self._valid[:kept_rows, :kept_slots]
+        self._valid = valid
+        self._causal = torch.ones((slots, slots), dtype=torch.bool, device=self.shape.device).tril_()
+        self._slots = [*self._slots[:rows], *([] for _ in range(rows - len(self._slots)))]
+
+    def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
+        # All rows take the same columns, so the longest of each forward counts.
+        return self._end + max(counts) + max(further, default=0)
+
+    def place(self, request_ids: Sequence[str], counts: Sequence[int]) -> Placement:
+        """As in `MemberKV`; truncates first where too many slots are dead."""
+        if self._end - self._longest > self._dead_share * self._end:
+            self._squeeze()
+        return super().place(request_ids, counts)
+
+    def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
+        if len(rows) == 1:
+            return self._one(rows[0], counts)
+        device = self.shape.device
+        first, longest = self._end, max(counts)
+        at: list[int] = []
+        written: list[int] = []
+        for row, count in zip(rows, counts, strict=True):
+            slots = self._slots[row]
+            at.extend(range(len(slots), len(slots) + count))
+            written.extend(range(row * self.capacity + first, row * self.capacity + first + count))
+            slots.extend(range(first, first + count))
+        self._end = num_slots = first + longest
+        read = side_by_side(rows)
+        index = read or torch.tensor(rows, device=device)
+        pad, unpad = padding(counts, device)
+        return Placement(
+            counts=counts,
+            rows=index,
+            positions=torch.tensor(at, device=device),
+            written=torch.tensor(written, device=device),
+            num_slots=num_slots,
+            mask=self._looks(index, counts, first, longest),
+            pad=pad,
+            unpad=unpad,
+        )
+
+    def _one(self, row: int, counts: tuple[int, ...]) -> Placement:
+        """A single request: positions and slots are runs."""
+        slots = self._slots[row]
+        held, first, num_slots = len(slots), self._end, self._end + counts[0]
+        slots.extend(range(first, num_slots))
+        self._end = num_slots
+        rows = slice(row, row + 1)
+        return Placement(
+            counts=counts,
+            rows=rows,
+            positions=slice(held, len(slots)),
+            written=(row, slice(first, num_slots)),
+            num_slots=num_slots,
+            mask=self._looks(rows, counts, first, counts[0]),
+            pad=None,
+            unpad=None,
+        )
+
+    def _looks(self, rows: slice | torch.Tensor, counts: tuple[int, ...], first: int, longest: int) -> torch.Tensor:
+        """`[B, 1, Q, S]`; marks the new slots as valid."""
+        device, end = self.shape.device, first + longest
+        if min(counts) == longest:
+            self._valid[rows, first:end] = True
+        else:
+            live = torch.arange(longest, device=device) < torch.tensor(counts, device=device)[:, None]
+            self._valid[rows, first:end] = live
+        looks = self._valid[rows, None, :end]
+        if longest > 1:
+            # Padding looks at what its request holds; nobody looks at padding.
+            looks = looks & self._causal[first:end, :end]
+        return looks[:, None]

@@ -1,0 +1,215 @@
+"""What both kinds of cache share: memory for rows of slots, one row per request.
+
+Letters: L layers, R rows, S slots of a row, H key and value heads, D head width, T new tokens.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .placement import Placement
+
+# Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
+SLOT_STEP = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVShape:
+    """What one token takes in a member's cache.
+
+    Attributes:
+        num_layers, num_heads, head_width: L, H and D.
+        dtype, device: of keys and values.
+    """
+
+    num_layers: int
+    num_heads: int
+    head_width: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Keys and values of all layers."""
+        return 2 * self.num_layers * self.num_heads * self.head_width * self.dtype.itemsize
+
+
+class MemberKV(ABC):
+    """One member's cache for all running requests. All methods but the properties mutate it.
+
+    Rolling back moves no data; growing and truncating do.
+
+    Attributes:
+        shape: of one slot.
+        rows: by request id.
+        num_rows: R, rows there is memory for.
+        capacity: S, slots of each row.
+    """
+
+    def __init__(self, shape: KVShape) -> None:
+        self.shape = shape
+        self.rows: dict[str, int] = {}
+        # Beside the tensor's own shape, which takes ten times as long to read; every forward asks several times.
+        self.num_rows = self.capacity = 0
+        self._kv = self._zeros(0, 0)
+
+    # -- what is held
+
+    @property
+    def held_slots(self) -> int:
+        """Slots there is memory for."""
+        return self.num_rows * self.capacity
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all slots."""
+        return self.held_slots * self.shape.bytes_per_slot
+
+    @property
+    def live_slots(self) -> int:
+        """Slots whose token belongs to a request's text."""
+        return sum(self.length(request_id) for request_id in self.rows)
+
+    @abstractmethod
+    def length(self, request_id: str) -> int:
+        """Tokens of the request that the cache holds; 0 for one it does not know."""
+
+    @abstractmethod
+    def live_slots_of(self, request_id: str) -> list[int]:
+        """Slots of the request's tokens in the order of their positions; for checks."""
+
+    # -- requests
+
+    def free(self, request_id: str) -> None:
+        """Forget a request; its row is taken by the next one."""
+        row = self.rows.pop(request_id, None)
+        if row is not None:
+            # Masked slots are still multiplied by 0: a NaN that one request leaves there would break the next one.
+            self._kv[:, row] = 0.0
+            self._clear(row)
+
+    @abstractmethod
+    def roll_back(self, request_id: str, num_tokens: int) -> None:
+        """Keep the first `num_tokens` tokens of a request; raises ValueError if it holds fewer."""
+
+    @abstractmethod
+    def _clear(self, row: int) -> None:
+        """No token of this row is live any more."""
+
+    # -- forwards
+
+    def reserve(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> None:
+        """Get the memory that a forward needs, and those of one token each behind it.
+
+        Args:
+            request_ids: different.
+            counts: tokens of each request in the first `place`, >= 1.
+            further: how many more times each is placed with one token, >= 0; none at all if empty.
+
+        Raises:
+            torch.OutOfMemoryError: the device has none.
+        """
+        rows, slots = self._needed(request_ids, counts, further)
+        if (rows, slots) != (self.num_rows, self.capacity):
+            self._resize(rows, slots)
+
+    def extra_bytes(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> int:
+        """Memory that `reserve` would add."""
+        rows, slots = self._needed(request_ids, counts, further)
+        extra_slots = rows * slots - self.held_slots
+        return extra_slots * self.shape.bytes_per_slot if extra_slots else 0
+
+    def place(self, request_ids: Sequence[str], counts: Sequence[int]) -> Placement:
+        """Append `counts[i]` tokens to each request; grows where needed. The next forward must write them.
+
+        Args:
+            request_ids: different; those without a row get one. In ascending order of rows (see `in_order`).
+            counts: >= 1.
+        """
+        self.reserve(request_ids, counts)
+        rows = self.rows
+        for request_id in request_ids:
+            if request_id not in rows:
+                rows[request_id] = self._free_row()
+        return self._append([rows[request_id] for request_id in request_ids], tuple(counts))
+
+    def in_order(self, request_ids: Sequence[str]) -> list[int]:
+        """Indices that put requests into the order of their rows, new ones last."""
+        if len(request_ids) == 1:
+            return [0]
+        rows = [self.rows.get(request_id, self.num_rows + len(self.rows)) for request_id in request_ids]
+        return sorted(range(len(rows)), key=rows.__getitem__)
+
+    def write(self, layer: int, placement: Placement, keys_values: Tensor) -> None:
+        """Put `[T, 2, H, D]` keys and values of one layer where the placement says."""
+        written = placement.written
+        if isinstance(written, tuple):
+            row, slots = written
+            self._kv[layer, row, slots] = keys_values
+        else:
+            self._kv[layer].flatten(0, 1).index_copy_(0, written, keys_values)
+
+    def read(self, layer: int, placement: Placement) -> tuple[Tensor, Tensor]:
+        """Keys and values `[B, H, S, D]` of one layer, as views where the rows stand side by side."""
+        rows, num_slots = placement.rows, placement.num_slots
+        if isinstance(rows, slice):
+            both = self._kv[layer, rows, :num_slots]
+        else:
+            both = self._kv[layer, :, :num_slots].index_select(0, rows)
+        keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
+        return keys, values
+
+    @abstractmethod
+    def truncate(self) -> None:
+        """Give back the memory of everything that is not live, as far as this kind of cache can."""
+
+    @abstractmethod
+    def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
+        """Take slots for new tokens; there is room for them."""
+
+    @abstractmethod
+    def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
+        """Slots of a row that `reserve` needs; `further` may be empty."""
+
+    def _needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> tuple[int, int]:
+        """(rows, slots) behind `reserve`."""
+        new = [request_id for request_id in request_ids if request_id not in self.rows]
+        rows = max(self.num_rows, len(self.rows) + len(new))
+        slots = self._slots_needed(request_ids, counts, further)
+        return rows, self.capacity if slots <= self.capacity else -(-slots // SLOT_STEP) * SLOT_STEP
+
+    def _free_row(self) -> int:
+        taken = set(self.rows.values())
+        return next(row for row in range(self.num_rows) if row not in taken)
+
+    def _zeros(self, rows: int, slots: int) -> Tensor:
+        """Zeros: a slot that nobody may look at must still hold finite numbers."""
+        shape = self.shape
+        size = (shape.num_layers, rows, slots, 2, shape.num_heads, shape.head_width)
+        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
+
+    def _resize(self, rows: int, slots: int) -> None:
+        """Another amount of memory; what fits into it stays where it is."""
+        old = self._kv
+        new = self._zeros(rows, slots)
+        kept_rows, kept_slots = min(rows, old.shape[1]), min(slots, old.shape[2])
+        new[:, :kept_rows, :kept_slots] = old[:, :kept_rows, :kept_slots]
+        self._kv = new
+        self.num_rows, self.capacity = rows, slots
+
+    def _close_ranks(self) -> None:
+        """Move the last rows into free ones, so that the rows in use are the first."""
+        for request_id in sorted(self.rows, key=self.rows.__getitem__, reverse=True):
+            free, row = self._free_row() if len(self.rows) < self.num_rows else self.num_rows, self.rows[request_id]
+            if free >= row:
+                return
+            self._kv[:, free] = self._kv[:, row]
+            self.rows[request_id] = free
+            self._move(row, free)
+
+    @abstractmethod
+    def _move(self, row: int, to: int) -> None:
+        """What is known of a row is now known of another one."""

@@ -1,0 +1,73 @@
+"""Where the tokens of one ragged forward go in a member's cache, and which slots each of them may look at.
+
+Letters: B requests, T new tokens of all of them (request after request), Q the most of one request, S slots looked at.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Placement(NamedTuple):
+    """One forward's place in a cache; made by `MemberKV.place`, the same for both kinds of cache.
+
+    Attributes:
+        counts: `[B]` new tokens of each request, >= 1.
+        rows: rows of the cache that are read: a slice if they stand side by side, else `[B]` indices.
+        positions: of the new tokens in their texts: a slice if it is one run, else `[T]`.
+        written: where keys and values are written: (row, slots) if it is one run, else `[T]` indices into all slots of
+            all rows.
+        num_slots: S; slots 0 to S - 1 of the rows are read.
+        mask: `[B, 1, Q, S]` bool, True where a token looks; None if every token may look at all S slots.
+        pad: `[B, Q]` index into T of every token, requests padded with their own last token; None if all counts
+            are equal.
+        unpad: `[T]` index of every token in B x Q; None as `pad`.
+    """
+
+    counts: tuple[int, ...]
+    rows: slice | Tensor
+    positions: slice | Tensor
+    written: tuple[int, slice] | Tensor
+    num_slots: int
+    mask: Tensor | None
+    pad: Tensor | None
+    unpad: Tensor | None
+
+    @property
+    def longest(self) -> int:
+        """Q."""
+        return max(self.counts)
+
+    def padded(self, tokens: Tensor) -> Tensor:
+        """`[B, Q, ...]` of what is `[T, ...]`."""
+        if self.pad is None:
+            return tokens.view(len(self.counts), -1, *tokens.shape[1:])
+        return tokens[self.pad]
+
+    def unpadded(self, padded: Tensor) -> Tensor:
+        """`[T, ...]` of what is `[B, Q, ...]`."""
+        flat = padded.reshape(-1, *padded.shape[2:])
+        return flat if self.unpad is None else flat.index_select(0, self.unpad)
+
+
+def padding(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """`pad` and `unpad` of a placement."""
+    longest = max(counts)
+    if min(counts) == longest:
+        return None, None
+    pad: list[list[int]] = []
+    unpad: list[int] = []
+    start = 0
+    for index, count in enumerate(counts):
+        last = start + count - 1
+        pad.append([*range(start, start + count), *([last] * (longest - count))])
+        unpad.extend(range(index * longest, index * longest + count))
+        start += count
+    return torch.tensor(pad, device=device), torch.tensor(unpad, device=device)
+
+
+def side_by_side(rows: list[int]) -> slice | None:
+    """The slice that rows make up, None if they have gaps or another order (a new request takes the first free row)."""
+    first, behind = rows[0], rows[0] + len(rows)
+    return slice(first, behind) if rows == list(range(first, behind)) else None

@@ -1,0 +1,130 @@
+"""A pool of models that a program holds already, instead of a pool file."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from ..traces.meta import NAME_PATTERN
+from .loaded_members import LoadedMember, LoadedMembers, describe_model
+
+TARGET = "target"
+
+
+def live_pool(
+    target: PreTrainedModel,
+    assistants: Sequence[PreTrainedModel],
+    *,
+    context_tokens: int,
+    eos_token_id: int | None,
+    names: Sequence[str] | None = None,
+    target_tokenizer: object = None,
+    assistant_tokenizers: Sequence[object] | None = None,
+) -> LoadedMembers:
+    """Put models together; they are not changed.
+
+    Args:
+        target: writes the text; called `target`.
+        assistants: smaller models in any order, one at least.
+        context_tokens: longest context, >= 1.
+        eos_token_id: token that ends a text; None if there is none.
+        names: of the assistants, in their order; default `assistant0`, `assistant1` ... from the smallest.
+        target_tokenizer: needed where an assistant has its own.
+        assistant_tokenizers: of the assistants, in their order; None for those that share the target's.
+
+    Raises:
+        ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
+            cannot be aligned.
+    """
+    if isinstance(assistants, PreTrainedModel) or not len(assistants):
+        raise ValueError("assistant_models must be a list of at least one model")
+    rows = _rows(assistants, names, assistant_tokenizers)
+    members = [_member(name, model, tokenizer, context_tokens) for name, model, tokenizer in rows]
+    members.append(_member(TARGET, target, None, context_tokens))
+    vocab_size = int(target.config.vocab_size)
+    for member in members[:-1]:
+        _check_beside(member, members[-1], vocab_size)
+    pool = LoadedMembers(
+        members=tuple(members),
+        tokenizer=_own_copy("target_tokenizer", target_tokenizer),
+        eos_token_id=eos_token_id,
+        context_tokens=context_tokens,
+    )
+    for member in members:
+        if member.tokenizer is not None:
+            pool.alignment(member.name)
+    return pool
+
+
+def _rows(
+    assistants: Sequence[PreTrainedModel], names: Sequence[str] | None, tokenizers: Sequence[object] | None
+) -> list[tuple[str, PreTrainedModel, Tokenizer | None]]:
+    """Name, model and tokenizer of the assistants, smallest first."""
+    for field, given in (("assistant_names", names), ("assistant_tokenizers", tokenizers)):
+        if given is not None and (isinstance(given, str) or len(given) != len(assistants)):
+            raise ValueError(f"{field} must be a list of {len(assistants)}, one per assistant model, got {given!r}")
+    for model in assistants:
+        if not isinstance(model, PreTrainedModel):
+            raise ValueError(f"assistant_models must be models of transformers, got {type(model).__name__}")
+    order = sorted(range(len(assistants)), key=lambda index: _num_parameters(assistants[index]))
+    return [
+        (
+            f"assistant{place}" if names is None else _checked_name(names[index]),
+            assistants[index],
+            None if tokenizers is None else _own_copy("assistant_tokenizers", tokenizers[index]),
+        )
+        for place, index in enumerate(order)
+    ]
+
+
+def _num_parameters(model: PreTrainedModel) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name == TARGET:
+        raise ValueError(f"assistant_names must be letters, digits and . _ + -, and not {TARGET!r}, got {name!r}")
+    return name
+
+
+def _own_copy(field: str, tokenizer: object) -> Tokenizer | None:
+    """The tokenizer below one of transformers; a copy, since padding and truncation are switched off."""
+    if tokenizer is None:
+        return None
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not isinstance(backend, Tokenizer):
+        raise ValueError(f"{field} must be fast tokenizers, got {type(tokenizer).__name__}")
+    copy: Tokenizer = Tokenizer.from_str(backend.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _member(name: str, model: PreTrainedModel, tokenizer: Tokenizer | None, context_tokens: int) -> LoadedMember:
+    config: Any = model.config
+    if config.is_encoder_decoder or not hasattr(config, "vocab_size"):
+        raise ValueError(f"{name} must be a decoder of text, got {type(model).__name__}")
+    if config._attn_implementation != "sdpa":
+        raise ValueError(f"{name} must be loaded with attn_implementation='sdpa', got {config._attn_implementation!r}")
+    if model.training:
+        raise ValueError(f"{name} must be in evaluation mode (call its eval()), got training mode")
+    most = getattr(config, "max_position_embeddings", None)
+    if most is not None and context_tokens > most:
+        raise ValueError(f"prompt and answer must fit into the {most} positions of {name}, got {context_tokens} tokens")
+    return describe_model(name, "model", model, tokenizer)
+
+
+def _check_beside(member: LoadedMember, target: LoadedMember, vocab_size: int) -> None:
+    config: Any = None if member.model is None else member.model.config
+    if member.tokenizer is None and config.vocab_size != vocab_size:
+        raise ValueError(
+            f"{member.name} must have the target's vocabulary size ({vocab_size}) or a tokenizer of its own in "
+            f"assistant_tokenizers, got {config.vocab_size}"
+        )
+    if member.num_parameters > target.num_parameters:
+        raise ValueError(
+            f"{member.name} must not have more parameters than the target ({target.num_parameters:,}), "
+            f"got {member.num_parameters:,}"
+        )

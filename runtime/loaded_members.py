@@ -1,0 +1,135 @@
+"""What runs: loaded members in level order, whether a pool file or a program put them together."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from .forward import ForwardKind, ModelForward, choose_forward
+from .tokenizers import Alignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedMember:
+    """One member of a pool.
+
+    Attributes:
+        name: name in the pool file.
+        kind: a model of its own, some layers of another member, or model-free lookup.
+        model: the network; None for `ngram`.
+        max_match: longest run that is looked up; None unless `ngram`.
+        num_parameters: parameters, tied ones once; a submodel counts what it uses. 0 for `ngram`.
+        num_layers: decoder layers; 0 for `ngram`.
+        hidden_size: width of the residual stream; 0 for `ngram`.
+        kv_bytes_per_token: bytes of keys and values that one context token takes.
+        dtype: number format in memory; `none` for `ngram`.
+        tokenizer: of a *foreign* member, which drafts in tokens of its own; None: the pool's.
+    """
+
+    name: str
+    kind: Literal["model", "submodel", "ngram"]
+    model: PreTrainedModel | None
+    max_match: int | None
+    num_parameters: int
+    num_layers: int
+    hidden_size: int
+    kv_bytes_per_token: int
+    dtype: str
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text, as the model's config names them; none for `ngram`."""
+        config: Any = None if self.model is None else self.model.config
+        eos = getattr(config, "eos_token_id", None)
+        return tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedMembers:
+    """Members that decode together.
+
+    Attributes:
+        members: smallest first, the target last.
+        tokenizer: shared by all members but foreign ones; None where nothing asks for text.
+        eos_token_id: token that ends a text; None if there is none.
+        context_tokens: longest context they are used with.
+    """
+
+    members: tuple[LoadedMember, ...]
+    tokenizer: Tokenizer | None
+    eos_token_id: int | None
+    context_tokens: int
+    _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @property
+    def target(self) -> LoadedMember:
+        """The last and largest member."""
+        return self.members[-1]
+
+    def member(self, name: str) -> LoadedMember:
+        """The member called `name`; raises ValueError if there is none."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.members)
+        raise ValueError(f"member must be one of {known}, got {name!r}")
+
+    def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
+        """How the member at `level` runs (`forward.choose_forward`), made and checked once.
+
+        Raises:
+            ValueError: a model-free member, or one that cannot be run this way.
+        """
+        made = self._forwards.get((level, kind, share_weights))
+        if made is None:
+            model = self.members[level].model
+            if model is None:
+                raise ValueError(f"{self.members[level].name} has no model to run")
+            made = choose_forward(model, kind=kind, share_weights=share_weights, context_tokens=self.context_tokens)
+            self._forwards[level, kind, share_weights] = made
+        return made
+
+    def alignment(self, name: str) -> Alignment:
+        """Carries contexts to the foreign member called `name` and its drafts back.
+
+        Raises:
+            ValueError: no such member, one that shares the target's tokenizer, one that cannot be aligned, or a target
+                without tokenizer or end-of-sequence token.
+        """
+        member = self.member(name)
+        if member.tokenizer is None:
+            raise ValueError(f"member must have a tokenizer of its own, got {name!r}")
+        if self.tokenizer is None or self.eos_token_id is None:
+            missing = "a tokenizer" if self.tokenizer is None else "an end-of-sequence token"
+            raise ValueError(f"the target must have {missing} where {name} has a tokenizer of its own, got None")
+        return Alignment(self.tokenizer, member.tokenizer, self.eos_token_id, frozenset(member.eos_token_ids))
+
+
+def describe_model(
+    name: str, kind: Literal["model", "submodel"], model: PreTrainedModel, tokenizer: Tokenizer | None
+) -> LoadedMember:
+    """The member that a network is."""
+    return LoadedMember(
+        name=name,
+        kind=kind,
+        model=model,
+        max_match=None,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_layers=int(model.config.num_hidden_layers),
+        hidden_size=int(model.config.hidden_size),
+        kv_bytes_per_token=_kv_bytes_per_token(model),
+        dtype=str(model.dtype).removeprefix("torch."),
+        tokenizer=tokenizer,
+    )
+
+
+def _kv_bytes_per_token(model: PreTrainedModel) -> int:
+    """Keys and values of every layer; grouped heads are stored once per group."""
+    config: Any = model.config
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return int(2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)

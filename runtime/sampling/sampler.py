@@ -1,0 +1,212 @@
+"""How a run chooses tokens: what a member writes, and what a verifier keeps of what others wrote.
+
+Letters: B requests, N contexts (of all requests, one behind the other), K judged tokens of one request, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from math import exp, isfinite
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...policies.rules import Facts, Rule
+from ...traces.meta import Sampling
+from ...traces.resolution import ENTROPIES, LOG_PROBS
+from ..state.pending_view import PendingView
+from ..state.request_state import RequestState
+from ..views import entropies
+from .chance import Chance
+from .rejection import judge
+from .truncation import truncated
+
+
+class Judging(NamedTuple):
+    """One request's part in a verification.
+
+    Attributes:
+        state: of the request.
+        rule: what the verifier accepts.
+        views: `[K]` of the judged tokens.
+        start: index of the first of the request's K + 1 contexts among all N.
+        position: output position of the first judged token.
+        distances: `[K]` total variation distance of each token's distribution to the verifier's; NaN without one.
+    """
+
+    state: RequestState
+    rule: Rule
+    views: list[PendingView]
+    start: int
+    position: int
+    distances: list[float]
+
+
+class Verdict(NamedTuple):
+    """How many tokens stay, and the verifier's own behind them."""
+
+    num_accepted: int
+    own_token: int
+
+
+# Below these a single call of torch is quicker than two that divide the work.
+MANY_ROWS = 16
+
+# Where logits are not finite; the request fails for it.
+NO_VERDICT = Verdict(0, 0)
+
+
+class Sampler(ABC):
+    """One way to sample; knows nothing of caches and forwards.
+
+    Attributes:
+        rewrites: whether a kept token follows the distribution of its latest verifier. Else it is a certain token that
+            a larger member may have stood behind already.
+    """
+
+    rewrites: ClassVar[bool] = False
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+
+    def distributions(self, logits: Tensor) -> Tensor:
+        """`[N, V]` logits as the run samples from them: over the temperature, -inf where truncated."""
+        return truncated(logits, self.sampling)
+
+    @abstractmethod
+    def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The token written behind each of N contexts, on the device of the logits.
+
+        Args:
+            logits: `[N, V]` from `distributions`.
+            states: `[N]` whose context it is.
+            positions: `[N]` output position of the token written.
+
+        Returns:
+            `[N]` tokens and `[N]` the largest score, which is NaN or infinite if the logits are not finite.
+        """
+
+    @abstractmethod
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
+        """What a verifier says of B requests, from its `[N, V]` distributions; and `[N]` the largest scores."""
+
+
+class SameToken(Sampler):
+    """Greedy and coupled: a member writes one certain token at each context, and a verifier keeps that one.
+
+    Greedy: the argmax. Coupled: the argmax of logits and noise that all members share (Daliri et al.,
+    arXiv:2408.07978), a draw from softmax(logits).
+    """
+
+    def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The argmax, of logits and noise if coupled."""
+        if self.sampling.mode == "coupled":
+            noise = [
+                state.noise.at(position)
+                for state, position in zip(states, positions, strict=True)
+                if state.noise is not None
+            ]
+            logits = logits + torch.from_numpy(np.stack(noise)).to(logits.device)
+        if len(states) >= MANY_ROWS and logits.device.type == "cpu":
+            # Ten times as fast as torch's own, and as that one it takes the first of equal scores.
+            return torch.from_numpy(logits.numpy().argmax(axis=-1)), logits.amax(dim=-1)
+        best, tokens = logits.max(dim=-1)
+        return tokens, best
+
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
+        """Keep the tokens the verifier writes itself, or those its rule accepts."""
+        states = [row.state for row in judgings for _ in range(len(row.views) + 1)]
+        positions = [row.position + index for row in judgings for index in range(len(row.views) + 1)]
+        tokens, best = self.write(logits, states, positions)
+        written: list[int] = tokens.tolist()
+        scores: list[float] = best.tolist()
+        verdicts = [self._verdict(logits, row, written) if _known(scores, row) else NO_VERDICT for row in judgings]
+        return verdicts, scores
+
+    def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
+        at = row.start
+        for view, distance in zip(row.views, row.distances, strict=True):
+            same = written[at] == view.token
+            if not (same if row.rule.lossless else accepts(row.rule, view, logits[at], distance, same=same)):
+                break
+            at += 1
+        return Verdict(at - row.start, written[at])
+
+
+class Rejecting(Sampler):
+    """Standard speculative sampling (Leviathan et al. 2023, arXiv:2211.17192), lossless at every level of a chain."""
+
+    rewrites: ClassVar[bool] = True
+
+    def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """A draw from each distribution; 0 where it is broken."""
+        best = logits.amax(dim=-1)
+        probs = logits.double().softmax(dim=-1)
+        finite: list[bool] = torch.isfinite(best).tolist()
+        tokens = [
+            _chance(state).draw(row) if known else 0 for state, row, known in zip(states, probs, finite, strict=True)
+        ]
+        return torch.tensor(tokens, device=logits.device), best
+
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
+        """Keep tokens by chance, and replace a refused one from what is left of the distribution."""
+        best: list[float] = logits.amax(dim=-1).tolist()
+        probs = logits.double().softmax(dim=-1)
+        verdicts = []
+        for row in judgings:
+            contexts = slice(row.start, row.start + len(row.views) + 1)
+            if not _known(best, row):
+                verdicts.append(NO_VERDICT)
+            elif row.rule.lossless:
+                drafted = [None if view.judge is None else view.judge.double().softmax(dim=-1) for view in row.views]
+                tokens = [view.token for view in row.views]
+                verdicts.append(Verdict(*judge(tokens, drafted, probs[contexts], _chance(row.state))))
+            else:
+                verdicts.append(self._by_rule(logits[contexts], probs[contexts], row))
+        return verdicts, best
+
+    def _by_rule(self, logits: Tensor, probs: Tensor, row: Judging) -> Verdict:
+        """A lossy rule: `same` means the most probable token; the own token is a draw from the verifier."""
+        written: list[int] = logits.argmax(dim=-1).tolist()
+        kept = 0
+        for view, distance in zip(row.views, row.distances, strict=True):
+            if not accepts(row.rule, view, logits[kept], distance, same=written[kept] == view.token):
+                break
+            kept += 1
+        return Verdict(kept, _chance(row.state).draw(probs[kept]))
+
+
+def make_sampler(sampling: Sampling) -> Sampler:
+    """The sampler of a run."""
+    return Rejecting(sampling) if sampling.mode == "rejection" else SameToken(sampling)
+
+
+def accepts(rule: Rule, view: PendingView, logits: Tensor, distance: float, *, same: bool) -> bool:
+    """A rule's verdict on one token, from the verifier's distribution `[V]` at the context before it."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    facts = torch.stack([log_probs[view.token], log_probs.max()]).cpu().numpy()
+    target_log_prob, top_log_prob = LOG_PROBS.round(facts).tolist()
+    entropy = ENTROPIES.round(entropies(log_probs.exp()).cpu().numpy())
+    return bool(
+        rule.accepts(
+            Facts(
+                same=same,
+                draft_prob=view.signal().prob,
+                target_prob=exp(target_log_prob),
+                top_prob=exp(top_log_prob),
+                entropy=float(entropy),
+                tvd=distance,
+            )
+        )
+    )
+
+
+def _known(best: Sequence[float], row: Judging) -> bool:
+    """Whether the largest scores of all contexts of a request are finite."""
+    return all(map(isfinite, best[row.start : row.start + len(row.views) + 1]))
+
+
+def _chance(state: RequestState) -> Chance:
+    assert state.chance is not None
+    return state.chance

@@ -1,0 +1,49 @@
+"""Temperature, top-k and top-p, in that order and with the edges of transformers' logits warpers.
+
+Letters: V vocabulary.
+"""
+
+from torch import Tensor, float64, inf
+
+from ...traces.meta import Sampling
+
+
+def truncated(logits: Tensor, sampling: Sampling) -> Tensor:
+    """`[..., V]` logits / temperature, -inf outside top-k and then top-p; greedy: the logits as they are.
+
+    In float32, or float64 where the logits are.
+
+    Tokens that tie with the last of the top k all stay. The most probable token always stays, so the softmax is a
+    distribution. A top_p of 1 keeps everything, as `generate()` does.
+
+    Args:
+        logits: `[..., V]` of any floating type, finite.
+        sampling: its temperature, top_k and top_p; without the last two nothing is sorted.
+    """
+    scaled = logits if logits.dtype == float64 else logits.float()
+    if sampling.temperature is not None:
+        scaled = scaled / sampling.temperature
+    if sampling.top_k is not None:
+        scaled = _top_k(scaled, sampling.top_k)
+    if sampling.top_p is not None and sampling.top_p < 1.0:
+        scaled = _top_p(scaled, sampling.top_p)
+    return scaled
+
+
+def _top_k(scores: Tensor, top_k: int) -> Tensor:
+    """Scores below the `top_k`-th largest become -inf."""
+    if top_k >= scores.shape[-1]:
+        return scores
+    lowest_kept = scores.topk(top_k, dim=-1).values[..., -1:]
+    return scores.masked_fill(scores < lowest_kept, -inf)
+
+
+def _top_p(scores: Tensor, top_p: float) -> Tensor:
+    """The least probable tokens whose probabilities add up to at most 1 - `top_p` become -inf.
+
+    Among equal scores the earlier token goes first, on every device.
+    """
+    ordered, order = scores.sort(dim=-1, stable=True)
+    leaves = ordered.softmax(dim=-1).cumsum(dim=-1) <= 1 - top_p
+    leaves[..., -1] = False
+    return scores.masked_fill(leaves.scatter(-1, order, leaves), -inf)

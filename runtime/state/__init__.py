@@ -1,0 +1,11 @@
+"""What the runtime holds for running requests: caches of every member, and what stands behind pending tokens.
+
+May import runtime.kv, runtime.sampling, policies.session and torch; knows nothing of operations.
+"""
+
+from .errors import CacheDesyncError, KVMemoryError
+from .pending_view import PendingView
+from .request_state import RequestState
+from .state_manager import StateManager
+
+__all__ = ["CacheDesyncError", "KVMemoryError", "PendingView", "RequestState", "StateManager"]

@@ -1,0 +1,18 @@
+"""Why a single request fails while the others go on."""
+
+
+class KVMemoryError(ValueError):
+    """A request does not fit into KV memory even alone."""
+
+    def __init__(self, request_id: str, member: str, num_tokens: int, held_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"request {request_id}: {num_tokens} tokens in the cache of {member} do not fit into KV memory of "
+            f"{limit_bytes:,} bytes, of which the request's other caches hold {held_bytes:,}; give more, or shorten it"
+        )
+
+
+class CacheDesyncError(ValueError):
+    """A cache does not hold what the session says it does; found by the checks of debug mode."""
+
+    def __init__(self, request_id: str, member: str, problem: str) -> None:
+        super().__init__(f"request {request_id}: the cache of {member} {problem}")

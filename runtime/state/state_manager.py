@@ -1,0 +1,212 @@
+"""One KV cache per pool member for all running requests, and the memory they share.
+
+When memory is short: first every cache is truncated to what is live, then the youngest request that holds any memory
+gives up all of it. It recomputes when its turn comes again; no request is lost.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import torch
+
+from ...policies.session import Session
+from ..kv.member_kv import MemberKV
+from .errors import CacheDesyncError, KVMemoryError
+from .request_state import RequestState
+
+
+class StateManager:
+    """Owns caches and request states. Mutated by the executor and its processors.
+
+    Args:
+        names: of the members, by level.
+        make_cache: builds the cache of a level when a request first needs it.
+        limit_bytes: of all caches together; None for whatever the devices have.
+
+    Attributes:
+        states: of running requests, by id.
+        caches: by level; only those some request needed.
+        num_preempted: times a request gave up its memory.
+        evicted: requests that gave up their memory to an operation they had no part in; whoever reports them clears it.
+
+    Raises:
+        ValueError: a limit below 1.
+    """
+
+    def __init__(
+        self, names: Sequence[str], make_cache: Callable[[int], MemberKV], *, limit_bytes: int | None = None
+    ) -> None:
+        if limit_bytes is not None and limit_bytes < 1:
+            raise ValueError(f"KV memory must be >= 1 byte, got {limit_bytes}")
+        self.states: dict[str, RequestState] = {}
+        self.caches: dict[int, MemberKV] = {}
+        self.num_preempted = 0
+        self.evicted: list[str] = []
+        self._names = tuple(names)
+        self._make_cache = make_cache
+        self._limit_bytes = limit_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all caches."""
+        return sum(cache.held_bytes for cache in self.caches.values())
+
+    @property
+    def free_share(self) -> float:
+        """Share of the limit that no live token takes, 0 to 1; 1 without a limit."""
+        if self._limit_bytes is None:
+            return 1.0
+        live = sum(cache.live_slots * cache.shape.bytes_per_slot for cache in self.caches.values())
+        return max(0.0, 1.0 - live / self._limit_bytes)
+
+    def open(self, state: RequestState) -> None:
+        """Take in a request; it holds no memory yet."""
+        self.states[state.request_id] = state
+
+    def close(self, request_id: str) -> None:
+        """Free everything a request holds."""
+        del self.states[request_id]
+        self._release(request_id)
+
+    def cache(self, level: int) -> MemberKV:
+        """The cache of a member."""
+        cache = self.caches.get(level)
+        if cache is None:
+            cache = self.caches[level] = self._make_cache(level)
+        return cache
+
+    def roll_back(self, state: RequestState, level: int, num_tokens: int) -> None:
+        """Let a member forget all but the first tokens of a request; moves no data."""
+        fed = state.fed.get(level)
+        if fed is not None and len(fed) > num_tokens:
+            del fed[num_tokens:]
+            self.caches[level].roll_back(state.request_id, num_tokens)
+
+    # -- memory
+
+    def reserve(
+        self, level: int, states: Sequence[RequestState], counts: Sequence[int], further: Sequence[int] | None = None
+    ) -> dict[str, KVMemoryError | None]:
+        """Make room in a member's cache for a forward, and for those of one token each behind it.
+
+        Args:
+            level: of the member.
+            states: of the requests.
+            counts: tokens of each request in the first forward, >= 1.
+            further: tokens of each behind it, one a forward, >= 0; None for none.
+
+        Returns:
+            The requests without room, which have given up all memory they had: None where it may come back when others
+            are done, the error where the request does not fit even alone.
+        """
+        requests = [state.request_id for state in states]
+        if not requests or not self.cache(level).extra_bytes(requests, counts, further or ()):
+            return {}
+        more = further or [0] * len(counts)
+        wanted = {state.request_id: both for state, *both in zip(states, counts, more, strict=True)}
+        refused: dict[str, KVMemoryError | None] = {}
+        truncated = False
+        while wanted and not self._reserved(level, wanted):
+            if not truncated:
+                self._truncate()
+                truncated = True
+                continue
+            victim = self._youngest(wanted)
+            asked = wanted.pop(victim.request_id, None)
+            if asked is None:
+                self.evicted.append(victim.request_id)
+            else:
+                alone = not wanted and self._holds_alone(victim.request_id)
+                refused[victim.request_id] = self._too_long(level, victim, sum(asked)) if alone else None
+            self._give_up(victim)
+            truncated = False
+        return refused
+
+    def _reserved(self, level: int, wanted: dict[str, list[int]]) -> bool:
+        """Whether the cache now has memory for the tokens."""
+        cache = self.cache(level)
+        counts, further = zip(*wanted.values(), strict=True)
+        extra = cache.extra_bytes(list(wanted), counts, further)
+        if extra <= 0:
+            return True
+        if self._limit_bytes is not None and self.held_bytes + extra > self._limit_bytes:
+            return False
+        try:
+            cache.reserve(list(wanted), counts, further)
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
+    def _truncate(self) -> None:
+        for cache in self.caches.values():
+            # A smaller copy needs memory, too; where there is none, a request must give up its own first.
+            with suppress(torch.OutOfMemoryError):
+                cache.truncate()
+
+    def _youngest(self, wanted: Collection[str]) -> RequestState:
+        """The latest admitted request that holds memory or wants some here."""
+        holders = {request_id for cache in self.caches.values() for request_id in cache.rows}
+        return max((self.states[request_id] for request_id in holders | set(wanted)), key=lambda state: state.number)
+
+    def _holds_alone(self, request_id: str) -> bool:
+        return all(set(cache.rows) <= {request_id} for cache in self.caches.values())
+
+    def _give_up(self, victim: RequestState) -> None:
+        """Drop all caches of a request; it will be fed its whole context again."""
+        self._release(victim.request_id)
+        victim.fed.clear()
+        victim.session.forget_caches()
+        self.num_preempted += 1
+
+    def _release(self, request_id: str) -> None:
+        for cache in self.caches.values():
+            cache.free(request_id)
+
+    def _too_long(self, level: int, state: RequestState, count: int) -> KVMemoryError:
+        cache = self.cache(level)
+        elsewhere = self.held_bytes - cache.held_bytes
+        tokens = cache.length(state.request_id) + count
+        return KVMemoryError(
+            state.request_id, self._names[level], tokens, elsewhere, self._limit_bytes or self.held_bytes
+        )
+
+    # -- checks
+
+    def check(self, session: Session, *, own_tokens: frozenset[int] = frozenset()) -> None:
+        """Compare what caches hold of a request with what its session says.
+
+        Args:
+            session: of the request, between two operations.
+            own_tokens: levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
+
+        Raises:
+            CacheDesyncError: lengths or tokens differ, or a slot is shared or out of order.
+        """
+        state = self.states[session.request_id]
+        context = session.tail(0)
+        for level, cache in self.caches.items():
+            fed = state.fed.get(level, [])
+            held = session.cached[level]
+            problem = None
+            if cache.length(state.request_id) != len(fed):
+                problem = f"holds {cache.length(state.request_id)} tokens, but was fed {len(fed)}"
+            elif level not in own_tokens and len(fed) != held:
+                problem = f"holds {len(fed)} tokens, not {held}"
+            elif level not in own_tokens and fed != context[:held]:
+                problem = "holds another text"
+            else:
+                problem = _misplaced(cache, state.request_id)
+            if problem is not None:
+                raise CacheDesyncError(state.request_id, self._names[level], problem)
+
+
+def _misplaced(cache: MemberKV, request_id: str) -> str | None:
+    """What is wrong with the slots of a request; None if nothing is."""
+    slots = cache.live_slots_of(request_id)
+    if any(slot >= behind for slot, behind in pairwise(slots)):
+        return "has positions out of order"
+    row = cache.rows.get(request_id)
+    if sum(other == row for other in cache.rows.values()) > 1:
+        return "shares its row with another request"
+    return None

@@ -1,0 +1,33 @@
+"""Measures what a policy's own thinking costs."""
+
+from time import perf_counter
+
+from ..policies.contract import Outcome, Policy, Step
+from ..policies.observation import Observation
+
+
+class TimedPolicy:
+    """Passes on to a policy, and adds up the seconds it takes.
+
+    Attributes:
+        seconds: in `decide` and `learn` so far.
+    """
+
+    __slots__ = ("_policy", "seconds")
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.seconds = 0.0
+
+    def decide(self, seen: Observation) -> Step:
+        """What the policy says."""
+        start_s = perf_counter()
+        step = self._policy.decide(seen)
+        self.seconds += perf_counter() - start_s
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Tell the policy."""
+        start_s = perf_counter()
+        self._policy.learn(outcome)
+        self.seconds += perf_counter() - start_s

@@ -1,0 +1,208 @@
+"""Drafts by a model with another tokenizer, carried over as text.
+
+The other model reads the context's text in its own tokens and drafts tokens of its own; the target's tokenizer spells
+what it drafted, and the target judges that as it judges any draft. So the text never depends on the alignment: a draft
+that is spelled as the target would not spell it is refused, no more.
+
+A span of text counts as drafted only if it ends where a token of both tokenizers ends and reads the same in both.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer
+
+from .pieces import REPLACEMENT, special_ids
+
+# Tokens of context that are spelled again with the draft; words seldom take more, and the cost stays flat.
+SUFFIX_TOKENS = 12
+# Both must give these back; a tokenizer that changes text (lower-cases it, folds accents) cannot be aligned.
+NEEDED_TEXTS = ("the quick brown fox jumps over the lazy dog",)
+PROBE_TEXTS = (
+    "The Quick BROWN Fox",
+    "0 12 345 6789",
+    "two  spaces and   three",
+    "a line\nand another\n\n\tone",
+    "x = (y[0] + {1: 'z'}) * 2; # \"why?\" -- <no>, a/b & c|d!",
+    "it's, they'll; don't . Wait ... what ?",
+    "déjà vu, naïve Ångström, über",
+    "cafe\u0301",
+    "日本語と中文",
+    "smile 🙂 and 👩‍💻",
+)
+
+
+class Alignment:
+    """Carries contexts to another tokenizer and its drafts back; holds no state of a request.
+
+    Raises:
+        ValueError: one of the tokenizers does not give text back unchanged; names it and the first such text.
+    """
+
+    __slots__ = (
+        "_num_behind",
+        "_other",
+        "_other_eos",
+        "_other_lead",
+        "_other_special",
+        "_target",
+        "_target_eos",
+        "_target_lead",
+        "_target_special",
+    )
+
+    def __init__(self, target: Tokenizer, other: Tokenizer, target_eos: int, other_eos: frozenset[int]) -> None:
+        _check_alignable(target, other)
+        self._target = target
+        self._other = other
+        self._target_eos = target_eos
+        self._other_eos = other_eos
+        self._target_special = special_ids(target)
+        self._other_special = special_ids(other) | other_eos
+        self._target_lead = _encode(target, "a")
+        self._other_lead = _encode(other, "a")
+        self._num_behind = _num_special_behind(other)
+
+    def to_other(self, context: Sequence[int]) -> list[int]:
+        """The context in the other's tokens, with the special tokens its tokenizer puts in front.
+
+        The context's own special tokens and half a character at its end are left out. Only the last few tokens change
+        as the context grows, so that a cache of the common prefix stays good.
+        """
+        ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
+        return ids[: len(ids) - self._num_behind]
+
+    def drafted(self, context: Sequence[int], other_draft: Sequence[int]) -> list[int]:
+        """The target's tokens that the drafted text amounts to; none where the alignment fails.
+
+        The last tokens of the context and the draft are spelled together by the target's tokenizer. That must give
+        back the context's tokens; a suffix of the context is enough, since a model may have spelled an earlier word in
+        its own way. Of the tokens behind them, those count up to the last one that ends where a token of the draft
+        ends, with the same text so far; half a character at the end does not count.
+
+        Where the draft stops inside a word, its last token may be one that the target would merge with what follows;
+        it counts all the same, and the target refuses it if it would write the longer token.
+
+        Args:
+            context: prompt, committed and pending tokens, in the target's tokens.
+            other_draft: what the other drafted behind `to_other(context)`; what follows a special token is left out.
+
+        Returns:
+            Tokens of the target, more or fewer than were drafted; behind them the target's end of sequence if the
+            other ended its text there.
+        """
+        draft = self._before_special(other_draft)
+        ends_text = len(draft) < len(other_draft) and other_draft[len(draft)] in self._other_eos
+        # Behind a lead, a first token keeps its leading space.
+        before = _decode(self._target, context[-SUFFIX_TOKENS:]) or _decode(self._target, context)
+        drafted = self._spans(draft, self._other_lead if before else [])
+        for suffix in self._suffixes(context, before):
+            found = self._spelled(suffix, drafted, self._target_lead if before and not suffix else [])
+            if found is not None:
+                tokens, num_chars = found
+                ends_here = ends_text and drafted.is_whole and num_chars == len(drafted.text)
+                return [*tokens, self._target_eos] if ends_here else tokens
+        return []
+
+    def _before_special(self, draft: Sequence[int]) -> list[int]:
+        """The draft up to its first special token."""
+        end = next((index for index, token in enumerate(draft) if token in self._other_special), len(draft))
+        return list(draft[:end])
+
+    def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
+        """What the draft says behind `lead`."""
+        num_lead = len(_decode(self._other, lead))
+        texts = [_decode(self._other, lead + draft[: index + 1])[num_lead:] for index in range(len(draft))]
+        whole = [text for text in texts if REPLACEMENT not in text]
+        text = whole[-1] if whole else ""
+        ends = frozenset(map(len, whole)) | {0}
+        return _Spans(text=text, ends=ends, is_whole=not texts or texts[-1] == text)
+
+    def _suffixes(self, context: Sequence[int], text: str) -> Iterator[list[int]]:
+        """Ends of the context without special tokens, the longest of a few tokens first, at last all there is.
+
+        Behind a special token there is nothing to spell again, as text never merges with it, but for half a character
+        at the end of `text`, the context's.
+        """
+        near = self._behind_special(context[-SUFFIX_TOKENS:])
+        if near:
+            yield from (near[start:] for start in range(len(near)))
+            whole = self._behind_special(context) if len(near) == SUFFIX_TOKENS else near
+            if len(whole) > len(near):
+                yield whole
+        elif not text.endswith(REPLACEMENT):
+            yield []
+
+    def _behind_special(self, context: Sequence[int]) -> list[int]:
+        """Tokens behind the last special token, all if there is none."""
+        last = next((index for index in range(len(context) - 1, -1, -1) if context[index] in self._target_special), -1)
+        return list(context[last + 1 :])
+
+    def _spelled(self, suffix: list[int], drafted: "_Spans", lead: list[int]) -> tuple[list[int], int] | None:
+        """The target's tokens for the draft and the characters they stand for; None if the suffix comes back changed.
+
+        The draft is read behind the suffix, or behind `lead` if that is empty. A suffix that starts inside a character,
+        or ends in one that the draft does not complete, comes back changed.
+        """
+        before = _decode(self._target, suffix).rstrip(REPLACEMENT)
+        text = before + drafted.text
+        ids = _encode(self._target, text)
+        num_before, num_lead = len(suffix), len(_decode(self._target, lead))
+        if ids[:num_before] != suffix:
+            return None
+        for end in range(self._first_special(ids), num_before - 1, -1):
+            spelled = _decode(self._target, lead + ids[:end])[num_lead:]
+            num_chars = len(spelled) - len(before)
+            if num_chars in drafted.ends and text.startswith(spelled):
+                return ids[num_before:end], num_chars
+        return None
+
+    def _first_special(self, ids: list[int]) -> int:
+        """Index of the first special token, which a draft may spell out as text; the length if there is none."""
+        return next((index for index, token in enumerate(ids) if token in self._target_special), len(ids))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spans:
+    """What a draft says.
+
+    Attributes:
+        text: of its longest part without half a character at the end.
+        ends: lengths of `text` at which a token of the draft ends, 0 included.
+        is_whole: whether that part is the whole draft.
+    """
+
+    text: str
+    ends: frozenset[int]
+    is_whole: bool
+
+
+def _check_alignable(target: Tokenizer, other: Tokenizer) -> None:
+    """Raises ValueError unless both give the needed texts back, and the other every text that the target does."""
+    for text in NEEDED_TEXTS:
+        _check_round_trip("target", target, text)
+    for text in (*NEEDED_TEXTS, *PROBE_TEXTS):
+        if _decode(target, _encode(target, text)) == text:
+            _check_round_trip("drafting member", other, text)
+
+
+def _check_round_trip(whose: str, tokenizer: Tokenizer, text: str) -> None:
+    back = _decode(tokenizer, _encode(tokenizer, text))
+    if back != text:
+        raise ValueError(f"tokenizer of the {whose} must give text back unchanged, got {back!r} for {text!r}")
+
+
+def _num_special_behind(tokenizer: Tokenizer) -> int:
+    """Special tokens that the tokenizer puts behind a text."""
+    mask = tokenizer.encode("a").special_tokens_mask
+    return next((index for index, is_special in enumerate(reversed(mask)) if not is_special), 0)
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Tokens of `text` alone, no special tokens added."""
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Text without special tokens."""
+    return str(tokenizer.decode(ids))

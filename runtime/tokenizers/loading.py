@@ -1,0 +1,56 @@
+"""A tokenizer from a file or from the hub."""
+
+import hashlib
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from ..pool_file import HUB_ID, PoolFile, PoolFileError
+
+
+def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
+    """The tokenizer at `location` and its hash: of the file, or of the serialised tokenizer for a hub id.
+
+    Args:
+        file: the pool file.
+        field: what of the pool file names the tokenizer.
+        location: file relative to the pool file, or a hub id.
+
+    Raises:
+        PoolFileError: there is no such tokenizer, or it cannot be read.
+    """
+    local = file.parent / location
+    if not local.is_file() and (location.endswith(".json") or not HUB_ID.fullmatch(location)):
+        raise PoolFileError(file, field, "must be an existing file or a hub id (owner/name)", location)
+    tokenizer: Tokenizer
+    try:
+        if local.is_file():
+            tokenizer, hashed = Tokenizer.from_file(str(local)), local.read_bytes()
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(location, trust_remote_code=False).backend_tokenizer
+            hashed = tokenizer.to_str().encode()
+    # The tokenizers package raises bare Exception for a file it cannot read.
+    except Exception as error:
+        raise PoolFileError(file, field, f"cannot be loaded ({error})", location) from error
+    # A file may ask for texts to be cut to a length or filled up to it.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(hashed).hexdigest()
+
+
+def load_member_tokenizers(file: Path, content: PoolFile) -> dict[str, Tokenizer]:
+    """Tokenizers of foreign members and of their submodels, by the member's name.
+
+    Raises:
+        PoolFileError: as `load_tokenizer`.
+    """
+    tokenizers = {
+        entry.name: load_tokenizer(file, f"members[{row}].tokenizer", entry.tokenizer)[0]
+        for row, entry in enumerate(content.members)
+        if entry.tokenizer is not None
+    }
+    for entry in content.members:
+        if entry.submodel_of in tokenizers:
+            tokenizers[entry.name] = tokenizers[entry.submodel_of]
+    return tokenizers

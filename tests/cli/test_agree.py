@@ -1,0 +1,228 @@
+"""`paceline agree` on a pool of tiny random models."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from paceline.runtime.pool import ModelPool
+
+from ..tiny_models import random_prompts, tiny_pool_of_four
+from .command_line import done, paceline, refused
+
+COUPLED = ("--sampling", "coupled", "--temperature", "0.8", "--seed", "7")
+CHAINS = ("--policy", "plain", "--policy", "draft:2/mid:3/target", "--policy", "adaptive,most=6", "--policy", "ngram")
+META_KEYS = {"pool", "trace", "closure", "near_ties", "sampling", "requests", "max_new_tokens", "batch", "cache"}
+POLICY_KEYS = {
+    "policy",
+    "num_requests",
+    "num_steps",
+    "num_ops",
+    "num_tokens",
+    "num_other_answers",
+    "difference",
+}
+
+POLICIES = '''
+from paceline.policies import Draft, Ratio, Verify
+
+
+class Base:
+    def __init__(self, pool):
+        self.pool = pool
+
+    def learn(self, outcome):
+        pass
+
+
+class ByTheClock(Base):
+    def decide(self, seen):
+        if seen.num_pending or seen.room < 1 or seen.load.now_s > 40:
+            return Verify("target")
+        return Draft("mid", 2)
+
+
+class Interrupted(Base):
+    """By the user, while the models run: only replayed seconds are whole."""
+
+    def decide(self, seen):
+        if seen.load.now_s % 1:
+            raise KeyboardInterrupt
+        return Verify("target")
+
+
+class Lossy(Base):
+    def decide(self, seen):
+        return Verify("target", Ratio(0.3)) if seen.num_pending else Draft("draft", 2)
+'''
+
+
+@pytest.fixture(autouse=True)
+def prompts(monkeypatch, tmp_path):
+    """Every pool that is loaded is the tiny one."""
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: tiny_pool_of_four()))
+    write_prompts(tmp_path / "prompts.jsonl", random_prompts(4, seed=2))
+
+
+def write_prompts(path, prompts):
+    lines = [json.dumps({"id": one.request_id, "tag": one.tag, "prompt": one.text}) for one in prompts]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def agree(*args):
+    return ("agree", "--prompts", "prompts.jsonl", "--max-new-tokens", "12", *args)
+
+
+@pytest.mark.parametrize("sampling", [(), COUPLED], ids=["greedy", "coupled"])
+@pytest.mark.parametrize(("batch", "cache"), [("1", "slots"), ("3", "slots"), ("3", "mask")])
+def test_both_worlds_agree(sampling, batch, cache):
+    shape = ("--batch", batch, "--cache", cache, "--reach", "8")
+    data = json.loads(done(*agree(*CHAINS, *sampling, *shape, "--json", "-")))
+    assert set(data) == {"meta", "agree", "policies"}
+    assert set(data["meta"]) == META_KEYS
+    assert (data["meta"]["batch"], data["meta"]["cache"]) == (int(batch), cache)
+    assert data["agree"] is True
+    assert [row["policy"] for row in data["policies"]] == list(CHAINS[1::2])
+    for row in data["policies"]:
+        assert set(row) == POLICY_KEYS
+        assert (row["num_requests"], row["num_other_answers"], row["difference"]) == (4, 0, None)
+        assert row["num_tokens"] == data["policies"][0]["num_tokens"] > 12
+        assert row["num_steps"] >= row["num_ops"] > 0
+
+
+def test_a_table():
+    text = done(*agree("--policy", "draft:2/target", "--limit", "2"))
+    for words in ("pool tiny and recording made now (greedy; monotone, reach 16, run 16), 2 requests", "none"):
+        assert words in text
+    assert text.splitlines()[-1].endswith(" tokens: no difference")
+
+
+def test_the_reach_follows_the_chains():
+    data = json.loads(done(*agree("--policy", "draft:8/slim:12/target", "--limit", "1", "--json", "-")))
+    assert data["meta"]["closure"] == {"kind": "monotone", "reach": 20, "run": 20}
+
+
+def test_nothing_is_left_behind(tmp_path):
+    done(*agree("--policy", "plain", "--limit", "1"))
+    assert [file.name for file in tmp_path.iterdir()] == ["prompts.jsonl"]
+
+
+# -- a recording made before
+
+
+def recorded(*args):
+    done("record", "made.trace", "--prompts", "prompts.jsonl", "--max-new-tokens", "12", "--no-costs", *args)
+
+
+def test_a_recording_made_before():
+    recorded()
+    made_now = json.loads(done(*agree(*CHAINS, "--json", "-")))
+    data = json.loads(done(*agree(*CHAINS, "--trace", "made.trace", "--json", "-")))
+    assert data["policies"] == made_now["policies"]
+    fewer = json.loads(done(*agree(*CHAINS, "--trace", "made.trace", "--limit", "2", "--json", "-")))
+    assert fewer["meta"]["requests"] == 2
+
+
+def test_other_models_are_a_difference(monkeypatch, tmp_path):
+    """Pools of one shape whose weights are not those of the recording: nothing but the comparison can tell."""
+    recorded()
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: tiny_pool_of_four(seed=2)))
+    ran = paceline(*agree("--policy", "draft:2/target", "--trace", "made.trace"))
+    assert (ran.code, ran.err) == (1, "")
+    assert "1 of 1 policies differ" in ran.out.splitlines()[-1]
+    assert ran.out.splitlines()[-2].startswith("the recording holds ")
+    for words in ("draft:2/target: request r0, step ", "  simulator ", "  runtime commits next  "):
+        assert words in ran.out
+    ran = paceline(*agree("--policy", "draft:2/target", "--trace", "made.trace", "--json", "out.json"))
+    assert (ran.code, ran.out, ran.err) == (1, "", "")
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["agree"] is False
+    difference = data["policies"][0]["difference"]
+    assert set(difference) == {"request_id", "step", "num_committed", "committed", "replayed", "ran"}
+    assert set(difference["ran"]) == {"did", "tokens"}
+    assert difference["ran"] != difference["replayed"]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (COUPLED, "made.trace: sampling: must be the one asked for, mode coupled, temperature 0.8, seed 7, got"),
+        (("--max-new-tokens", "9"), "requests, r0, max_new_tokens: must be --max-new-tokens, 9, got 12"),
+        (("--prompts", "more.jsonl"), "made.trace: requests, r4: must be recorded for every prompt, got None"),
+        (("--prompts", "other.jsonl"), "made.trace: requests, r0, prompt: must be the tokens of the prompt, got"),
+        (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
+        (("--trace", "missing.trace"), "missing.trace: trace: must be a directory, got 'nothing there'"),
+    ],
+)
+def test_a_recording_of_something_else(tmp_path, args, told):
+    recorded()
+    write_prompts(tmp_path / "more.jsonl", random_prompts(5, seed=2))
+    write_prompts(tmp_path / "other.jsonl", random_prompts(4, seed=3))
+    assert told in refused(*agree("--policy", "plain", "--trace", "made.trace", *args))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"tokenizer_sha256": "1" * 64}, "tokenizer_sha256: must be that of pool tiny, 111111111111, got '00000"),
+        ({"eos_token_id": 3}, "eos_token_id: must be 3, got 0"),
+        ({"members": tiny_pool_of_four().members[1:]}, "models: must be those of pool tiny, draft ("),
+    ],
+)
+def test_a_recording_of_another_pool(monkeypatch, change, told):
+    recorded()
+    pool = replace(tiny_pool_of_four(), **change)
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: pool))
+    assert told in refused(*agree("--policy", "plain", "--trace", "made.trace"))
+
+
+# -- policies that cannot be compared, or do differ
+
+
+def test_a_policy_that_leaves_the_recording():
+    line = refused(*agree("--policy", "plain", "--policy", "draft:4/mid:4/target", "--reach", "2"))
+    assert line.startswith("policy draft:4/mid:4/target leaves the recording (request r")
+    assert "--closure monotone --reach 2 --run 2; record deeper" in line
+
+
+def test_a_lossy_policy_needs_a_full_recording(tmp_path):
+    (tmp_path / "mine.py").write_text(POLICIES)
+    args = ("--policy", "mine.py:Lossy", "--max-new-tokens", "5")
+    assert "a lossy policy with --closure full" in refused(*agree(*args))
+    text = done(*agree(*args, "--closure", "full", "--reach", "5"))
+    assert "no difference" in text
+
+
+def test_a_policy_that_reads_the_clock_differs(tmp_path):
+    """A replayed forward takes a second here, a tiny model's a millisecond."""
+    (tmp_path / "mine.py").write_text(POLICIES)
+    ran = paceline(*agree("--policy", "mine.py:ByTheClock"))
+    assert (ran.code, ran.err) == (1, "")
+    assert "verify by target: 0 of 0 accepted" in ran.out
+    assert "draft by mid: 2 tokens of 2 asked for" in ran.out
+    assert "0 of 4 requests end in another answer" in ran.out
+
+
+def test_an_interrupt_is_no_verdict(tmp_path):
+    (tmp_path / "mine.py").write_text(POLICIES)
+    ran = paceline(*agree("--policy", "plain", "--policy", "mine.py:Interrupted", "--json", "out.json"))
+    assert (ran.code, ran.out) == (130, "")
+    assert not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--policy", "nope"), "unknown policy 'nope'"),
+        (("--policy", "plain", "--policy", "plain"), "--policy plain is given twice"),
+        (("--closure", "all"), "--closure must be monotone or full, got 'all'"),
+        (("--temperature", "0.8"), "belong to --sampling coupled"),
+        (("--sampling", "rejection", "--temperature", "0.8", "--seed", "1"), "--sampling must be greedy or coupled"),
+        (("--batch", "0"), "--batch"),
+        (("--cache", "heap"), "--cache"),
+        (("--prompts", "missing.jsonl"), "missing.jsonl: No such file or directory"),
+        (("--max-new-tokens", "300"), "exceed the pool's context of 256"),
+        (("--json", "no/out.json"), "no/out.json: no folder no"),
+    ],
+)
+def test_bad_input(args, told):
+    assert told in refused(*agree(*args))

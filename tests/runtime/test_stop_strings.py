@@ -1,0 +1,125 @@
+"""An answer ends with the first token that completes a stop string, however the tokens cut it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.runtime.tokenizers import make_ending, text_before_stop
+
+from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
+
+NO_EOS = frozenset[int]()
+
+
+def brute_force(tokenizer, tokens, stops, extra_eos) -> int | None:
+    for end in range(1, len(tokens) + 1):
+        text = tokenizer.decode(tokens[:end])
+        if tokens[end - 1] in extra_eos or any(stop in text for stop in stops):
+            return end
+    return None
+
+
+def ended(ending, tokens, commits) -> int | None:
+    """What a session is told that commits `tokens` in pieces of the given lengths."""
+    emitted: list[int] = []
+    for length in commits:
+        num_before = len(emitted)
+        emitted += tokens[num_before : num_before + length]
+        if len(emitted) > num_before and (kept := ending(emitted, num_before)) is not None:
+            assert num_before < kept <= len(emitted)
+            return kept
+    return None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_it_ends_where_the_whole_text_says(family, data):
+    tokenizer = FAMILIES[family]()
+    tokens = data.draw(token_sequences(tokenizer, min_size=1, max_size=60))
+    text = tokenizer.decode(tokens).replace("\ufffd", "")
+    pieces = st.tuples(st.integers(0, max(0, len(text) - 1)), st.integers(1, 12)).map(
+        lambda piece: text[piece[0] : piece[0] + piece[1]] or "none"
+    )
+    stops = data.draw(st.lists(pieces | st.sampled_from([" a", "日", "zz"]), min_size=1, max_size=3))
+    extra_eos = frozenset(data.draw(st.lists(st.sampled_from(tokens), max_size=1)))
+    commits = data.draw(st.lists(st.integers(1, 9), min_size=len(tokens), max_size=len(tokens)))
+    wanted = brute_force(tokenizer, tokens, stops, extra_eos)
+    assert ended(make_ending(tokenizer, stops, extra_eos), tokens, commits) == wanted
+
+
+@pytest.mark.parametrize("family", ["byte-level", "unigram", "stripping"])
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_it_finds_a_stop_string_deep_in_an_answer(family, data):
+    tokenizer = FAMILIES[family]()
+    stop = data.draw(st.sampled_from(["###", "\n\n", "日本", " fox\n", "🙂"]))
+    lead = "the Quick naïve line 12 " * data.draw(st.integers(5, 20))
+    tokens = tokenizer.encode(f"{lead}x{stop}y and more", add_special_tokens=False).ids
+    commits = data.draw(st.lists(st.integers(1, 9), min_size=len(tokens), max_size=len(tokens)))
+    found = ended(make_ending(tokenizer, [stop], NO_EOS), tokens, commits)
+    assert found == brute_force(tokenizer, tokens, [stop], NO_EOS)
+    assert text_before_stop(tokenizer.decode(tokens[:found]), [stop]) == f"{lead}x"
+
+
+def test_the_cost_does_not_grow_with_the_answer():
+    class Counting:
+        """A tokenizer that counts the tokens it is asked to decode."""
+
+        def __init__(self, tokenizer):
+            self._tokenizer = tokenizer
+            self.num_decoded = 0
+
+        def __getattr__(self, name):
+            return getattr(self._tokenizer, name)
+
+        def decode(self, ids):
+            self.num_decoded += len(ids)
+            return self._tokenizer.decode(ids)
+
+    for tokenizer in map(Counting, (byte_level(600), unigram())):
+        ending = make_ending(tokenizer, ["never said", "日本"], NO_EOS)
+        tokens = tokenizer.encode("the naïve fox 中文 keeps a line. " * 200, add_special_tokens=False).ids
+        for end in range(4, len(tokens), 4):
+            tokenizer.num_decoded = 0
+            assert ending(tokens[:end], end - 4) is None
+            assert tokenizer.num_decoded < 400
+
+
+def test_the_earlier_of_stop_string_and_end_token_counts():
+    tokenizer = byte_level(600)
+    tokens = [*tokenizer.encode("a b").ids, 0, *tokenizer.encode("c d").ids]
+    end = tokens.index(0) + 1
+    assert make_ending(tokenizer, ["d"], frozenset({0}))(tokens, 0) == end
+    assert make_ending(tokenizer, ["b"], frozenset({0}))(tokens, 0) == end - 1
+    assert make_ending(tokenizer, [], frozenset({0}))(tokens, 0) == end
+    assert make_ending(tokenizer, [], frozenset({0}))(tokens, end) is None
+
+
+def test_one_ending_serves_many_requests():
+    tokenizer = byte_level(600)
+    ending = make_ending(tokenizer, ["the fox"], NO_EOS)
+    first, second = tokenizer.encode("see the").ids, tokenizer.encode("a fox").ids
+    assert ending(first, 0) is None
+    assert ending(second, 0) is None
+    longer = [*first, *tokenizer.encode(" fox").ids]
+    assert ending(longer, len(first)) == len(longer)
+
+
+def test_nothing_to_end_with_is_none():
+    assert make_ending(byte_level(600), [], NO_EOS) is None
+
+
+@pytest.mark.parametrize(
+    ("stops", "rule"), [(["a", ""], r"must not be empty, got \['a', ''\]"), (["\ufffd"], "must not hold U\\+FFFD")]
+)
+def test_a_stop_string_that_cannot_be_found_is_refused(stops, rule):
+    with pytest.raises(ValueError, match=f"^stop strings {rule}"):
+        make_ending(byte_level(600), stops, NO_EOS)
+    with pytest.raises(ValueError, match=f"^stop strings {rule}"):
+        text_before_stop("text", stops)
+
+
+def test_text_is_cut_before_the_first_stop_string():
+    assert text_before_stop("one two three", ["three", "two"]) == "one "
+    assert text_before_stop("one two three", ["four"]) == "one two three"
+    assert text_before_stop("aab", ["ab", "aab"]) == ""

@@ -1,0 +1,85 @@
+"""Tiny random decoders of every family that the fused forward knows, and ragged texts that are fed to a cache."""
+
+import torch
+from paceline.runtime.kv import MaskCache, SlotCache
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+VOCABULARY = 40
+CONTEXT = 64
+CACHES = {"slots": SlotCache, "mask": MaskCache}
+
+# Grouped heads throughout; a head width that is not width / heads; biases and tied heads where the family has them.
+FAMILIES = {
+    "llama": (LlamaForCausalLM, LlamaConfig, {}),
+    "llama-biased": (LlamaForCausalLM, LlamaConfig, {"attention_bias": True, "mlp_bias": True, "head_dim": 16}),
+    "llama-ungrouped": (LlamaForCausalLM, LlamaConfig, {"num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": None, "head_dim": 16}),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 16}),
+}
+
+
+def tiny_decoder(family="llama", dtype=torch.float64, *, seed=0, **changes):
+    """Two layers of width 32; weights, biases and norms all random."""
+    cls, config, special = FAMILIES[family]
+    options = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.25,
+        "attn_implementation": "sdpa",
+    }
+    torch.manual_seed(seed)
+    model = cls(config(**{**options, **special, **changes})).eval().requires_grad_(requires_grad=False)
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    return model.to(dtype)
+
+
+@torch.inference_mode()
+def without_cache(model, text):
+    """`[len(text), V]` by the stock model in one go."""
+    return model(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0]
+
+
+class RaggedTexts:
+    """Texts of several requests, one cache, and the forward that feeds it."""
+
+    def __init__(self, forward, cache):
+        self.forward = forward
+        self.cache = cache
+        self.texts = {}
+
+    def feed(self, new, keep=None):
+        """Feed `new` tokens by request in one forward; returns logits by request, of the kept last ones of each."""
+        names = list(new)
+        names = [names[index] for index in self.cache.in_order(names)]
+        counts = [len(new[name]) for name in names]
+        kept = counts if keep is None else [min(keep, count) for count in counts]
+        ends = torch.tensor(counts).cumsum(0).tolist()
+        pick = torch.tensor([at for end, count in zip(ends, kept, strict=True) for at in range(end - count, end)])
+        device = self.forward.kv_shape.device
+        ids = torch.tensor([token for name in names for token in new[name]], device=device)
+        placement = self.cache.place(names, counts)
+        logits = self.forward(ids, placement, self.cache, slice(None) if keep is None else pick.to(device))
+        for name in names:
+            self.texts[name] = self.texts.get(name, []) + list(new[name])
+        return dict(zip(names, logits.split(kept), strict=True))
+
+    def roll_back(self, name, num_tokens):
+        self.cache.roll_back(name, num_tokens)
+        del self.texts[name][num_tokens:]
