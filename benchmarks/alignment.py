@@ -11,7 +11,7 @@ import inspect
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -36,7 +36,7 @@ class Tally:
     empty: int = 0
     tokens: int = 0
     as_spelled: int = 0
-    seconds: list[float] | None = None
+    seconds: list[float] = field(default_factory=list)
 
 
 def trained(size: int) -> Tokenizer:
@@ -61,7 +61,7 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int) -> Tally:
     alignment = Alignment(target, other, 0, frozenset())
-    result = Tally(seconds=[])
+    result = Tally()
     for text in texts:
         trunk = target.encode(text, add_special_tokens=False).ids
         written = alignment.to_other(trunk)

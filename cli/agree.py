@@ -91,7 +91,7 @@ def agree(
     agreements = _agreements(loaded, recording, requests, policies, batch=batch, cache=cache)
     meta = _meta(loaded, recording, max_new_tokens=max_new_tokens, batch=batch, cache=cache)
     if json is None:
-        _print(meta, agreements, loaded)
+        _print(meta, mode, agreements, loaded)
     else:
         write_json(_to_json(meta, agreements), json)
     if any(agreement.difference for agreement in agreements):
@@ -215,11 +215,10 @@ def _to_json(meta: dict[str, Any], agreements: Sequence[Agreement]) -> dict[str,
     return {"meta": meta, "agree": agree, "policies": [asdict(agreement) for agreement in agreements]}
 
 
-def _print(meta: dict[str, Any], agreements: Sequence[Agreement], pool: "ModelPool") -> None:
-    sampling, closure = meta["sampling"], meta["closure"]
-    warm = "" if sampling["temperature"] is None else f", temperature {sampling['temperature']:g}"
+def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreement], pool: "ModelPool") -> None:
+    closure = meta["closure"]
     typer.echo(
-        f"pool {meta['pool']} and recording {meta['trace']} ({sampling['mode']}{warm}; {closure['kind']}, reach "
+        f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
         f"{closure['reach']}, run {closure['run']}), {meta['requests']} requests, at most {meta['max_new_tokens']} "
         f"tokens each, batch {meta['batch']}, cache {meta['cache']}"
     )

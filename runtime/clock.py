@@ -1,4 +1,4 @@
-"""The one place where decoding reads the time, so that no measurement forgets to wait for the device."""
+"""Where decoding times its operations, in one place, so that no measurement forgets to wait for the device."""
 
 from collections.abc import Iterable
 from time import perf_counter

@@ -19,6 +19,7 @@ from transformers.generation.streamers import BaseStreamer
 from ..policies.pool import Pool
 from ..policies.session import Ending, Session
 from ..traces.run_log import RunLog
+from .forward.choose import CHECKED_POSITIONS
 from .generate_options import (
     Limits,
     SamplingMode,
@@ -32,9 +33,6 @@ from .live_decode import PolicyLike, decode_live
 from .live_pool import live_pool
 from .loaded_pool import loaded_pool
 from .world import CacheKind, Memory
-
-# A forward is checked on this many positions before it is used (`forward.choose_forward`).
-LEAST_CONTEXT = 6
 
 
 def generate(
@@ -98,7 +96,7 @@ def generate(
     pool = live_pool(
         model,
         assistant_models,
-        context_tokens=max(LEAST_CONTEXT, max(map(len, prompts)) + budget),
+        context_tokens=max(CHECKED_POSITIONS, max(map(len, prompts)) + budget),
         eos_token_id=limits.eos[0] if limits.eos else None,
         names=assistant_names,
         target_tokenizer=target_tokenizer,

@@ -37,7 +37,7 @@ def decode_live(
     memory: Memory,
     streamer: BaseStreamer | None,
 ) -> RunLog:
-    """Answer all sessions at a time, with models that are not ours: they stay as they are.
+    """Answer all sessions at once, with models that are not ours: they stay as they are.
 
     Args:
         pool: the models.

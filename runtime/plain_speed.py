@@ -34,7 +34,7 @@ def plain_step_s(
         session = Session(pool=members, request_id=str(number), tag="", prompt=prompt, budget=REPEATS + 1, eos=None)
         world.open(session)
         items.append(Item(session, step))
-    op = Op(members.target_level, True, items)  # noqa: FBT003 - a NamedTuple of the loop's
+    op = Op(level=members.target_level, verify=True, items=items)
     taken = []
     for _ in range(REPEATS + 1):
         results = world.execute(op)

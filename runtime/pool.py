@@ -12,8 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from .loaded_members import LoadedMember as LoadedMember
-from .loaded_members import LoadedMembers, describe_model
+from .loaded_members import LoadedMember, LoadedMembers, describe_model
 from .pool_file import HUB_ID, MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .submodel import make_submodel
 from .threads import use_threads

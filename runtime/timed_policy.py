@@ -9,6 +9,9 @@ from ..policies.observation import Observation
 class TimedPolicy:
     """Passes on to a policy, and adds up the seconds it takes.
 
+    Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
+    signal) is computed when asked for, and counts.
+
     Attributes:
         seconds: in `decide` and `learn` so far.
     """

@@ -158,7 +158,7 @@ class TorchWorld:
         failed: dict[str, Row] = {}
         for session, _ in op.items:
             try:
-                self.manager.check(session, own_tokens=self._foreign)
+                self.manager.check(session, foreign=self._foreign)
             except CacheDesyncError as error:
                 failed[session.request_id] = Failed(error)
         sound = [item for item in op.items if item.session.request_id not in failed]

@@ -12,13 +12,11 @@ from ...policies.session import Drafted, Session
 from ...policies.signal import Signal
 from ..loaded_members import LoadedMember
 from ..state.pending_view import PendingView
-from .errors import NonFiniteLogitsError
+from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .foreign_drafter import ForeignDrafter
 from .rollback_processor import RollbackProcessor
 from .writing import Writing, write
-
-SHORT_OF_MEMORY = "KV memory is short"
 
 
 class DraftProcessor:
@@ -60,7 +58,7 @@ class DraftProcessor:
         sampler = self._executor.sampler if foreign is None else foreign.sampler
         write(self._executor, sampler, level, [ready[index] for index in order])
         return [
-            self._set_aside(refused[writing.state.request_id])
+            without_room(refused[writing.state.request_id])
             if writing.state.request_id in refused
             else self._drafted(level, item, writing)
             for item, writing in zip(items, writings, strict=True)
@@ -81,9 +79,6 @@ class DraftProcessor:
             )
             writings.append(writing)
         return writings
-
-    def _set_aside(self, error: ValueError | None) -> Failed | Deferred:
-        return Deferred(SHORT_OF_MEMORY) if error is None else Failed(error)
 
     def _drafted(self, level: int, item: Item, writing: Writing) -> Drafted | Failed:
         session = item.session

@@ -1,4 +1,7 @@
-"""Why one request of a batch fails while the others go on."""
+"""Why one request of a batch fails or waits while the others go on."""
+
+from ...policies.loop import Deferred, Failed
+from ..state.errors import KVMemoryError
 
 
 class NonFiniteLogitsError(ValueError):
@@ -9,3 +12,8 @@ class NonFiniteLogitsError(ValueError):
             f"model {member}, request {request_id}: the logits at output position {position} or behind hold NaN or "
             "infinity; try dtype float32"
         )
+
+
+def without_room(error: KVMemoryError | None) -> Failed | Deferred:
+    """What becomes of a request that `StateManager.reserve` refused: it fails with the error, or waits without one."""
+    return Deferred("KV memory is short") if error is None else Failed(error)

@@ -18,8 +18,7 @@ from ..loaded_members import LoadedMember
 from ..sampling.sampler import Judging, Verdict
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
-from .draft_processor import SHORT_OF_MEMORY
-from .errors import NonFiniteLogitsError
+from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
 
@@ -63,8 +62,7 @@ class VerifyProcessor:
         refused = self._manager.reserve(level, [row.state for row in rows], [len(row.feed) for row in rows])
         ready = [row for row in rows if row.state.request_id not in refused]
         results: dict[str, Judged | Failed | Deferred] = {
-            request_id: Deferred(SHORT_OF_MEMORY) if error is None else Failed(error)
-            for request_id, error in refused.items()
+            request_id: without_room(error) for request_id, error in refused.items()
         }
         if ready:
             order = self._manager.cache(level).in_order([row.state.request_id for row in ready])

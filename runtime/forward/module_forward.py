@@ -13,8 +13,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
+from .support import FULL_ATTENTION
 
-FULL_ATTENTION = "full_attention"
 # A model that does not name one of these may take it for granted in **kwargs and drop it.
 NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
 

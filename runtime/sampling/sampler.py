@@ -15,6 +15,7 @@ from torch import Tensor
 from ...policies.rules import Facts, Rule
 from ...traces.meta import Sampling
 from ...traces.resolution import ENTROPIES, LOG_PROBS
+from ..noise import RequestNoise
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
 from ..views import entropies
@@ -102,11 +103,7 @@ class SameToken(Sampler):
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The argmax, of logits and noise if coupled."""
         if self.sampling.mode == "coupled":
-            noise = [
-                state.noise.at(position)
-                for state, position in zip(states, positions, strict=True)
-                if state.noise is not None
-            ]
+            noise = [_noise(state).at(position) for state, position in zip(states, positions, strict=True)]
             logits = logits + torch.from_numpy(np.stack(noise)).to(logits.device)
         if len(states) >= MANY_ROWS and logits.device.type == "cpu":
             # Ten times as fast as torch's own, and as that one it takes the first of equal scores.
@@ -205,6 +202,11 @@ def accepts(rule: Rule, view: PendingView, logits: Tensor, distance: float, *, s
 def _known(best: Sequence[float], row: Judging) -> bool:
     """Whether the largest scores of all contexts of a request are finite."""
     return all(map(isfinite, best[row.start : row.start + len(row.views) + 1]))
+
+
+def _noise(state: RequestState) -> RequestNoise:
+    assert state.noise is not None
+    return state.noise
 
 
 def _chance(state: RequestState) -> Chance:

@@ -173,12 +173,12 @@ class StateManager:
 
     # -- checks
 
-    def check(self, session: Session, *, own_tokens: frozenset[int] = frozenset()) -> None:
+    def check(self, session: Session, *, foreign: frozenset[int] = frozenset()) -> None:
         """Compare what caches hold of a request with what its session says.
 
         Args:
             session: of the request, between two operations.
-            own_tokens: levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
+            foreign: levels whose caches are in tokens of another tokenizer; the session cannot speak for them.
 
         Raises:
             CacheDesyncError: lengths or tokens differ, or a slot is shared or out of order.
@@ -191,9 +191,9 @@ class StateManager:
             problem = None
             if cache.length(state.request_id) != len(fed):
                 problem = f"holds {cache.length(state.request_id)} tokens, but was fed {len(fed)}"
-            elif level not in own_tokens and len(fed) != held:
+            elif level not in foreign and len(fed) != held:
                 problem = f"holds {len(fed)} tokens, not {held}"
-            elif level not in own_tokens and fed != context[:held]:
+            elif level not in foreign and fed != context[:held]:
                 problem = "holds another text"
             else:
                 problem = _misplaced(cache, state.request_id)

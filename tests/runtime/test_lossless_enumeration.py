@@ -14,8 +14,10 @@ from paceline.policies.chain import Chain
 from paceline.policies.loop import Loop
 from paceline.policies.session import Session
 from paceline.runtime.clock import Clock
+from paceline.runtime.loaded_members import LoadedMember
 from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.pool import LoadedMember, ModelPool
+from paceline.runtime.pool import ModelPool
+from paceline.runtime.sampling import rejection
 from paceline.runtime.sampling.chance import SeededChance
 from paceline.runtime.sampling.truncation import truncated
 from paceline.runtime.world import Memory, TorchWorld
@@ -246,8 +248,6 @@ def test_preemption_changes_nothing(cache_kind):
 
 def test_the_measure_would_see_a_defect(monkeypatch):
     """A verifier whose replacement comes from its own distribution: a known defect of a public implementation."""
-    from paceline.runtime.sampling import rejection
-
     monkeypatch.setattr(rejection, "residual", lambda target_probs, draft_probs, token: target_probs)
     assert distance(TOP_K, "one:1/two:1/target", 2) > 1e-3
 
