@@ -52,8 +52,9 @@ test: lint types layers
 slow: $(VENV)/.dev
 	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
+# Scripts with a main; the other files there are what they share.
 bench: $(VENV)/.dev
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python $$script || exit 1; done
 
 clean:
 	rm -rf $(VENV) .typing build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

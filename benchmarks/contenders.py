@@ -13,8 +13,8 @@ from hand_written import speculate
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.forward import ForwardKind
-from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import CacheKind, Memory
 from paceline.traces import Sampling

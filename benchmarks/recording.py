@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--run", type=int, default=8)
     options = parser.parse_args()
     try:
-        recorder, pools = runtime_module("recorder"), runtime_module("pool")
+        recorder, pools = runtime_module("recording.recorder"), runtime_module("pools.pool")
         started_s = time.perf_counter()
         pool = pools.ModelPool.load(options.pool or shipped("pools", "pico"), threads=1)
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:

@@ -5,14 +5,10 @@ from typing import NamedTuple
 
 from contenders import GREEDY, Task
 from paceline.policies import make_policy
-from paceline.policies.loop import Loop
-from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.driver import Driver
-from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.run_setup import Run, session_of
 from paceline.runtime.world import CacheKind, Memory, TorchWorld
-from paceline.traces.run_ledger import RunLedger
 
 
 class Slots(NamedTuple):
@@ -25,23 +21,11 @@ class Slots(NamedTuple):
 
 def watch_slots(pool: ModelPool, task: Task, policy: str, *, batch: int, cache: CacheKind) -> Slots:
     """Decode once and look at the caches behind every operation."""
-    members = loaded_pool(pool)
-    clock, ledger = Clock(), RunLedger()
-    world = TorchWorld(pool=pool, sampling=GREEDY, clock=clock, memory=Memory(cache=cache))
-    loop = Loop(pool=members, policy=make_policy(policy, members), name=policy, world=world, ledger=ledger)
-    sessions = [
-        Session(
-            pool=members,
-            request_id=prompt.request_id,
-            tag=prompt.tag,
-            prompt=tuple(pool.encode(prompt.text)),
-            budget=task.max_new_tokens,
-            eos=pool.eos_token_id,
-        )
-        for prompt in task.prompts
-    ]
+    world = TorchWorld(pool=pool, sampling=GREEDY, memory=Memory(cache=cache))
+    run = Run(world, make_policy(policy, loaded_pool(pool)), name=policy)
+    sessions = [session_of(pool, run.members, prompt, task.max_new_tokens) for prompt in task.prompts]
     held, live, peak_bytes = [], [], 0
-    for _ in Driver(loop, world, ledger, clock).run(sessions, batch):
+    for _ in run.driver.run(sessions, batch):
         caches = world.manager.caches.values()
         held.append(sum(cache.held_slots for cache in caches))
         live.append(sum(cache.live_slots for cache in caches))

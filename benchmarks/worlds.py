@@ -42,7 +42,7 @@ def main() -> None:
     scenario = Scenario(tables=TraceTables(trace), cost=make_cost("cpu", trace.meta))
     pool = recorded_pool(trace.meta)
     try:
-        models = runtime_module("pool").ModelPool.load(shipped("pools", "pico"), threads=1)
+        models = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico"), threads=1)
         decode = runtime_module("decode").decode
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         sys.exit(f"nothing was measured: {error}")

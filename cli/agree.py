@@ -23,6 +23,7 @@ from ..sim.tables import TraceTables
 from ..traces.meta import Closure, CostTable, Sampling
 from ..traces.run_log import RunLog
 from ..traces.trie import Trace
+from .closure import ClosureKind, closure_of
 from .compare import default_policies
 from .matching_trace import matching_trace
 from .memory import CacheMode, CacheOption
@@ -32,7 +33,7 @@ from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOptio
 from .shipped import shipped
 
 if TYPE_CHECKING:
-    from ..runtime.pool import ModelPool
+    from ..runtime.pools.pool import ModelPool
 
 DIFFERENT = 1  # exit code: the worlds differ
 LEAST_REACH = 16  # the longest draft of any policy of this package with its default options
@@ -57,7 +58,7 @@ def agree(
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: CacheOption = CacheMode.slots,
     closure: Annotated[
-        str | None, typer.Option(help="Of the recording: monotone (the default) or full (for lossy policies).")
+        ClosureKind | None, typer.Option(help="Of the recording: monotone (the default) or full (for lossy policies).")
     ] = None,
     reach: Annotated[
         int | None,
@@ -80,11 +81,13 @@ def agree(
     check_json_path(json)
     _check_options(mode, trace, closure, reach, run)
     requests = read_prompts(prompts)[:limit]
-    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
-    policies = _policies(policy, runtime_module("loaded_pool").loaded_pool(loaded))
+    loaded = runtime_module("pools.pool").ModelPool.load(
+        shipped("pools", "pico") if pool is None else pool, threads=threads
+    )
+    policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded))
     if trace is None:
         deep = _needed_reach(policies) if reach is None else reach
-        wanted = Closure(kind=closure or "monotone", reach=deep, run=deep if run is None else run)  # type: ignore[arg-type]
+        wanted = closure_of(closure or ClosureKind.monotone, reach=deep, run=deep if run is None else run)
         recording = _recorded(loaded, requests, mode, wanted, max_new_tokens)
     else:
         recording = matching_trace(trace, loaded, requests, sampling=mode, max_new_tokens=max_new_tokens)
@@ -98,11 +101,11 @@ def agree(
         raise typer.Exit(DIFFERENT)
 
 
-def _check_options(mode: Sampling, trace: Path | None, closure: str | None, reach: int | None, run: int | None) -> None:
+def _check_options(
+    mode: Sampling, trace: Path | None, closure: ClosureKind | None, reach: int | None, run: int | None
+) -> None:
     if mode.mode == "rejection":
         raise ValueError("--sampling must be greedy or coupled; rejection sampling draws again for every chain")
-    if closure not in {None, "monotone", "full"}:
-        raise ValueError(f"--closure must be monotone or full, got {closure!r}")
     if trace is not None and (closure, reach, run) != (None, None, None):
         raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
 
@@ -128,7 +131,7 @@ def _recorded(
 ) -> Trace:
     """A recording of the prompts; its folder is gone behind the call."""
     with TemporaryDirectory(prefix="paceline-agree-") as folder:
-        trace: Trace = runtime_module("recorder").record(
+        trace: Trace = runtime_module("recording.recorder").record(
             pool,
             prompts,
             sampling=sampling,

@@ -1,8 +1,12 @@
 """One clear line and an exit code instead of a traceback."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +17,10 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 
 
+class Interrupted(Exception):  # noqa: N818 - nothing went wrong
+    """A command was interrupted and has kept what was finished; the message says what."""
+
+
 def run_command(command: Callable[..., object]) -> int:
     """Run a command line and return its exit code.
 
@@ -20,18 +28,42 @@ def run_command(command: Callable[..., object]) -> int:
     PACELINE_TRACEBACK=1 to see where it came from.
     """
     try:
-        result = command(standalone_mode=False)
+        with one_interrupt():
+            result = command(standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return _say("interrupted", INTERRUPTED)
+    except Interrupted as stop:
+        return _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
         return _refuse_usage(error)
     except (ValueError, PolicyError, OSError, ModuleNotFoundError) as error:
         if os.environ.get("PACELINE_TRACEBACK"):
             raise
         return _say(_told(error), BAD_INPUT)
+    if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
+        return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """The first Ctrl-C interrupts; further ones are ignored, so that what is finished is written in peace."""
+    if threading.current_thread() is not threading.main_thread():  # others have no say in signals
+        yield
+        return
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is interrupt:
+            signal.signal(signal.SIGINT, before)
 
 
 def _refuse_usage(error: typer.TyperException) -> int:

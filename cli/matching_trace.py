@@ -12,7 +12,7 @@ from ..traces.store import read_trace
 from ..traces.trie import RequestRecord, Trace
 
 if TYPE_CHECKING:
-    from ..runtime.pool import ModelPool
+    from ..runtime.pools.pool import ModelPool
 
 
 def matching_trace(

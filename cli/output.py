@@ -1,6 +1,7 @@
 """Printing: tables for people, JSON for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,10 +35,27 @@ def check_json_path(path: Path | None) -> None:
     """Refuse, before a long run, what `write_json` would refuse behind it; raises ValueError."""
     if path is None or str(path) == "-":
         return
+    if not path.name:
+        raise ValueError(f"--json must name a file, got {str(path)!r}")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: no folder {path.parent}")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{path}: cannot be written")
+
+
+def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:
+    """Refuse, before a long run, a folder that could not be made behind it; raises ValueError."""
+    if path is None:
+        return
+    if not path.name:
+        raise ValueError(f"{option} must name a new folder, got {str(path)!r}")
+    if path.exists():
+        raise ValueError(f"{path}: exists already; {what} is never overwritten")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise ValueError(f"{option} {path}: cannot be made in {above}")
 
 
 def write_json(data: dict[str, Any], path: Path) -> None:
@@ -50,10 +68,14 @@ def write_json(data: dict[str, Any], path: Path) -> None:
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
     if str(path) == "-":
         sys.stdout.write(text)
-    elif path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe or a device: written through
-        path.write_text(text, encoding="utf-8")
-    else:
-        _replace(path, text)
+        return
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe or a device: written through
+            path.write_text(text, encoding="utf-8")
+        else:
+            _replace(path, text)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
 
 
 def _replace(path: Path, text: str) -> None:

@@ -24,7 +24,7 @@ def show(
     json: JsonOption = None,
 ) -> None:
     """Load a pool and list its members, smallest first."""
-    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool)
+    loaded = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool)
     fields = ("name", "kind", "num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token", "dtype")
     rows = [{field: getattr(member, field) for field in fields} for member in loaded.members]
     if json is not None:

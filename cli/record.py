@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from ..runtime.prompts import read_prompts
-from ..traces.meta import Closure
+from .closure import ClosureKind, closure_of
+from .output import check_new_folder
 from .runtime_door import runtime_module
 from .sampling import (
     SamplingMode,
@@ -30,7 +31,9 @@ def record(
     seed: SeedOption = None,
     top_p: TopPOption = None,
     top_k: TopKOption = None,
-    closure: Annotated[str, typer.Option(help="monotone (Exact chains) or full (lossy rules).")] = "monotone",
+    closure: Annotated[
+        ClosureKind, typer.Option(help="monotone (Exact chains) or full (lossy rules).")
+    ] = ClosureKind.monotone,
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
     run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
     limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
@@ -39,22 +42,21 @@ def record(
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
-    if closure not in {"monotone", "full"}:
-        raise ValueError(f"--closure must be monotone or full, got {closure!r}")
     if sampling is SamplingMode.rejection:
         raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
-    if out.exists():
-        raise ValueError(f"{out}: exists already; a recording is never overwritten")
-    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
+    check_new_folder("OUT", out, what="a recording")
+    loaded = runtime_module("pools.pool").ModelPool.load(
+        shipped("pools", "pico") if pool is None else pool, threads=threads
+    )
     device = loaded.target.model.device.type
     tables = {device: runtime_module("measure").measure_costs(loaded)} if costs else {}
-    trace = runtime_module("recorder").record(
+    trace = runtime_module("recording.recorder").record(
         loaded,
         requests,
         sampling=mode,
-        closure=Closure(kind=closure, reach=reach, run=run),  # type: ignore[arg-type]
+        closure=closure_of(closure, reach=reach, run=run),
         max_new_tokens=max_new_tokens,
         out=out,
         name=name,

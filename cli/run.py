@@ -14,9 +14,9 @@ from ..reports.run_table import run_table
 from ..reports.summary import summarise_run
 from ..runtime.prompts import read_prompts
 from ..traces.run_log import RunLog, write_run_log
-from .errors import INTERRUPTED
+from .errors import Interrupted
 from .memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
-from .output import JsonOption, check_json_path, print_table, write_json
+from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
 from .shipped import shipped
@@ -36,7 +36,7 @@ def run(
     prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
-    policy: Annotated[str, typer.Option(help="As --policy of compare.")] = "plain",
+    policy: Annotated[list[str] | None, typer.Option(help="One, as --policy of compare; default: plain.")] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
@@ -60,24 +60,29 @@ def run(
 
     Exit 1 if requests failed; the others are answered.
     """
+    name = _one_policy(policy)
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    check_stops(stop or [])
     kept = {
         "cache": cache.value,
         "limit_bytes": limit_bytes(kv_limit_mib),
         "dead_share": dead_share_of(cache, dead_share),
     }
     check_json_path(json)
+    check_new_folder("--out", out)
+    if out is not None and json is not None and out.absolute() == json.absolute():
+        raise ValueError(f"--out and --json must differ, got {out} for both")
     requests = read_prompts(prompts)[:limit]
-    if out is not None and out.exists():
-        raise ValueError(f"{out}: exists already; a run is never overwritten")
-    loaded = runtime_module("pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool, threads=threads)
+    loaded = runtime_module("pools.pool").ModelPool.load(
+        shipped("pools", "pico") if pool is None else pool, threads=threads
+    )
     outputs, log = runtime_module("decode").decode(
         loaded,
-        make_policy(policy, runtime_module("loaded_pool").loaded_pool(loaded)),
+        make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded)),
         requests,
         sampling=mode,
         max_new_tokens=max_new_tokens,
-        name=policy,
+        name=name,
         batch=batch,
         memory=runtime_module("world").Memory(**kept),
         forward=forward.value,
@@ -89,6 +94,23 @@ def run(
         write_run_log(log, out, extra={"outputs.jsonl": "".join(json_format.dumps(row) + "\n" for row in rows)})
     _show(log, rows, out=out, json=json)
     _end(log, rows, len(requests))
+
+
+def _one_policy(names: Sequence[str] | None) -> str:
+    if names is None:
+        return "plain"
+    if len(names) > 1:
+        raise ValueError(f"--policy must be given once, got {', '.join(names)}; compare and agree take several")
+    return names[0]
+
+
+def check_stops(texts: Sequence[str]) -> None:
+    """Refuse what no answer can hold, before models are loaded; raises ValueError."""
+    for text in texts:
+        if not text:
+            raise ValueError("--stop must not be empty, got ''")
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"--stop must be UTF-8, got {text!r}")
 
 
 def _show(log: RunLog, rows: Sequence[dict[str, Any]], *, out: Path | None, json: Path | None) -> None:
@@ -111,8 +133,7 @@ def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None
     for row in failed:
         typer.echo(f"paceline: failed: {row['error']}", err=True)
     if log.meta["interrupted"]:
-        typer.echo(f"paceline: interrupted: {len(rows)} of {num_requests} requests ended and are kept", err=True)
-        raise typer.Exit(INTERRUPTED)
+        raise Interrupted(f"{len(rows)} of {num_requests} requests ended and are kept")
     if failed:
         typer.echo(f"paceline: {len(failed)} of {num_requests} requests failed", err=True)
         raise typer.Exit(SOME_FAILED)

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from ..runtime.pool_file import PoolFileError, read_pool_file
+from ..runtime.pools.pool_file import PoolFileError, read_pool_file
 
 
 def tokenizer_sha256(pool: Path) -> str:

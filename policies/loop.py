@@ -6,15 +6,15 @@ Letters: B requests of one operation.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
-from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
+from .contract import Commit, Outcome, Policy, PolicyError, Step, Verify
 from .estimates import Estimates
 from .ledger import Ledger
 from .observation import Load, Observation
 from .pool import Pool
-from .session import Drafted, Judged, Session
-from .signal import Signal
+from .session import Session
+from .verdicts import Drafted, Judged
+from .world import Deferred, Failed, Forward, Item, Op, Results, World
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
@@ -24,90 +24,7 @@ DEFERRED_OPS = 8
 Group = tuple[int, bool]  # (level, is a Verify)
 Order = Callable[[list[Group]], Group]
 
-
-class Item(NamedTuple):
-    """One request's part in an operation."""
-
-    session: Session
-    step: Draft | Verify
-
-
-class Op(NamedTuple):
-    """One batched operation: the same kind of step by the same member, for B requests.
-
-    Attributes:
-        level: the member that runs.
-        verify: a Verify; else a Draft.
-        items: `[B]`.
-    """
-
-    level: int
-    verify: bool
-    items: list[Item]
-
-
-# Forwards of one shape inside an operation: requests in each, tokens fed in each over all rows, how many in a row, and
-# seconds of one. A plain tuple: replay makes two for every step.
-Forward = tuple[int, int, int, float]
-
-
-class Failed(NamedTuple):
-    """In place of a row's result: the request cannot go on. It leaves the loop; the others are not touched."""
-
-    error: Exception
-
-
-class Deferred(NamedTuple):
-    """In place of a row's result: the row did not run, since memory was short. The same step is tried again later."""
-
-    reason: str
-
-
-class Results(NamedTuple):
-    """What a world did.
-
-    Attributes:
-        rows: `[B]`, a Drafted or a Judged each, or that the row failed or was deferred.
-        forwards: what ran, deferred rows left out.
-        duration_s: of the operation, seconds.
-        free_kv_share: share of KV memory that is free behind the operation, 0 to 1.
-    """
-
-    rows: Sequence[Drafted | Judged | Failed | Deferred]
-    forwards: list[Forward]
-    duration_s: float
-    free_kv_share: float = 1.0
-
-
 SET_ASIDE = frozenset((Failed, Deferred))
-
-
-class World(Protocol):
-    """Where operations happen: a recording (sim) or models (runtime)."""
-
-    def open(self, session: Session) -> None:
-        """Prepare a request: set `session.place` to the place of its prompt."""
-        ...
-
-    def execute(self, op: Op) -> Results:
-        """Carry out an operation.
-
-        Mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
-        `Session.forget_caches`, where it drops a request's KV memory; that may be a request outside this operation.
-
-        A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-        back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
-        them: a world that goes on deferring fails the request.
-        """
-        ...
-
-    def signal(self, session: Session, index: int) -> Signal:
-        """What the drafter said of the pending token at `index`."""
-        ...
-
-    def close(self, session: Session) -> None:
-        """Release what the world holds for a request that is done or failed."""
-        ...
 
 
 def lowest_level_first(groups: list[Group]) -> Group:

@@ -13,41 +13,16 @@ only carries it along with the token that leads there.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .contract import Commit, Draft, Outcome, Step, Verify
 from .pool import Pool
+from .verdicts import Drafted, Judged
 
 # Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
 # answer keeps if it ends inside the new ones (more than before, at most all), else None.
 Ending = Callable[[list[int], int], int | None]
 FinishReason = Literal["stop", "eos", "length"]
-
-
-class Drafted(NamedTuple):
-    """What a world drafted for one request: tokens, the place behind each, and how many of them were modelled."""
-
-    tokens: list[int]
-    places: list[int]
-    num_modelled: int = 0
-
-
-class Judged(NamedTuple):
-    """What a world's verifier said of one request's pending tokens.
-
-    Attributes:
-        num_accepted: leading judged tokens that stay.
-        own_token: the token the verifier writes behind them.
-        own_place: the place behind `own_token`.
-        tvd: per judged token up to and including the first refused one.
-        num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
-    """
-
-    num_accepted: int
-    own_token: int
-    own_place: int
-    tvd: tuple[float, ...] = ()
-    num_modelled: int = 0
 
 
 class Session:

@@ -9,11 +9,12 @@ from zlib import crc32
 
 from .contract import Draft, Verify
 from .lookup import prompt_lookup
-from .loop import Deferred, Failed, Item, Op, Results
 from .pool import Pool
 from .rules import Facts
-from .session import Drafted, Judged, Session
+from .session import Session
 from .signal import NO_SIGNAL, Signal
+from .verdicts import Drafted, Judged
+from .world import Deferred, Failed, Item, Op, Results
 
 VOCABULARY = 40
 EOS = 0

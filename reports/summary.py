@@ -84,7 +84,10 @@ def summarise_run(log: RunLog) -> Summary:
     num_finished = int(finished.sum())
     if not num_finished:
         raise ValueError("no request finished in this run")
-    steps, requests = log.steps, log.requests
+    requests = log.requests
+    steps = log.steps
+    if num_finished < len(finished):  # what was emitted for a request that failed answers nobody
+        steps = {name: column[finished[steps["request"]]] for name, column in steps.items()}
     target = len(log.meta["members"]) - 1
     by_target = (steps["kind"] == VERIFY) & (steps["level"] == target)
     tokens = int(steps["emitted"].sum())

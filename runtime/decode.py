@@ -8,22 +8,18 @@ from typing import Literal
 import numpy as np
 
 from ..policies.contract import Policy
-from ..policies.loop import Loop
-from ..policies.session import Ending, FinishReason, Session
+from ..policies.session import FinishReason, Session
 from ..traces.meta import Sampling
-from ..traces.run_ledger import RunLedger
 from ..traces.run_log import RunLog
 from ..traces.thrashing import seconds_per_token
-from .clock import Clock
 from .driver import INTERRUPTED, Driver, OnCommit
 from .forward import ForwardKind
 from .kv_fit import check_fit
-from .loaded_pool import loaded_pool
 from .plain_speed import plain_step_s
-from .pool import ModelPool
+from .pools.pool import ModelPool
 from .progress import progress_bar
 from .prompts import Prompt
-from .timed_policy import TimedPolicy
+from .run_setup import Run, session_of
 from .tokenizers import TextStream, make_ending, text_before_stop
 from .world import Memory, TorchWorld
 
@@ -98,40 +94,21 @@ def decode(
     """
     if batch < 1:
         raise ValueError(f"batch must be >= 1, got {batch}")
-    memory = memory or Memory()
-    members = loaded_pool(pool)
-    clock = Clock(member.model.device for member in pool.members if member.model is not None)
-    world = TorchWorld(pool=pool, sampling=sampling, clock=clock, memory=memory, forward=forward, debug=debug)
-    ledger = RunLedger()
-    timed = TimedPolicy(policy)
-    loop = Loop(pool=members, policy=timed, name=name, world=world, ledger=ledger)
+    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
+    run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token))
     ending = make_ending(pool.tokenizer, stop, frozenset(pool.target.eos_token_ids) - {pool.eos_token_id})
-    sessions = [_session(pool, loop, prompt, max_new_tokens, ending) for prompt in prompts]
+    sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending) for prompt in prompts]
     _check_ids(sessions)
-    check_fit(pool, sessions[:batch], memory)
-    driver = Driver(loop, world, ledger, clock, on_commit=_streaming(pool, on_token))
-    interrupted = _drive(driver, sessions, batch, show_progress=show_progress)
+    check_fit(pool, sessions[:batch], world.memory)
+    interrupted = _drive(run.driver, sessions, batch, show_progress=show_progress)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted else _plain_step_s(pool, sampling, sessions, batch, forward)
-    meta = {
-        "world": "runtime",
-        "policy": name,
-        "pool": pool.name,
-        "sampling": sampling.model_dump(),
-        "max_new_tokens": max_new_tokens,
-        "batch": batch,
-        "cache": memory.cache,
-        "forward": world.forward_names,
-        "members": list(members.names),
-        "policy_s": timed.seconds,
-        "phases": world.phases.as_dict(),
-        "plain_step_s": plain_s,
-        "interrupted": interrupted,
-    }
-    log = ledger.finish(meta, reanchored={}, divergent={})
+    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
+    meta |= {"plain_step_s": plain_s, "interrupted": interrupted}
+    log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
-        log = ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))
-    outputs = [_output(pool, session, stop, driver.failed) for session in sessions]
+        log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))
+    outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
 
 
@@ -147,24 +124,6 @@ def _drive(driver: Driver, sessions: Sequence[Session], batch: int, *, show_prog
             driver.give_up(INTERRUPTED)
             return True
     return False
-
-
-def _session(pool: ModelPool, loop: Loop, prompt: Prompt, max_new_tokens: int, ending: Ending | None) -> Session:
-    tokens = tuple(pool.encode(prompt.text))
-    if len(tokens) + max_new_tokens > pool.context_tokens:
-        raise ValueError(
-            f"request {prompt.request_id}: prompt of {len(tokens)} tokens and max_new_tokens {max_new_tokens} must fit "
-            f"into the pool's context of {pool.context_tokens} tokens"
-        )
-    return Session(
-        pool=loop.pool,
-        request_id=prompt.request_id,
-        tag=prompt.tag,
-        prompt=tokens,
-        budget=max_new_tokens,
-        eos=pool.eos_token_id,
-        ending=ending,
-    )
 
 
 def _check_ids(sessions: Sequence[Session]) -> None:
@@ -198,9 +157,18 @@ def _plain_step_s(
     """Seconds of a step of the target alone at this batch, in the middle of an answer; None if there is none."""
     if not sessions:
         return None
-    middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
-    seconds = plain_step_s(pool, sampling, min(batch, len(sessions)), middle, forward=forward)
+    try:
+        seconds = _middle_step_s(pool, sampling, sessions, batch, forward)
+    except KeyboardInterrupt:  # every request is answered; only this measure is missing
+        return None
     return seconds if isfinite(seconds) else None
+
+
+def _middle_step_s(
+    pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
+) -> float:
+    middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
+    return plain_step_s(pool, sampling, min(batch, len(sessions)), middle, forward=forward)
 
 
 def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:

@@ -6,7 +6,6 @@ from itertools import islice
 from ..policies.loop import Loop
 from ..policies.session import Session
 from ..traces.run_ledger import RunLedger
-from .clock import Clock
 from .world import TorchWorld
 
 OnCommit = Callable[[Session, list[int]], None]
@@ -20,21 +19,18 @@ class Driver:
         loop: decides.
         world: carries out.
         ledger: of the loop.
-        clock: of the world.
         on_commit: told of every request's newly committed tokens, in order.
 
     Attributes:
         failed: the errors of requests that failed, by id.
     """
 
-    def __init__(
-        self, loop: Loop, world: TorchWorld, ledger: RunLedger, clock: Clock, *, on_commit: OnCommit | None = None
-    ) -> None:
+    def __init__(self, loop: Loop, world: TorchWorld, ledger: RunLedger, *, on_commit: OnCommit | None = None) -> None:
         self.failed: dict[str, Exception] = {}
         self._loop = loop
         self._world = world
         self._ledger = ledger
-        self._clock = clock
+        self._clock = world.clock
         self._on_commit = on_commit
         self._told: dict[str, int] = {}
         self._running: dict[str, Session] = {}

@@ -1,7 +1,7 @@
 """Batched multi-level decoding inside `model.generate`: `custom_generate=paceline.generate`."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 
 import torch
@@ -25,14 +25,17 @@ from .generate_options import (
     SamplingMode,
     check_config,
     check_inputs,
+    check_log,
     read_limits,
+    read_memory,
     read_prompts,
     read_sampling,
+    shown,
 )
 from .live_decode import PolicyLike, decode_live
-from .live_pool import live_pool
-from .loaded_pool import loaded_pool
-from .world import CacheKind, Memory
+from .pools.live_pool import live_pool
+from .pools.loaded_pool import loaded_pool
+from .world import CacheKind
 
 
 def generate(
@@ -88,6 +91,8 @@ def generate(
     streamer = _streamer_of(inspect.currentframe())
     check_config(generation_config)
     check_inputs(inputs)
+    check_log(on_log)
+    memory = read_memory(cache, kv_limit_bytes)
     chance = read_sampling(logits_processor, do_sample=bool(generation_config.do_sample), mode=sampling)
     limits = read_limits([*stopping_criteria, *_stop_criteria(stop_strings, target_tokenizer)])
     prompts = read_prompts(input_ids, inputs)
@@ -103,14 +108,7 @@ def generate(
         assistant_tokenizers=assistant_tokenizers,
     )
     sessions = _sessions(loaded_pool(pool), prompts, input_ids.tolist(), budget, limits)
-    log = decode_live(
-        pool,
-        sessions,
-        policy,
-        sampling=chance,
-        memory=Memory(cache=cache, limit_bytes=kv_limit_bytes),
-        streamer=streamer,
-    )
+    log = decode_live(pool, sessions, policy, sampling=chance, memory=memory, streamer=streamer)
     if on_log is not None:
         on_log(log)
     sequences = _joined(input_ids, [session.emitted for session in sessions], generation_config, limits)
@@ -132,7 +130,14 @@ def _streamer_of(frame: FrameType | None) -> BaseStreamer | None:
 
 def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) -> list[StopStringCriteria]:
     """What `generate()` would make of stop strings."""
-    texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings or ())
+    if stop_strings is None:
+        return []
+    if not isinstance(stop_strings, Iterable):
+        raise ValueError(f"stop_strings must be a text or a list of texts, got {shown(stop_strings)}")
+    texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"stop_strings must be a text or a list of texts, got {shown(text)} in it")
     if not texts:
         return []
     if not all(texts):

@@ -6,6 +6,7 @@ Processors and criteria are read as transformers prepared them: what is in the l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from numbers import Integral, Number
 from typing import Any, Literal, cast
 
 import torch
@@ -22,6 +23,7 @@ from transformers import (
 )
 
 from ..traces.meta import LOWEST_TEMPERATURE, Sampling
+from .world import CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]
 
@@ -104,17 +106,32 @@ def check_inputs(inputs: Mapping[str, object]) -> None:
     """Raises ValueError for inputs of the model other than ids and mask, and for a cache to continue from."""
     for name, value in inputs.items():
         if name not in UNUSED_INPUTS and value is not None and value is not False:
-            raise ValueError(f"{name} must be left out, as paceline feeds models input_ids only, got {_shown(value)}")
+            raise ValueError(f"{name} must be left out, as paceline feeds models input_ids only, got {shown(value)}")
     cache: Any = inputs.get("past_key_values")
     if getattr(cache, "_is_user_defined", False) or (cache is not None and cache.get_seq_length() > 0):
-        raise ValueError(f"past_key_values must be left out, as paceline keeps its own caches, got {_shown(cache)}")
+        raise ValueError(f"past_key_values must be left out, as paceline keeps its own caches, got {shown(cache)}")
+
+
+def check_log(on_log: object) -> None:
+    """Raises ValueError for what cannot be called with the run log."""
+    if on_log is not None and not callable(on_log):
+        raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
+
+
+def read_memory(cache: CacheKind, limit_bytes: object) -> Memory:
+    """How keys and values are kept; raises ValueError for an unknown cache or a limit that is no number of bytes."""
+    if limit_bytes is None:
+        return Memory(cache=cache)
+    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, Integral) or int(limit_bytes) < 1:
+        raise ValueError(f"kv_limit_bytes must be a whole number >= 1 or None, got {shown(limit_bytes)}")
+    return Memory(cache=cache, limit_bytes=int(limit_bytes))
 
 
 def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: SamplingMode | None) -> Sampling:
     """How tokens are chosen; a seed is drawn from torch's generator where there is chance.
 
     Raises:
-        ValueError: a processor that is not honoured, a mode without `do_sample`, or a temperature too low.
+        ValueError: a processor that is not honoured, a mode without `do_sample`, or a temperature or `top_p` too low.
     """
     _check_processors(processors, do_sample=do_sample)
     if mode not in (None, "rejection", "coupled"):
@@ -127,11 +144,14 @@ def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: Sampli
     temperature = given[TemperatureLogitsWarper].temperature if TemperatureLogitsWarper in given else 1.0
     if temperature < LOWEST_TEMPERATURE:
         raise ValueError(f"temperature must be >= {LOWEST_TEMPERATURE}, got {temperature}")
+    top_p = given[TopPLogitsWarper].top_p if TopPLogitsWarper in given else None
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be in (0, 1], got {top_p}")
     return Sampling(
         mode=mode or "rejection",
         temperature=temperature,
         seed=int(torch.randint(2**62, ()).item()),
-        top_p=given[TopPLogitsWarper].top_p if TopPLogitsWarper in given else None,
+        top_p=top_p,
         top_k=given[TopKLogitsWarper].top_k if TopKLogitsWarper in given else None,
     )
 
@@ -165,8 +185,12 @@ def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[
             must be counted from behind the padding.
 
     Raises:
-        ValueError: padding elsewhere, an empty prompt, or other positions.
+        ValueError: ids of another shape, no row, padding elsewhere, an empty prompt, or other positions.
     """
+    if input_ids.dim() != 2 or not input_ids.numel():
+        raise ValueError(
+            f"input_ids must be of shape [B, T], at least one row of at least one token, got {tuple(input_ids.shape)}"
+        )
     mask, positions = (cast(Tensor | None, inputs.get(name)) for name in ("attention_mask", "position_ids"))
     if mask is not None and mask.shape != input_ids.shape:
         raise ValueError(f"attention_mask must be of shape {tuple(input_ids.shape)}, got {tuple(mask.shape)}")
@@ -216,6 +240,8 @@ def _keeps_more(warper: object) -> bool:
     return getattr(warper, "filter_value", -inf) != -inf or getattr(warper, "min_tokens_to_keep", 1) != 1
 
 
-def _shown(value: object) -> str:
-    """A value in a line."""
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+def shown(value: object) -> str:
+    """A value in a line, as long as it is short; else what it is."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return repr(value) if value is None or isinstance(value, str | Number) else type(value).__name__

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from ..policies.session import Session
-from .loaded_members import LoadedMembers
+from .pools.loaded_members import LoadedMembers
 from .world import Memory
 
 

@@ -8,18 +8,15 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from ..policies.contract import Policy
-from ..policies.loop import Loop
 from ..policies.pool import Pool
 from ..policies.registry import make_policy
 from ..policies.session import Session
 from ..traces.meta import Sampling
-from ..traces.run_ledger import RunLedger
 from ..traces.run_log import RunLog
-from .clock import Clock
-from .driver import Driver, OnCommit
+from .driver import OnCommit
 from .kv_fit import check_fit
-from .loaded_members import LoadedMembers
-from .timed_policy import TimedPolicy
+from .pools.loaded_members import LoadedMembers
+from .run_setup import Run
 from .world import Memory, TorchWorld
 
 # Tokens at each handover of the default chain.
@@ -48,37 +45,22 @@ def decode_live(
         streamer: told of every token; for a single session.
 
     Raises:
-        ValueError: a policy that is none, models that cannot run, caches that cannot fit, or a request that failed.
+        ValueError: a policy that is none or cannot be made, models that cannot run, caches that cannot fit, or a
+            request that failed.
         PolicyError: the policy broke the contract.
     """
     check_fit(pool, sessions, memory)
-    members = sessions[0].pool
-    name, built = _policy(policy, members)
-    clock = Clock(member.model.device for member in pool.members if member.model is not None)
-    world = TorchWorld(pool=pool, sampling=sampling, clock=clock, memory=memory, share_weights=False)
-    ledger, timed = RunLedger(), TimedPolicy(built)
-    loop = Loop(pool=members, policy=timed, name=name, world=world, ledger=ledger)
-    driver = Driver(loop, world, ledger, clock, on_commit=None if streamer is None else _streaming(streamer))
-    for _ in driver.run(sessions, len(sessions)):
+    name, built = _policy(policy, sessions[0].pool)
+    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, share_weights=False)
+    run = Run(world, built, name=name, on_commit=None if streamer is None else _streaming(streamer))
+    for _ in run.driver.run(sessions, len(sessions)):
         pass
-    for error in driver.failed.values():
+    for error in run.driver.failed.values():
         raise error
     if streamer is not None:
         streamer.end()
-    meta = {
-        "world": "runtime",
-        "policy": name,
-        "pool": "live",
-        "sampling": sampling.model_dump(),
-        "max_new_tokens": sessions[0].budget,
-        "batch": len(sessions),
-        "cache": memory.cache,
-        "forward": world.forward_names,
-        "members": list(members.names),
-        "policy_s": timed.seconds,
-        "phases": world.phases.as_dict(),
-    }
-    return ledger.finish(meta, reanchored={}, divergent={})
+    meta = run.meta(pool="live", max_new_tokens=sessions[0].budget, batch=len(sessions))
+    return run.ledger.finish(meta, reanchored={}, divergent={})
 
 
 def _policy(given: PolicyLike | None, pool: Pool) -> tuple[str, Policy]:
@@ -90,11 +72,21 @@ def _policy(given: PolicyLike | None, pool: Pool) -> tuple[str, Policy]:
     made: object = given
     if inspect.isclass(given) or not hasattr(given, "decide"):
         if not callable(given):
-            raise ValueError(f"policy must be a text, a policy, or what makes one of a pool, got {given!r}")
-        made = cast(Callable[[Pool], object], given)(pool)
+            raise ValueError(f"policy must be a text, a policy, or what makes one of a pool, got {type(given).__name__}")
+        made = _made(cast(Callable[[Pool], object], given), pool)
     if not hasattr(made, "decide") or not hasattr(made, "learn"):
         raise ValueError(f"policy must have decide and learn, got {type(made).__name__}")
     return type(made).__name__, cast(Policy, made)
+
+
+def _made(make: Callable[[Pool], object], pool: Pool) -> object:
+    """What a class or function makes of the pool."""
+    try:
+        return make(pool)
+    except Exception as error:  # it may be foreign code
+        name = getattr(make, "__name__", type(make).__name__)
+        told = " ".join(str(error).split())
+        raise ValueError(f"policy {name}: called with the pool it raised {type(error).__name__}: {told}") from error
 
 
 def _streaming(streamer: BaseStreamer) -> OnCommit:

@@ -17,7 +17,7 @@ import torch
 from ..traces.meta import CostTable
 from .forward import ModelForward
 from .kv import SlotCache
-from .pool import ModelPool
+from .pools.pool import ModelPool
 from .progress import progress_bar
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)

@@ -4,13 +4,13 @@ from math import nan
 from statistics import median
 
 from ..policies.contract import Verify
-from ..policies.loop import Item, Op
-from ..policies.session import Judged, Session
+from ..policies.session import Session
+from ..policies.verdicts import Judged
+from ..policies.world import Item, Op
 from ..traces.meta import Sampling
-from .clock import Clock
 from .forward import ForwardKind
-from .loaded_members import LoadedMembers
-from .loaded_pool import loaded_pool
+from .pools.loaded_members import LoadedMembers
+from .pools.loaded_pool import loaded_pool
 from .world import TorchWorld
 
 REPEATS = 7
@@ -25,8 +25,7 @@ def plain_step_s(
     about `context_tokens` tokens.
     """
     members = loaded_pool(pool)
-    clock = Clock(member.model.device for member in pool.members if member.model is not None)
-    world = TorchWorld(pool=pool, sampling=sampling, clock=clock, forward=forward)
+    world = TorchWorld(pool=pool, sampling=sampling, forward=forward)
     prompt = (0,) * max(1, min(context_tokens, pool.context_tokens - REPEATS - 1))
     step = Verify(members.target)
     items = []

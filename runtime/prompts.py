@@ -64,7 +64,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _prompt(path: Path, number: int, line: str) -> Prompt:
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
     if not isinstance(fields, dict):
@@ -72,12 +72,24 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
     unknown = [key for key in fields if key not in _KEYS]
     if unknown:
         raise TraceFormatError(path, f"line {number}", f"keys must be among {', '.join(_KEYS)}", unknown[0])
+    request_id = _text(path, number, fields, "id")
+    if not request_id.isprintable():
+        raise TraceFormatError(path, f"line {number}, id", "must hold no control characters", request_id)
     return Prompt(
-        request_id=_text(path, number, fields, "id"),
+        request_id=request_id,
         tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
         text=_text(path, number, fields, "prompt"),
         answer=_text(path, number, fields, "answer") if "answer" in fields else None,
     )
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; raises ValueError for a key given twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} stands twice")
+    return fields
 
 
 def _text(path: Path, number: int, fields: dict[str, Any], key: str) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..policies.loop import Deferred, Failed, Item, Op, Results
-from ..policies.session import Drafted, Judged, Session
+from ..policies.session import Session
 from ..policies.signal import Signal
+from ..policies.verdicts import Drafted, Judged
+from ..policies.world import Deferred, Failed, Item, Op, Results
 from ..traces.meta import Sampling
 from .clock import Clock
 from .executor.draft_processor import DraftProcessor
@@ -14,13 +15,13 @@ from .executor.executor import Executor
 from .executor.foreign_drafter import ForeignDrafter
 from .executor.phases import Phases
 from .executor.rollback_processor import RollbackProcessor
+from .executor.sampler import make_sampler
 from .executor.verify_processor import VerifyProcessor
 from .forward import ForwardKind, ModelForward
 from .kv import MaskCache, MemberKV, SlotCache
-from .loaded_members import LoadedMembers
 from .noise import RequestNoise
+from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
-from .sampling.sampler import make_sampler
 from .state.errors import CacheDesyncError
 from .state.request_state import RequestState
 from .state.state_manager import StateManager
@@ -62,7 +63,6 @@ class TorchWorld:
     Args:
         pool: a member's index is its level.
         sampling: greedy, coupled or rejection.
-        clock: measures.
         memory: of keys and values.
         forward: how models run, see `forward.choose_forward`.
         share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
@@ -70,6 +70,8 @@ class TorchWorld:
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
 
     Attributes:
+        pool, sampling, memory: as given.
+        clock: measures, with all work of the models' devices done.
         manager: caches and requests.
         forward_names: by member, how it runs (`fused` or `modules`).
     """
@@ -79,19 +81,18 @@ class TorchWorld:
         *,
         pool: LoadedMembers,
         sampling: Sampling,
-        clock: Clock,
         memory: Memory | None = None,
         forward: ForwardKind = "auto",
         share_weights: bool = True,
         debug: bool = False,
         make_chance: Callable[[str], Chance] | None = None,
     ) -> None:
-        self._pool = pool
+        self.clock = Clock(member.model.device for member in pool.members if member.model is not None)
+        self.pool = pool
         self._make_chance = make_chance
-        self._sampling = sampling
-        self._clock = clock
+        self.sampling = sampling
         self._debug = debug
-        self._memory = memory or Memory()
+        self.memory = memory or Memory()
         self._num_opened = 0
         self._forwards: dict[int, ModelForward] = {
             level: pool.forward(level, forward, share_weights=share_weights)
@@ -100,8 +101,8 @@ class TorchWorld:
         }
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
-        self.manager = StateManager(names, self._make_cache, limit_bytes=self._memory.limit_bytes)
-        self._executor = Executor(self._forwards, self.manager, make_sampler(sampling), clock)
+        self.manager = StateManager(names, self._make_cache, limit_bytes=self.memory.limit_bytes)
+        self._executor = Executor(self._forwards, self.manager, make_sampler(sampling), self.clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
@@ -117,11 +118,11 @@ class TorchWorld:
         """Take in a request; its prompt is read by each member's first forward."""
         session.place = 0
         self._num_opened += 1
-        mode, seed = self._sampling.mode, self._sampling.seed
+        mode, seed = self.sampling.mode, self.sampling.seed
         noise = None
         chance: Chance | None = None
         if mode == "coupled" and seed is not None:
-            target = self._pool.target.model
+            target = self.pool.target.model
             assert target is not None
             vocab_size = int(target.config.vocab_size)
             noise = RequestNoise(seed=seed, request_id=session.request_id, vocab_size=vocab_size)
@@ -142,13 +143,13 @@ class TorchWorld:
 
     def execute(self, op: Op) -> Results:
         """Run an operation; requests whose logits or caches are broken fail alone."""
-        start_s = self._clock.now_s()
+        start_s = self.clock.now_s()
         self._executor.forwards_run.clear()
         for session, _ in op.items:
             self.manager.states[session.request_id].forget_all_but(session.places)
         rows = self._checked(op) if self._debug else self._run(op, op.items)
         forwards = list(self._executor.forwards_run)
-        return Results(rows, forwards, self._clock.now_s() - start_s, self.manager.free_share)
+        return Results(rows, forwards, self.clock.now_s() - start_s, self.manager.free_share)
 
     def _run(self, op: Op, items: list[Item]) -> Sequence[Row]:
         return self._verify.run(op.level, items) if op.verify else self._draft.run(op.level, items)
@@ -167,19 +168,19 @@ class TorchWorld:
 
     def _make_cache(self, level: int) -> MemberKV:
         shape = self._forwards[level].kv_shape
-        if self._memory.cache == "mask":
-            return MaskCache(shape, dead_share=self._memory.dead_share)
+        if self.memory.cache == "mask":
+            return MaskCache(shape, dead_share=self.memory.dead_share)
         return SlotCache(shape)
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}
-        for level, member in enumerate(self._pool.members):
+        for level, member in enumerate(self.pool.members):
             if member.tokenizer is not None and member.model is not None:
                 drafters[level] = ForeignDrafter(
                     level,
                     self.manager,
-                    self._pool.alignment(member.name),
+                    self.pool.alignment(member.name),
                     eos=member.eos_token_ids[0] if member.eos_token_ids else None,
-                    context_tokens=self._pool.context_tokens,
+                    context_tokens=self.pool.context_tokens,
                 )
         return drafters

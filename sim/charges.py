@@ -1,7 +1,7 @@
 """What an operation costs: its forwards, with catch-up, verification width and the rows still running."""
 
-from ..policies.loop import Forward, Item
-from ..policies.session import Drafted
+from ..policies.verdicts import Drafted
+from ..policies.world import Forward, Item
 from .cost import CostModel
 
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Generator
 
 import simpy
 
-from ..policies.loop import Loop, World
+from ..policies.loop import Loop
+from ..policies.world import World
 
 
 def device_process(

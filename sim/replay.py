@@ -9,11 +9,12 @@ from math import exp, nan
 
 from ..policies.contract import Draft, Verify
 from ..policies.lookup import prompt_lookup
-from ..policies.loop import Op, Results
 from ..policies.pool import Pool
 from ..policies.rules import Facts
-from ..policies.session import Drafted, Judged, Session
+from ..policies.session import Session
 from ..policies.signal import NO_SIGNAL, Signal
+from ..policies.verdicts import Drafted, Judged
+from ..policies.world import Op, Results
 from ..traces.fallback import Fallback
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
-from paceline.runtime.sampling import Chance, judge, probabilities
+from paceline.runtime.sampling import Chance, judge, probabilities, truncated
 from paceline.traces.meta import Sampling
 from torch import Tensor
 
@@ -33,7 +33,7 @@ class TableModel:
         """`[V]` float64."""
         code = sum((token + 1) * (VOCABULARY + 1) ** place for place, token in enumerate(text))
         generator = torch.Generator().manual_seed(self.seed * 100_003 + code)
-        return probabilities(torch.randn(VOCABULARY, generator=generator) * 1.5, self.sampling)
+        return probabilities(truncated(torch.randn(VOCABULARY, generator=generator) * 1.5, self.sampling))
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from paceline.policies import (
 )
 from paceline.policies.chain import Chain
 from paceline.runtime.decode import decode
-from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recorder import record
+from paceline.runtime.recording.recorder import record
 from paceline.runtime.world import Memory
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate

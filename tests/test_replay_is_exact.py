@@ -15,9 +15,9 @@ import torch
 from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runtime.noise import gumbel
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
-from paceline.runtime.recorder import record
+from paceline.runtime.recording.recorder import record
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tables import TraceTables

@@ -4,10 +4,10 @@ import random
 from functools import lru_cache
 
 import torch
-from paceline.runtime.loaded_members import LoadedMember
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.loaded_members import LoadedMember
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.submodel import make_submodel
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 

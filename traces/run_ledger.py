@@ -1,4 +1,4 @@
-"""Collects a run log while a loop runs; it fits `policies.loop.Ledger` by shape."""
+"""Collects a run log while a loop runs; it fits `policies.ledger.Ledger` by shape."""
 
 from collections import Counter
 from collections.abc import Mapping

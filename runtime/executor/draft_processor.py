@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from ...policies.contract import Draft
 from ...policies.lookup import prompt_lookup
-from ...policies.loop import Deferred, Failed, Item
-from ...policies.session import Drafted, Session
+from ...policies.session import Session
 from ...policies.signal import Signal
-from ..loaded_members import LoadedMember
+from ...policies.verdicts import Drafted
+from ...policies.world import Deferred, Failed, Item
+from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor

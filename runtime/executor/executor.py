@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...policies.loop import Forward
+from ...policies.world import Forward
 from ..clock import Clock
 from ..forward import ModelForward
-from ..sampling.sampler import Sampler
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from .phases import Phases
+from .sampler import Sampler
 
 
 class Executor:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from ...policies.contract import Draft
-from ...policies.loop import Item
+from ...policies.world import Item
 from ...traces.meta import Sampling
-from ..sampling.sampler import SameToken
 from ..state.state_manager import StateManager
 from ..tokenizers.alignment import Alignment
+from .sampler import SameToken
 from .writing import Writing
 
 

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 
 from ...policies.contract import Verify
-from ...policies.loop import Deferred, Failed, Item
-from ...policies.session import Judged, Session
+from ...policies.session import Session
+from ...policies.verdicts import Judged
+from ...policies.world import Deferred, Failed, Item
 from ...traces.resolution import UNITS
-from ..loaded_members import LoadedMember
-from ..sampling.sampler import Judging, Verdict
+from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
+from .sampler import Judging, Verdict
 
 
 class Row(NamedTuple):

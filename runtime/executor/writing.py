@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ...policies.signal import Signal
 from ...policies.stops import Stop
-from ..sampling.sampler import Sampler
 from ..state.pending_view import signals
 from ..state.request_state import RequestState
 from .executor import Executor
+from .sampler import Sampler
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """How a token is chosen from logits: truncated distributions, and rejection sampling that is lossless level by level.
 
-What is exported is pure functions over torch tensors and a source of chance. `sampler`, which puts them together for a
-run, may import runtime.noise, runtime.state and policies.rules; nothing here knows a model or a cache.
+Pure functions over torch tensors, and a source of chance; `executor.sampler` puts them together for a run. May import
+torch, numpy and traces.meta; knows no model and no cache.
 """
 
 from .chance import Chance, SeededChance

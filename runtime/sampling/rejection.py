@@ -16,14 +16,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...traces.meta import Sampling
 from .chance import Chance
-from .truncation import truncated
 
 
-def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """`[..., V]` float64 distributions of logits `[..., V]`, truncated as `sampling` says."""
-    return truncated(logits, sampling).double().softmax(dim=-1)
+def probabilities(logits: Tensor) -> Tensor:
+    """`[..., V]` distributions of logits `[..., V]` that are truncated already."""
+    return logits.double().softmax(dim=-1)
 
 
 def acceptance(target_prob: float, draft_prob: float) -> float:

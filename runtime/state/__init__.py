@@ -1,7 +1,7 @@
 """What the runtime holds for running requests: caches of every member, and what stands behind pending tokens.
 
-May import runtime.kv, runtime.noise, runtime.views, runtime.sampling.chance (not its sampler), sessions and torch;
-knows nothing of operations.
+May import runtime.kv, runtime.noise, runtime.views, runtime.sampling.chance, sessions and torch; knows nothing of
+operations.
 """
 
 from .errors import CacheDesyncError, KVMemoryError

@@ -4,10 +4,12 @@
 class KVMemoryError(ValueError):
     """A request does not fit into KV memory even alone."""
 
-    def __init__(self, request_id: str, member: str, num_tokens: int, held_bytes: int, limit_bytes: int) -> None:
+    def __init__(
+        self, request_id: str, member: str, num_tokens: int, needed_bytes: int, held_bytes: int, limit_bytes: int
+    ) -> None:
         super().__init__(
-            f"request {request_id}: {num_tokens} tokens in the cache of {member} do not fit into KV memory of "
-            f"{limit_bytes:,} bytes, of which the request's other caches hold {held_bytes:,}; give more, or shorten it"
+            f"request {request_id}: {num_tokens} tokens in the cache of {member} take {needed_bytes:,} bytes (in steps "
+            f"of slots), and the request's other caches {held_bytes:,}; the KV limit is {limit_bytes:,} bytes"
         )
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 
 from ...policies.session import Session
-from ..kv.member_kv import MemberKV
+from ..kv.member_kv import SLOT_STEP, MemberKV
 from .errors import CacheDesyncError, KVMemoryError
 from .request_state import RequestState
 
@@ -167,9 +167,9 @@ class StateManager:
         cache = self.cache(level)
         elsewhere = self.held_bytes - cache.held_bytes
         tokens = cache.length(state.request_id) + count
-        return KVMemoryError(
-            state.request_id, self._names[level], tokens, elsewhere, self._limit_bytes or self.held_bytes
-        )
+        needed = -(-tokens // SLOT_STEP) * SLOT_STEP * cache.shape.bytes_per_slot
+        limit = self._limit_bytes or self.held_bytes
+        return KVMemoryError(state.request_id, self._names[level], tokens, needed, elsewhere, limit)
 
     # -- checks
 

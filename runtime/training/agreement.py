@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..loaded_members import LoadedMember
-from ..pool import ModelPool
+from ..pools.loaded_members import LoadedMember
+from ..pools.pool import ModelPool
 from .progress import report_stage
 from .writing import write_texts
 

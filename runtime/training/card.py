@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..pool import ModelPool
+from ..pools.pool import ModelPool
 from .agreement import Agreement, TaggedPrompt, agreement
 from .loop import TrainingRun
 from .measure import held_out_loss, seconds_per_token

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional
 from transformers import DynamicCache
 
-from ..loaded_members import LoadedMember
+from ..pools.loaded_members import LoadedMember
 from .text import Item
 from .tokenizer import END_TOKEN
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from ..pool import ModelPool
+from ..pools.pool import ModelPool
 from .agreement import TaggedPrompt
 from .card import make_card
 from .checkpoint import read_tensors, write_json, write_tensors

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.pool import ModelPool
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from .command_line import done, paceline, refused
@@ -214,7 +214,7 @@ def test_an_interrupt_is_no_verdict(tmp_path):
     [
         (("--policy", "nope"), "unknown policy 'nope'"),
         (("--policy", "plain", "--policy", "plain"), "--policy plain is given twice"),
-        (("--closure", "all"), "--closure must be monotone or full, got 'all'"),
+        (("--closure", "all"), "'all' is not one of 'monotone', 'full'"),
         (("--temperature", "0.8"), "belong to --sampling coupled"),
         (("--sampling", "rejection", "--temperature", "0.8", "--seed", "1"), "--sampling must be greedy or coupled"),
         (("--batch", "0"), "--batch"),

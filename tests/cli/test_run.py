@@ -1,6 +1,8 @@
 """`paceline run`: what it writes, and how it ends."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -102,14 +104,20 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
     )
     result = paceline(*ran(prompts, "--out", "out"))
     assert result.code == 130
-    assert "interrupted: 1 of 3 requests ended and are kept" in result.err
+    assert result.err == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
     assert len((tmp_path / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--stop", ""), "stop strings must not be empty"),
+        (("--stop", ""), "--stop must not be empty"),
+        (("--stop", "\udcff"), "--stop must be UTF-8"),
+        (("--policy", "plain", "--policy", "ngram"), "--policy must be given once, got plain, ngram"),
+        (("--out", "prompts.jsonl/x"), "--out prompts.jsonl/x: cannot be made in "),
+        (("--out", ""), "--out must name a new folder"),
+        (("--json", ""), "--json must name a file"),
+        (("--out", "same", "--json", "same"), "--out and --json must differ, got same for both"),
         (("--sampling", "rejection", "--temperature", -1, "--seed", 1), "--temperature must be >= 0.001"),
         (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 1.5), "--top-p must be in (0, 1]"),
         (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 0), "--top-p must be in (0, 1]"),
@@ -145,3 +153,34 @@ def test_the_memory_options_by_themselves():
     assert limit_bytes(None) is None
     assert limit_bytes(2) == 2 * 2**20
     assert dead_share_of(CacheMode.slots, None) == 0.5
+
+
+POLICY_THAT_INTERRUPTS = """
+import os, signal, threading
+from paceline.policies import Verify
+
+class Interrupts:
+    def __init__(self, pool):
+        self.target, self.calls = pool.target, 0
+
+    def decide(self, seen):
+        self.calls += 1
+        if self.calls == 9:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            os.kill(os.getpid(), signal.SIGINT)
+        return Verify(self.target)
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_path):
+    (tmp_path / "interrupts.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
+    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "interrupts.py:Interrupts"]
+    process = subprocess.run(
+        [sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert process.returncode == 130
+    assert process.stderr == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
+    assert (tmp_path / "out" / "outputs.jsonl").is_file()

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.session import Drafted, Judged, Session
+from paceline.policies.session import Session
 from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
+from paceline.policies.verdicts import Drafted, Judged
 
 from .strategies import legal_steps, pools
 from .test_session_properties import assert_sane, take

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Verify
 from paceline.policies.check import check_pool
-from paceline.policies.loop import DEFERRED_OPS, Deferred, Failed, Loop, Results
+from paceline.policies.loop import DEFERRED_OPS, Loop
 from paceline.policies.session import Session
 from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.world import Deferred, Failed, Results
 from paceline.traces.run_ledger import RunLedger
 
 from .strategies import legal_steps, pools, sessions

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.policies import Commit, Draft, Ratio, Verify
-from paceline.policies.loop import Item, Op
 from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.policies.world import Item, Op
 
 from .strategies import all_steps, legal_steps, pools, sessions
 

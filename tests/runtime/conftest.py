@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from paceline.runtime.loaded_members import LoadedMember
-from paceline.runtime.pool import ModelPool
-from paceline.runtime.submodel import make_submodel
+from paceline.runtime.pools.loaded_members import LoadedMember
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodel import make_submodel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 

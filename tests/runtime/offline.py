@@ -9,17 +9,13 @@ from collections.abc import Sequence
 
 import torch
 from paceline.policies import make_policy
-from paceline.policies.loop import Loop
-from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.driver import Driver
-from paceline.runtime.loaded_pool import loaded_pool
 from paceline.runtime.noise import RequestNoise
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
+from paceline.runtime.run_setup import Run, session_of
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
-from paceline.traces.run_ledger import RunLedger
 
 GREEDY = Sampling(mode="greedy")
 COUPLED = Sampling(mode="coupled", temperature=0.9, seed=5)
@@ -57,27 +53,14 @@ class Offline:
         debug: bool = True,
         **options: object,
     ) -> None:
-        self.members = members = loaded_pool(pool)
-        self.policy = make_policy(policy, members) if isinstance(policy, str) else policy
-        self.clock = Clock()
-        self.world = world(pool=pool, sampling=sampling, clock=self.clock, debug=debug, **options)
-        self.ledger = RunLedger()
-        self.loop = Loop(pool=members, policy=self.policy, name="p", world=self.world, ledger=self.ledger)
-        self.driver = Driver(self.loop, self.world, self.ledger, self.clock)
-        self.sessions = [
-            Session(
-                pool=members,
-                request_id=prompt.request_id,
-                tag=prompt.tag,
-                prompt=tuple(pool.encode(prompt.text)),
-                budget=num_tokens,
-                eos=pool.eos_token_id,
-            )
-            for prompt in prompts
-        ]
+        self.members = loaded_pool(pool)
+        built = make_policy(policy, self.members) if isinstance(policy, str) else policy
+        self.world = world(pool=pool, sampling=sampling, debug=debug, **options)
+        self.setup = Run(self.world, built, name="p")
+        self.sessions = [session_of(pool, self.members, prompt, num_tokens) for prompt in prompts]
 
     def run(self, *, batch: int = 1) -> "Offline":
-        for _ in self.driver.run(self.sessions, batch):
+        for _ in self.setup.driver.run(self.sessions, batch):
             pass
         return self
 
@@ -87,11 +70,11 @@ class Offline:
 
     @property
     def failed(self) -> dict[str, Exception]:
-        return self.driver.failed
+        return self.setup.driver.failed
 
     @property
     def log(self):
-        return self.ledger.finish({"members": list(self.members.names)}, reanchored={}, divergent={})
+        return self.setup.ledger.finish({"members": list(self.members.names)}, reanchored={}, divergent={})
 
 
 def trunk(pool: ModelPool, prompt: Prompt, *, sampling: Sampling = GREEDY, num_tokens: int = NUM_TOKENS) -> list[int]:

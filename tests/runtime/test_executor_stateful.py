@@ -17,11 +17,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from paceline.policies import Draft, Verify
-from paceline.policies.loop import Deferred, Failed, Item, Op
 from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.loaded_pool import loaded_pool
+from paceline.policies.world import Deferred, Failed, Item, Op
 from paceline.runtime.noise import RequestNoise
+from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory, TorchWorld
 from paceline.traces.meta import Sampling
 
@@ -52,7 +51,7 @@ def world_of(mode, cache, forward):
     """Worlds are emptied after each example, so that models are prepared once."""
     sampling = next(sampling for sampling in SAMPLINGS if sampling.mode == mode)
     memory = Memory(cache=cache, dead_share=0.3)
-    return TorchWorld(pool=pool(), sampling=sampling, clock=Clock(), memory=memory, forward=forward, debug=True)
+    return TorchWorld(pool=pool(), sampling=sampling, memory=memory, forward=forward, debug=True)
 
 
 @lru_cache(maxsize=100_000)

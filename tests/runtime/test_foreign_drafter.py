@@ -7,7 +7,7 @@ import pytest
 import torch
 from paceline.policies import PolicyError, Verify, make_policy
 from paceline.runtime.decode import decode
-from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

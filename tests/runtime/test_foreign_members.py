@@ -7,11 +7,11 @@ import pytest
 import torch
 from paceline.policies import Draft, Member, Pool, Verify
 from paceline.policies.session import Session
-from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.pool import ModelPool
-from paceline.runtime.pool_file import PoolFileError
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recorder import record
+from paceline.runtime.recording.recorder import record
 from paceline.traces import Closure, Sampling
 from transformers import LlamaConfig, LlamaForCausalLM
 

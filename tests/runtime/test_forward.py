@@ -7,7 +7,7 @@ import torch
 from paceline.runtime.forward import FusedForward, ModuleForward, choose_forward, fused_supports
 from paceline.runtime.forward import choose as choosing
 from paceline.runtime.forward import weights as layouts
-from paceline.runtime.submodel import make_submodel
+from paceline.runtime.pools.submodel import make_submodel
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
 from .tiny_decoders import CACHES, CONTEXT, FAMILIES, VOCABULARY, RaggedTexts, tiny_decoder, without_cache

@@ -218,7 +218,7 @@ class TestMemory:
         assert sum(log.requests["preempted"].sum() for log in logs) > 0
 
     def test_too_little_memory_is_an_error(self, models):
-        with pytest.raises(KVMemoryError, match="do not fit into KV memory of 1,000 bytes"):
+        with pytest.raises(KVMemoryError, match="the KV limit is 1,000"):
             models.chained(batch(), max_new_tokens=4, pad_token_id=PAD, kv_limit_bytes=1000)
 
 

@@ -9,8 +9,7 @@ import torch
 from paceline.policies import make_policy
 from paceline.policies.loop import Loop
 from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory, TorchWorld
 from paceline.sim.device import device_process
 from paceline.traces.run_ledger import RunLedger
@@ -29,7 +28,7 @@ class Server:
         self.env = simpy.Environment()
         self.pool, self.members = pool, loaded_pool(pool)
         self.ledger = RunLedger()
-        self.world = TorchWorld(pool=pool, sampling=GREEDY, clock=Clock(), memory=memory, debug=True)
+        self.world = TorchWorld(pool=pool, sampling=GREEDY, memory=memory, debug=True)
         decider = make_policy(policy, self.members)
         self.loop = Loop(pool=self.members, policy=decider, name=policy, world=self.world, ledger=self.ledger)
         self.arrivals = arrivals

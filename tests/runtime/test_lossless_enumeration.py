@@ -13,10 +13,9 @@ from paceline.policies import ConfidenceBelow, Draft, Verify, make_policy
 from paceline.policies.chain import Chain
 from paceline.policies.loop import Loop
 from paceline.policies.session import Session
-from paceline.runtime.clock import Clock
-from paceline.runtime.loaded_members import LoadedMember
-from paceline.runtime.loaded_pool import loaded_pool
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.loaded_members import LoadedMember
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.sampling import rejection
 from paceline.runtime.sampling.chance import SeededChance
 from paceline.runtime.sampling.truncation import truncated
@@ -82,7 +81,6 @@ class Enumerated:
         self.world = TorchWorld(
             pool=self.pool,
             sampling=sampling,
-            clock=Clock(),
             memory=memory,
             debug=True,
             make_chance=lambda request_id: self.chances[request_id],

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.runtime.pool import ModelPool
-from paceline.runtime.pool_file import PoolFileError
-from paceline.runtime.submodel import make_submodel
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.training.export import export_model, write_pool_file
 from paceline.runtime.training.loop import make_model
 from paceline.runtime.training.recipe import tiny_recipe
@@ -233,7 +233,9 @@ def test_a_missing_weight_is_named(folder):
 
 def test_weights_of_another_shape_are_refused(folder):
     shutil.copy(folder / "mid" / "model.safetensors", folder / "draft" / "model.safetensors")
-    assert load_error(folder).field == "members[1].path"
+    error = load_error(folder)
+    assert error.field == "members[1].path"
+    assert "must hold weights of the shapes its config names (model." in str(error)
 
 
 def test_another_vocabulary_is_refused(folder):
@@ -265,7 +267,7 @@ def test_a_hub_id_that_cannot_be_reached_is_one_line(folder, monkeypatch):
     def refuse(*_args, **_settings):
         raise OSError("offline\nsecond line")
 
-    monkeypatch.setattr("paceline.runtime.pool.AutoModelForCausalLM.from_pretrained", refuse)
+    monkeypatch.setattr("paceline.runtime.pools.pool.AutoModelForCausalLM.from_pretrained", refuse)
     assert "offline second line" in str(load_error(folder, HEAD + HUB_TARGET))
 
 
@@ -279,7 +281,7 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         assert settings["use_safetensors"] is True
         return original(str(built / "target"), **settings)
 
-    monkeypatch.setattr("paceline.runtime.pool.AutoModelForCausalLM.from_pretrained", answer)
+    monkeypatch.setattr("paceline.runtime.pools.pool.AutoModelForCausalLM.from_pretrained", answer)
     (folder / "pool.toml").write_text(HEAD + HUB_TARGET, encoding="utf-8")
     assert ModelPool.load(folder).target.num_layers == 4
     assert asked == ["owner/name"]

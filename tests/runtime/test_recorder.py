@@ -5,8 +5,8 @@ import pytest
 import torch
 from paceline.runtime.noise import gumbel
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recorder import record
-from paceline.runtime.request_trie import RequestRecorder, TrieOptions
+from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.request_trie import RequestRecorder, TrieOptions
 from paceline.traces.meta import Closure, CostTable, Sampling
 from paceline.traces.store import read_trace
 

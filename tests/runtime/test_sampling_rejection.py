@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual
+from paceline.runtime.sampling import SeededChance, acceptance, judge, probabilities, residual, truncated
 from paceline.traces.meta import Sampling
 
 from ..enumerating_chance import outcomes, total_variation
@@ -224,7 +224,7 @@ def test_nothing_drafted_is_plain_sampling():
 
 
 def test_equal_distributions_refuse_nothing():
-    probs = probabilities(torch.randn(6, 40, generator=torch.Generator().manual_seed(3)), PLAIN)
+    probs = probabilities(truncated(torch.randn(6, 40, generator=torch.Generator().manual_seed(3)), PLAIN))
     chance = SeededChance(seed=1, request_id="a")
     for _ in range(200):
         tokens = [chance.draw(row) for row in probs[:-1]]
@@ -246,7 +246,7 @@ def test_lengths_must_fit():
 
 
 def test_probabilities_are_float64_and_truncated():
-    probs = probabilities(torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.bfloat16), TRUNCATED)
+    probs = probabilities(truncated(torch.tensor([[1.0, 2.0, 3.0, 4.0]], dtype=torch.bfloat16), TRUNCATED))
     assert probs.dtype == torch.float64
     assert probs[0, 0] == 0
     assert abs(float(probs.sum()) - 1) < 1e-15

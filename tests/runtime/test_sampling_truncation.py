@@ -89,7 +89,7 @@ def test_views_are_of_the_truncated_distributions(top_k, top_p):
     logits = [torch.randn(12, 17, generator=generator) * 2 for _ in range(2)]
     noise = RequestNoise(seed=0, request_id="a", vocab_size=17).rows(range(12))
     seen = view(logits, sampling=sampling, noise=noise)
-    probs = np.stack([probabilities(model, sampling).numpy() for model in logits])
+    probs = np.stack([probabilities(truncated(model, sampling)).numpy() for model in logits])
     chosen = np.take_along_axis(probs, seen.next_token[..., None], -1)[..., 0]
     assert (chosen > 0).all()
     assert np.allclose(np.exp(seen.next_log_prob), chosen, atol=1e-6)
@@ -115,7 +115,7 @@ def test_a_sampled_token_is_one_of_those_kept():
     logits, sampling = torch.tensor([[1.0, 0.5, 0.0, -0.5]]), coupled(top_k=2)
     noise = RequestNoise(seed=0, request_id="a", vocab_size=4).rows(range(5000))
     written = scores(logits.expand(5000, 4), sampling, noise).argmax(-1).bincount(minlength=4)
-    expected = probabilities(logits[0], sampling)
+    expected = probabilities(truncated(logits[0], sampling))
     assert written[2:].sum() == 0
     assert abs(float(written[0]) / 5000 - float(expected[0])) < 0.03
 

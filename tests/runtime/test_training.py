@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.pool import ModelPool
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.training import agreement, pipeline, read_prompts, tiny_recipe, train_pool
 from paceline.runtime.training.card import is_right
 from paceline.runtime.training.corpus import build_corpus

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.runtime.tree_forward import SlotLayer, TreeForward, causal_mask, tree_mask
+from paceline.runtime.recording.tree_forward import SlotLayer, TreeForward, causal_mask, tree_mask
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from paceline.policies import (
 )
 from paceline.policies.chain import Chain
 from paceline.policies.rules import Exact
-from paceline.runtime.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from .forward import ForwardKind, ModelForward, choose_forward
-from .tokenizers import Alignment
+from ..forward import ForwardKind, ModelForward, choose_forward
+from ..tokenizers import Alignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

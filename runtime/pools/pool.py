@@ -1,6 +1,6 @@
 """The models a chain may be built from, loaded and ready to run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
+from ..threads import use_threads
 from .loaded_members import LoadedMember, LoadedMembers, describe_model
 from .pool_file import HUB_ID, MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .submodel import make_submodel
-from .threads import use_threads
-from .tokenizers import load_member_tokenizers, load_tokenizer
+from .tokenizer_loading import load_member_tokenizers, load_tokenizer
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
@@ -103,6 +103,7 @@ def _load_model(file: Path, field: str, entry: MemberEntry, location: str) -> Pr
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
             )
     except LOAD_ERRORS as error:
         reason = " ".join(str(error).split())
@@ -110,8 +111,15 @@ def _load_model(file: Path, field: str, entry: MemberEntry, location: str) -> Pr
     if info["missing_keys"]:
         rule = f"must hold every weight ({min(info['missing_keys'])} is missing)"
         raise PoolFileError(file, f"{field}.path", rule, location)
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
+        raise PoolFileError(file, f"{field}.path", rule, location)
     loaded: PreTrainedModel = model.to(device).eval().requires_grad_(requires_grad=False)
     return loaded
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ..traces.trie import Trie
+from ...traces.trie import Trie
 
 _FINGERPRINT_FILE = "fingerprint"
 

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ..traces.meta import NAME_PATTERN
+from ...traces.meta import NAME_PATTERN
 from .loaded_members import LoadedMember, LoadedMembers, describe_model
 
 TARGET = "target"
@@ -38,8 +38,8 @@ def live_pool(
         ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
             cannot be aligned.
     """
-    if isinstance(assistants, PreTrainedModel) or not len(assistants):
-        raise ValueError("assistant_models must be a list of at least one model")
+    if not isinstance(assistants, Sequence) or not assistants:
+        raise ValueError(f"assistant_models must be a list of at least one model, got {_counted(assistants)}")
     rows = _rows(assistants, names, assistant_tokenizers)
     members = [_member(name, model, tokenizer, context_tokens) for name, model, tokenizer in rows]
     members.append(_member(TARGET, target, None, context_tokens))
@@ -55,6 +55,8 @@ def live_pool(
     for member in members:
         if member.tokenizer is not None:
             pool.alignment(member.name)
+            _check_tokens("assistant_tokenizers", member.tokenizer, member)
+            _check_tokens("target_tokenizer", pool.tokenizer, pool.target)
     return pool
 
 
@@ -63,8 +65,11 @@ def _rows(
 ) -> list[tuple[str, PreTrainedModel, Tokenizer | None]]:
     """Name, model and tokenizer of the assistants, smallest first."""
     for field, given in (("assistant_names", names), ("assistant_tokenizers", tokenizers)):
-        if given is not None and (isinstance(given, str) or len(given) != len(assistants)):
-            raise ValueError(f"{field} must be a list of {len(assistants)}, one per assistant model, got {given!r}")
+        if given is None:
+            continue
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(assistants):
+            rule = f"must be a list of {len(assistants)}, one per assistant model"
+            raise ValueError(f"{field} {rule}, got {_counted(given)}")
     for model in assistants:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"assistant_models must be models of transformers, got {type(model).__name__}")
@@ -77,6 +82,12 @@ def _rows(
         )
         for place, index in enumerate(order)
     ]
+
+
+def _counted(given: object) -> str:
+    """A list in a few words: items such as tokenizers fill many lines."""
+    is_list = isinstance(given, Sequence) and not isinstance(given, str)
+    return f"{len(given)} in it" if is_list else type(given).__name__
 
 
 def _num_parameters(model: PreTrainedModel) -> int:
@@ -114,6 +125,17 @@ def _member(name: str, model: PreTrainedModel, tokenizer: Tokenizer | None, cont
     if most is not None and context_tokens > most:
         raise ValueError(f"prompt and answer must fit into the {most} positions of {name}, got {context_tokens} tokens")
     return describe_model(name, "model", model, tokenizer)
+
+
+def _check_tokens(field: str, tokenizer: Tokenizer | None, member: LoadedMember) -> None:
+    """The model must have a row for every token, or looking it up fails in the middle of a text."""
+    config: Any = None if member.model is None else member.model.config
+    num_tokens = 0 if tokenizer is None else tokenizer.get_vocab_size()
+    if num_tokens > config.vocab_size:
+        raise ValueError(
+            f"{field} must not have more tokens than their model: {member.name} has {config.vocab_size}, "
+            f"its tokenizer {num_tokens}"
+        )
 
 
 def _check_beside(member: LoadedMember, target: LoadedMember, vocab_size: int) -> None:

@@ -16,12 +16,12 @@ from ...policies.rules import Facts, Rule
 from ...traces.meta import Sampling
 from ...traces.resolution import ENTROPIES, LOG_PROBS
 from ..noise import RequestNoise
+from ..sampling.chance import Chance
+from ..sampling.rejection import judge, probabilities
+from ..sampling.truncation import truncated
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
 from ..views import entropies
-from .chance import Chance
-from .rejection import judge
-from .truncation import truncated
 
 
 class Judging(NamedTuple):
@@ -139,7 +139,7 @@ class Rejecting(Sampler):
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """A draw from each distribution; 0 where it is broken."""
         best = logits.amax(dim=-1)
-        probs = logits.double().softmax(dim=-1)
+        probs = probabilities(logits)
         finite: list[bool] = torch.isfinite(best).tolist()
         tokens = [
             _chance(state).draw(row) if known else 0 for state, row, known in zip(states, probs, finite, strict=True)
@@ -149,14 +149,14 @@ class Rejecting(Sampler):
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
         """Keep tokens by chance, and replace a refused one from what is left of the distribution."""
         best: list[float] = logits.amax(dim=-1).tolist()
-        probs = logits.double().softmax(dim=-1)
+        probs = probabilities(logits)
         verdicts = []
         for row in judgings:
             contexts = slice(row.start, row.start + len(row.views) + 1)
             if not _known(best, row):
                 verdicts.append(NO_VERDICT)
             elif row.rule.lossless:
-                drafted = [None if view.judge is None else view.judge.double().softmax(dim=-1) for view in row.views]
+                drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
                 tokens = [view.token for view in row.views]
                 verdicts.append(Verdict(*judge(tokens, drafted, probs[contexts], _chance(row.state))))
             else:

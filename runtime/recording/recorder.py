@@ -15,17 +15,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
-from ..traces.store import write_trace
-from ..traces.trie import RequestRecord, Trace
-from .loaded_members import LoadedMember
-from .measure import hardware
-from .noise import RequestNoise
+from ...traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
+from ...traces.store import write_trace
+from ...traces.trie import RequestRecord, Trace
+from ..measure import hardware
+from ..noise import RequestNoise
+from ..pools.loaded_members import LoadedMember
+from ..pools.pool import ModelPool
+from ..progress import progress_bar
+from ..prompts import Prompt
 from .parts import Parts
-from .pool import ModelPool
-from .progress import progress_bar
-from .prompts import Prompt
-from .recordable import check_recordable
 from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
@@ -65,7 +64,7 @@ def record(
         raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
     if out.exists():
         raise FileExistsError(f"{out}: must not exist yet")
-    check_recordable(pool)
+    _check_recordable(pool)
     encoded = _encoded(pool, prompts, max_new_tokens)
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_id=pool.eos_token_id
@@ -78,6 +77,16 @@ def record(
     write_trace(trace, out)
     parts.remove()
     return trace
+
+
+def _check_recordable(pool: ModelPool) -> None:
+    """Raises ValueError for a pool with a foreign member: its view of a context is over other tokens."""
+    for member in pool.members:
+        if member.tokenizer is not None:
+            raise ValueError(
+                f"a pool to record must share one tokenizer, got member {member.name!r} with its own "
+                "(leave it out of the pool file to record the others)"
+            )
 
 
 def _encoded(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> list[tuple[int, ...]]:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..traces.meta import Closure, Sampling
-from ..traces.resolution import ENTROPIES, LOG_PROBS, UNITS
-from ..traces.trie import Ints, Trie
+from ...traces.meta import Closure, Sampling
+from ...traces.resolution import ENTROPIES, LOG_PROBS, UNITS
+from ...traces.trie import Ints, Trie
+from ..noise import RequestNoise
+from ..views import Views, scores, view
 from .closure import first_allowance, offspring
-from .noise import RequestNoise
 from .tree_forward import TreeForward, causal_mask, tree_mask
-from .views import Views, scores, view
 
 Floats32 = NDArray[np.float32]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from ..pool_file import HUB_ID, PoolFile, PoolFileError
+from .pool_file import HUB_ID, PoolFile, PoolFileError
 
 
 def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
