@@ -137,7 +137,7 @@ def _stop_criteria(stop_strings: str | Sequence[str] | None, tokenizer: object) 
     texts = [stop_strings] if isinstance(stop_strings, str) else list(stop_strings)
     for text in texts:
         if not isinstance(text, str):
-            raise ValueError(f"stop_strings must be a text or a list of texts, got {shown(text)} in it")
+            raise ValueError(f"stop_strings must be a text or a list of texts, got a list with {shown(text)}")
     if not texts:
         return []
     if not all(texts):

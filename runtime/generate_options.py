@@ -241,7 +241,7 @@ def _keeps_more(warper: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value in a line, as long as it is short; else what it is."""
+    """A value in a line: texts and numbers as they are, of others what they are."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return repr(value) if value is None or isinstance(value, str | Number) else type(value).__name__

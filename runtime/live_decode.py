@@ -72,7 +72,8 @@ def _policy(given: PolicyLike | None, pool: Pool) -> tuple[str, Policy]:
     made: object = given
     if inspect.isclass(given) or not hasattr(given, "decide"):
         if not callable(given):
-            raise ValueError(f"policy must be a text, a policy, or what makes one of a pool, got {type(given).__name__}")
+            rule = "must be a text, a policy, or what makes one of a pool"
+            raise ValueError(f"policy {rule}, got {type(given).__name__}")
         made = _made(cast(Callable[[Pool], object], given), pool)
     if not hasattr(made, "decide") or not hasattr(made, "learn"):
         raise ValueError(f"policy must have decide and learn, got {type(made).__name__}")

@@ -54,9 +54,9 @@ def live_pool(
     )
     for member in members:
         if member.tokenizer is not None:
-            pool.alignment(member.name)
             _check_tokens("assistant_tokenizers", member.tokenizer, member)
             _check_tokens("target_tokenizer", pool.tokenizer, pool.target)
+            pool.alignment(member.name)
     return pool
 
 
@@ -86,8 +86,9 @@ def _rows(
 
 def _counted(given: object) -> str:
     """A list in a few words: items such as tokenizers fill many lines."""
-    is_list = isinstance(given, Sequence) and not isinstance(given, str)
-    return f"{len(given)} in it" if is_list else type(given).__name__
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return f"a list of {len(given)}"
+    return type(given).__name__
 
 
 def _num_parameters(model: PreTrainedModel) -> int:
@@ -133,8 +134,7 @@ def _check_tokens(field: str, tokenizer: Tokenizer | None, member: LoadedMember)
     num_tokens = 0 if tokenizer is None else tokenizer.get_vocab_size()
     if num_tokens > config.vocab_size:
         raise ValueError(
-            f"{field} must not have more tokens than their model: {member.name} has {config.vocab_size}, "
-            f"its tokenizer {num_tokens}"
+            f"{field} must not have more tokens than {member.name} ({config.vocab_size}), got {num_tokens}"
         )
 
 

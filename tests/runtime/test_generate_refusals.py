@@ -8,14 +8,18 @@ import torch
 from paceline.runtime.executor.errors import NonFiniteLogitsError
 from transformers import (
     DynamicCache,
+    GenerationConfig,
     LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedTokenizerFast,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteriaList,
     TemperatureLogitsWarper,
 )
 
-from .chained_models import PAD, Models, batch
+from .chained_models import PAD, Models, batch, letters
 from .conftest import random_llama
+from .trained_tokenizers import byte_level
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,11 @@ class Refusing(torch.nn.Module):
 
     def __call__(self, ids, scores):
         return scores
+
+
+def divided(pool):
+    """Makes no policy; its error has two lines."""
+    raise ZeroDivisionError(f"{len(pool.names)}\nby nothing")
 
 
 REFUSED = {
@@ -81,11 +90,30 @@ REFUSED = {
     "policy must have decide and learn, got object": {"policy": lambda pool: object()},
     "unknown policy 'best'": {"policy": "best"},
     "cache must be one of slots, mask, got 'paged'": {"cache": "paged"},
-    "limit_bytes must be >= 1, got 0": {"kv_limit_bytes": 0},
+    r"policy object: called with the pool it raised TypeError: object\(\) takes no arguments$": {"policy": object},
+    "policy divided: called with the pool it raised ZeroDivisionError": {"policy": divided},
+    "kv_limit_bytes must be a whole number >= 1 or None, got 0$": {"kv_limit_bytes": 0},
+    "kv_limit_bytes must be a whole number >= 1 or None, got '1'$": {"kv_limit_bytes": "1"},
+    "kv_limit_bytes must be a whole number >= 1 or None, got nan$": {"kv_limit_bytes": float("nan")},
+    "kv_limit_bytes must be a whole number >= 1 or None, got True$": {"kv_limit_bytes": True},
+    "kv_limit_bytes must be a whole number >= 1 or None, got 1500000.0$": {"kv_limit_bytes": 1.5e6},
+    "stop_strings must be a text or a list of texts, got 5$": {"stop_strings": 5, "target_tokenizer": letters()},
+    "stop_strings must be a text or a list of texts, got a list with 5$": {
+        "stop_strings": ["a", 5],
+        "target_tokenizer": letters(),
+    },
+    r"top_p must be in \(0, 1\], got 0.0$": {"top_p": 0.0, "do_sample": True},
+    "on_log must be a function that takes the run log, got 5$": {"on_log": 5},
     "prompt and answer must fit into the 256 positions of assistant0, got 257": {"max_new_tokens": 240},
-    "assistant_models must be a list of at least one model": {"assistant_models": []},
+    "assistant_models must be a list of at least one model, got a list of 0$": {"assistant_models": []},
+    "assistant_models must be a list of at least one model, got NoneType$": {"assistant_models": None},
     "assistant_models must be models of transformers, got str": {"assistant_models": ["gpt2"]},
-    "assistant_names must be a list of 2": {"assistant_names": ["a"]},
+    "assistant_names must be a list of 2, one per assistant model, got a list of 1$": {"assistant_names": ["a"]},
+    "assistant_names must be a list of 2, one per assistant model, got int$": {"assistant_names": 5},
+    "assistant_tokenizers must be a list of 2, one per assistant model, got a list of 1$": {
+        "assistant_tokenizers": [letters()]
+    },
+    "assistant_tokenizers must be a list of 2, .* got TokenizersBackend$": {"assistant_tokenizers": letters()},
     r"assistant_names must be letters, .* got 'a/b'": {"assistant_names": ["a/b", "c"]},
     "assistant_names must be letters, .* got 'target'": {"assistant_names": ["a", "target"]},
     "pool member names must be unique, got a, a": {"assistant_names": ["a", "a"]},
@@ -122,6 +150,24 @@ class TestRefusals:
         with pytest.raises(ValueError, match=rule):
             models.chained(inputs, max_new_tokens=4, pad_token_id=None)
 
+    @pytest.mark.parametrize("shape", [(0, 4), (1, 0), (2, 3, 1)])
+    def test_no_batch_of_prompts(self, models, shape):
+        with pytest.raises(ValueError, match=r"^input_ids must be of shape \[B, T\], .*, got ") as caught:
+            models.chained({"input_ids": torch.ones(shape, dtype=torch.long)}, max_new_tokens=4, pad_token_id=PAD)
+        assert str(caught.value).endswith(f"got {shape}")
+
+    def test_one_dimension(self, models):
+        # Called itself: of transformers' generate() it is an IndexError before this is called.
+        with pytest.raises(ValueError, match=r"^input_ids must be of shape \[B, T\], .*, got \(3,\)$"):
+            paceline.generate(
+                models.target,
+                torch.tensor([1, 2, 3]),
+                logits_processor=[],
+                stopping_criteria=[MaxLengthCriteria(8)],
+                generation_config=GenerationConfig(),
+                assistant_models=models.assistants,
+            )
+
     def test_other_positions(self, models):
         inputs = batch((4, 4)) | {"position_ids": torch.arange(4).expand(2, -1) + 1}
         with pytest.raises(ValueError, match="position_ids must be left out"):
@@ -143,6 +189,33 @@ class TestRefusals:
                 models.chained(batch(), max_new_tokens=4, pad_token_id=PAD, assistant_models=[assistant])
         with pytest.raises(ValueError, match="assistant_models must be a list of at least one model"):
             models.chained(batch(), max_new_tokens=4, pad_token_id=PAD, assistant_models=large)
+
+    def test_tokenizers_with_more_tokens_than_their_models(self):
+        small, large = (PreTrainedTokenizerFast(tokenizer_object=byte_level(size)) for size in (300, 400))
+        models = Models(7)
+        models.target = random_llama(7, vocab_size=400)
+        given = {"max_new_tokens": 4, "pad_token_id": PAD, "target_tokenizer": large, "assistant_tokenizers": [small]}
+        models.assistants = [random_llama(8, vocab_size=290, num_layers=1)]
+        with pytest.raises(
+            ValueError, match=r"^assistant_tokenizers must not have more tokens than assistant0 \(290\), got 300$"
+        ):
+            models.chained(batch(), **given)
+        models.assistants = [random_llama(8, vocab_size=300, num_layers=1)]
+        larger = PreTrainedTokenizerFast(tokenizer_object=byte_level(420))
+        with pytest.raises(
+            ValueError, match=r"^target_tokenizer must not have more tokens than target \(400\), got 420$"
+        ):
+            models.chained(batch(), **(given | {"target_tokenizer": larger}))
+
+    @pytest.mark.parametrize("option", [{"on_log": 5}, {"policy": object}, {"kv_limit_bytes": 0}, {"top_p": 0.0}])
+    def test_nothing_runs_before(self, models, option):
+        calls = []
+        hooks = [model.register_forward_hook(lambda *_: calls.append(1)) for model in models.assistants]
+        with pytest.raises(ValueError, match=next(iter(option))):
+            models.chained(batch(), max_new_tokens=4, pad_token_id=PAD, do_sample=True, **option)
+        for hook in hooks:
+            hook.remove()
+        assert not calls
 
     def test_logits_that_are_not_numbers(self, models):
         broken = copy.deepcopy(models.target)
