@@ -1,0 +1,127 @@
+"""Numbers that others published and closed forms, beside what is computed and simulated here.
+
+python benchmarks/checks.py [--requests 20] [--tokens 5000]
+"""
+
+import argparse
+from collections.abc import Sequence
+
+from paceline.policies import make_policy
+from paceline.policies.speed import chain_speed, speedup
+from paceline.reports import summarise_run
+from paceline.sim import Scenario, TableCost, TraceTables, recorded_pool, simulate
+from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.meta import CostTable
+from rich.console import Console
+from rich.table import Table
+
+# Leviathan et al. 2023, arXiv:2211.17192: acceptance, cost ratio, window, speed-up.
+PUBLISHED = (
+    ("greedy with lenience", 0.75, 0.015, 8, "3.3"),
+    ("greedy with lenience", 0.75, 0.015, 8, "3.3"),
+    ("greedy with lenience", 0.80, 0.015, 8, "3.9"),
+    ("greedy with lenience", 0.87, 0.015, 8, "4.9"),
+    ("bigram drafter", 0.20, 0.0, 3, "1.25"),
+)
+# Rates between neighbouring levels; then the windows and the seconds below the target's forward of 1 s.
+TWO_LEVELS = (
+    [(0.5,), (0.7,), (0.8,), (0.9,)],
+    [(2,), (5,), (8,)],
+    [(0.05,), (0.3,)],
+)
+THREE_LEVELS = (
+    [(0.6, 0.75), (0.8, 0.9)],
+    [(2, 6), (3, 6), (4, 4)],
+    [(0.02, 0.1), (0.1, 0.4)],
+)
+NAMES = ("draft", "mid", "target")
+REACH, RUN = 11, 8
+
+
+def published() -> Table:
+    table = Table("row", "acceptance", "cost ratio", "window", "published", "speedup()", title="Published rows")
+    for name, rate, ratio, window, wanted in PUBLISHED:
+        digits = len(wanted.partition(".")[2])
+        ours = f"{speedup(rate, window, ratio):.{digits}f}"
+        table.add_row(name, f"{rate:.2f}", f"{ratio:.3f}", str(window), wanted, ours)
+    return table
+
+
+def recording(rates: Sequence[float], requests: int, tokens: int) -> TraceTables:
+    """Members agree with the next larger one at `rates`, independently of everything else."""
+    acceptance = [1.0]
+    for rate in reversed(rates):
+        acceptance.insert(0, rate * acceptance[0])
+    spec = SyntheticSpec(
+        requests=requests,
+        tokens=tokens,
+        prompt_tokens=1,
+        models=names_of(len(rates) + 1),
+        acceptance=tuple(acceptance[:-1]),
+        off_trunk=tuple(rates),
+        depth_decay=0.0,
+        shared_difficulty=1.0,
+        reach=REACH if len(rates) > 1 else RUN,
+        run=RUN if len(rates) == 1 else 4,
+    )
+    return TraceTables(make_trace(spec))
+
+
+def names_of(levels: int) -> tuple[str, ...]:
+    return NAMES if levels == len(NAMES) else (NAMES[0], NAMES[-1])
+
+
+def simulated(tables: TraceTables, windows: Sequence[int], forward_s: Sequence[float]) -> tuple[str, float, float]:
+    """(chain, tokens per round, seconds per token)."""
+    names = names_of(len(forward_s))
+    chain = "/".join([*(f"{name}:{window}" for name, window in zip(names, windows, strict=False)), names[-1]])
+    pairs = zip(names, forward_s, strict=True)
+    flat = {name: CostTable(new_tokens=(1, 64), seconds=(taken, taken)) for name, taken in pairs}
+    scenario = Scenario(tables=tables, cost=TableCost("flat", flat), strict=True)
+    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace.meta)), chain))
+    return chain, summary.acceptance_length, summary.duration_s / summary.output_tokens
+
+
+def against_the_simulator(grid: tuple[list, list, list], requests: int, tokens: int) -> Table:
+    title = f"Closed form and simulator, {requests * tokens:,} tokens a row"
+    table = Table(
+        "chain", "acceptance", "forward s", "tokens/round", "simulated", "s/token", "simulated", "worst", title=title
+    )
+    all_rates, all_windows, all_ratios = grid
+    largest = 0.0
+    for rates in all_rates:
+        tables = recording(rates, requests, tokens)
+        for windows in all_windows:
+            for ratios in all_ratios:
+                forward_s = (*ratios, 1.0)
+                form = chain_speed(rates, windows, forward_s)
+                chain, per_round, per_token = simulated(tables, windows, forward_s)
+                worst = max(abs(per_round / form.tokens - 1.0), abs(per_token / form.seconds_per_token - 1.0))
+                largest = max(largest, worst)
+                table.add_row(
+                    chain,
+                    " ".join(map(str, rates)),
+                    " ".join(map(str, forward_s)),
+                    f"{form.tokens:.3f}",
+                    f"{per_round:.3f}",
+                    f"{form.seconds_per_token:.4f}",
+                    f"{per_token:.4f}",
+                    f"{worst:.2%}",
+                )
+    table.caption = f"largest difference {largest:.2%}"
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20)
+    parser.add_argument("--tokens", type=int, default=5000)
+    options = parser.parse_args()
+    console = Console(width=118)
+    console.print(published())
+    for grid in (TWO_LEVELS, THREE_LEVELS):
+        console.print(against_the_simulator(grid, options.requests, options.tokens))
+
+
+if __name__ == "__main__":
+    main()

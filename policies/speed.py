@@ -1,0 +1,182 @@
+"""Expected tokens and seconds of rounds and chains in closed form, where acceptance is independent and constant.
+
+A policy plans with it and a test checks the simulator against it. Letters: L levels from the lowest (0) to the target
+(L - 1); a acceptance, n window, t and v seconds of a forward. Independent means that a verifier accepts each token with
+the same probability whatever happened before, and that a forward costs the same at every width met.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSpeed:
+    """What one round of the target brings and costs.
+
+    Attributes:
+        tokens: expected tokens it commits, the target's own among them, >= 1.
+        seconds: expected seconds of all its forwards, >= 0.
+    """
+
+    tokens: float
+    seconds: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Seconds per committed token over many rounds."""
+        return self.seconds / self.tokens
+
+
+def round_tokens(acceptance: float, window: int) -> float:
+    """Expected tokens of a two-level round, (1 - a^(n+1)) / (1 - a), and n + 1 at a = 1.
+
+    (Leviathan et al. 2023, arXiv:2211.17192, equation 1.) Summed as 1 + a + ... + a^n, which needs no limit.
+
+    Args:
+        acceptance: a, 0 to 1.
+        window: n, >= 0; 0 is plain decoding.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    _check_acceptance(acceptance)
+    _check_window("window", window, 0)
+    return sum(acceptance**accepted for accepted in range(window + 1))
+
+
+def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
+    """How many times faster than plain decoding two levels are, (1 - a^(n+1)) / ((1 - a) (n c + 1)).
+
+    (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8.) A verification costs as much as a forward of one token.
+
+    Args:
+        acceptance: a, 0 to 1.
+        window: n, >= 0.
+        cost_ratio: c, seconds of a draft forward over those of a target forward, >= 0.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    _check_seconds("cost_ratio", cost_ratio)
+    return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
+
+
+def best_window(acceptance: float, cost_ratio: float, *, most: int) -> int:
+    """The window from 0 to `most` of most `speedup`, the smallest among equals; 0 says that drafting does not pay.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    _check_window("most", most, 0)
+    return max(range(most + 1), key=lambda window: speedup(acceptance, window, cost_ratio))
+
+
+def nested_seconds(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> float:
+    """Seconds per token of an idealised nested chain, in which every level is handed exactly its window.
+
+    tau_0 = t_0; E_i = (1 - a_i^(n_i+1)) / (1 - a_i); tau_i = (n_i tau_(i-1) + v_i) / E_i; the answer is tau_(L-1).
+    For two levels it is exact. From three levels on it leaves out that a level hands over whole rounds; see
+    `chain_speed` for a chain that does.
+
+    Args:
+        acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
+        windows: `[L - 1]` tokens of level i before level i + 1 judges them, >= 1.
+        forward_s: `[L]` seconds of a forward: one token at level 0, a verification above, >= 0.
+
+    Raises:
+        ValueError: lengths that do not fit, or an entry out of range.
+    """
+    _check_chain(acceptance, windows, forward_s)
+    tau = forward_s[0]
+    for rate, window, verify_s in zip(acceptance, windows, forward_s[1:], strict=True):
+        tau = (window * tau + verify_s) / round_tokens(rate, window)
+    return tau
+
+
+def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:
+    """Expectation for the policy `chain`, exact for any number of levels, far from the end of an answer.
+
+    Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, its own among them. A level above waits until the tokens
+    kept for it number at least its window, and since the last round below comes whole, it may judge more: in three
+    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window. `nested_seconds`
+    hands over exactly the window instead, and charges only the share of the last round that this takes.
+
+    The end of an answer is left out: there drafts are cut to what is left, and a last round writes no more than fits.
+
+    Args:
+        acceptance: `[L - 1]` as in `nested_seconds`.
+        windows: `[L - 1]` as in `nested_seconds`; those above the first count kept tokens.
+        forward_s: `[L]` as in `nested_seconds`.
+
+    Raises:
+        ValueError: lengths that do not fit, or an entry out of range.
+    """
+    _check_chain(acceptance, windows, forward_s)
+    judged = _certainly(windows[0])
+    seconds = windows[0] * forward_s[0] + forward_s[1]
+    kept = _kept(judged, acceptance[0])
+    for rate, window, verify_s in zip(acceptance[1:], windows[1:], forward_s[2:], strict=True):
+        judged, rounds = _gathered(kept, window)
+        seconds = rounds * seconds + verify_s
+        kept = _kept(judged, rate)
+    return RoundSpeed(tokens=sum(count * prob for count, prob in enumerate(kept)), seconds=seconds)
+
+
+def _certainly(count: int) -> list[float]:
+    return [0.0] * count + [1.0]
+
+
+def _kept(judged: list[float], rate: float) -> list[float]:
+    """Distribution of a verifier's kept tokens, its own included, from that of the tokens it judges.
+
+    Both are lists with the probability of k tokens at index k.
+    """
+    kept = [0.0] * (len(judged) + 1)
+    at_least = sum(judged)
+    for accepted, exactly in enumerate(judged):
+        at_least -= exactly
+        kept[accepted + 1] = rate**accepted * (exactly + (1.0 - rate) * at_least)
+    return kept
+
+
+def _gathered(kept: list[float], window: int) -> tuple[list[float], float]:
+    """(distribution of the sum of rounds when it first reaches `window`, expected number of rounds).
+
+    `kept` is the distribution of one round, at least one token.
+    """
+    most = len(kept) - 1
+    visited = _certainly(0) + [0.0] * (window + most - 1)
+    for total in range(window):
+        for count in range(1, most + 1):
+            visited[total + count] += visited[total] * kept[count]
+    return [0.0] * window + visited[window:], sum(visited[:window])
+
+
+def _check_chain(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> None:
+    levels = len(forward_s)
+    if levels < 2:
+        raise ValueError(f"forward_s must have an entry for each of at least two levels, got {levels}")
+    for name, given in (("acceptance", acceptance), ("windows", windows)):
+        if len(given) != levels - 1:
+            raise ValueError(f"{name} must have {levels - 1} entries for {levels} levels, got {len(given)}")
+    for rate in acceptance:
+        _check_acceptance(rate)
+    for window in windows:
+        _check_window("windows", window, 1)
+    for seconds in forward_s:
+        _check_seconds("forward_s", seconds)
+
+
+def _check_acceptance(acceptance: float) -> None:
+    if not 0.0 <= acceptance <= 1.0:
+        raise ValueError(f"acceptance must lie in [0, 1], got {acceptance}")
+
+
+def _check_window(field: str, value: int, low: int) -> None:
+    if value < low:
+        raise ValueError(f"{field} must be >= {low}, got {value}")
+
+
+def _check_seconds(field: str, value: float) -> None:
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"{field} must be >= 0 and finite, got {value}")
