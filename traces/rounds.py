@@ -1,0 +1,153 @@
+"""Recordings that know rounds, not contexts: what an engine's log says of speculation, drafter by drafter.
+
+A round starts at an output position, drafts some tokens, and the target keeps the first few of them. A round whose
+draft was kept whole is *censored*: it says that at least so many would have been kept. What no round says is unknown,
+and is drawn from `hazard`, never filled in silently.
+
+Letters: R rounds of one drafter in one request.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import nan
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from .meta import NAME_PATTERN, ModelInfo, Record
+
+UNKNOWN_DRAFTED = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """One drafter's recorded rounds of one request, by ascending start.
+
+    Attributes:
+        start: `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending.
+        accepted: `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0.
+        drafted: `[R]` tokens drafted, >= accepted; -1 where the log does not say.
+        draft_s: `[R]` seconds of drafting, NaN if unknown; None if none is known.
+        verify_s: `[R]` seconds of the target's forward, NaN if unknown; None if none is known.
+    """
+
+    start: NDArray[np.int32]
+    accepted: NDArray[np.int32]
+    drafted: NDArray[np.int32]
+    draft_s: NDArray[np.float64] | None = None
+    verify_s: NDArray[np.float64] | None = None
+
+    def censored(self, window: int | None) -> NDArray[np.bool_]:
+        """`[R]` whether the draft was kept whole, so that more might have been.
+
+        Args:
+            window: most tokens the drafter drafts, for rounds that do not say how many they drafted.
+        """
+        most = np.iinfo(np.int32).max if window is None else window
+        return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsRequest:
+    """One request of an imported recording.
+
+    Attributes:
+        request_id: unique in the recording.
+        tag: task or domain.
+        prompt_tokens: length of the prompt, 0 if unknown (its prefill is then charged as one token).
+        num_tokens: output tokens by method: "" is the target alone, others are drafters. Methods that should write the
+            same text may differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
+        rounds: by drafter; a drafter that never ran on this request is absent.
+        wall_s: measured seconds of the whole answer by method, as `num_tokens`; methods without are absent.
+        prefill_s: of those, seconds before the first round, by method; methods without are absent.
+        prompt: token ids, empty if unknown.
+        output: token ids of the target's text, empty if unknown.
+    """
+
+    request_id: str
+    tag: str
+    prompt_tokens: int = 0
+    num_tokens: Mapping[str, int]
+    rounds: Mapping[str, Rounds]
+    wall_s: Mapping[str, float] = field(default_factory=dict)
+    prefill_s: Mapping[str, float] = field(default_factory=dict)
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+
+    def length(self, method: str) -> int:
+        """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""
+        lengths = self.num_tokens
+        return lengths[method] if method in lengths else lengths.get("", next(iter(lengths.values())))
+
+    def seconds(self, method: str) -> float:
+        """Measured seconds of the answer under `method`, NaN if unknown."""
+        return self.wall_s.get(method, nan)
+
+
+class DrafterInfo(Record):
+    """One drafter of an imported recording.
+
+    Attributes:
+        name: as chains call it.
+        by_start: True if acceptance depends on where the round started, as with drafters fed on the target's features
+            or with draft trees: a round says nothing of other starts. False for a model that reads tokens only:
+            whether it writes the target's token at a position does not depend on the round, so rounds of any window
+            answer for all.
+        window: most tokens it drafts in a round, None if unknown.
+    """
+
+    name: str = Field(pattern=NAME_PATTERN)
+    by_start: bool
+    window: int | None = Field(default=None, ge=1)
+
+
+class RoundsMeta(Record):
+    """`meta.json` of an imported recording.
+
+    Attributes:
+        source: the format it was imported from.
+        target: name of the model that verifies.
+        drafters: in level order, smallest first.
+        models: shapes for cost models, by name; may leave members out.
+        notes: what is exact and what is unknown, in words.
+        software: name to version.
+        hardware: the machine that ran it, in words.
+    """
+
+    format: Literal["paceline-trace"] = "paceline-trace"
+    version: Literal[1] = 1
+    name: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
+    kind: Literal["imported"] = "imported"
+    source: str
+    target: str = Field(default="target", pattern=NAME_PATTERN)
+    drafters: tuple[DrafterInfo, ...]
+    models: tuple[ModelInfo, ...] = ()
+    notes: tuple[str, ...] = ()
+    software: dict[str, str] = Field(default_factory=dict)
+    hardware: str = ""
+
+    @model_validator(mode="after")
+    def _names(self) -> "RoundsMeta":
+        names = [*(drafter.name for drafter in self.drafters), self.target]
+        if len(set(names)) != len(names):
+            raise ValueError(f"names of drafters and target must be unique, got {names}")
+        shapes = [model.name for model in self.models]
+        unknown = [name for name in shapes if name not in names]
+        if unknown or len(set(shapes)) != len(shapes):
+            raise ValueError(f"models must name members of the pool once each, got {shapes}")
+        return self
+
+    @property
+    def drafter_names(self) -> tuple[str, ...]:
+        """Names in level order."""
+        return tuple(drafter.name for drafter in self.drafters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsTrace:
+    """An imported recording: what it says of itself, and its requests in file order."""
+
+    meta: RoundsMeta
+    requests: tuple[RoundsRequest, ...]
