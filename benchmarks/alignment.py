@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from paceline.runtime.executor.foreign_drafter import num_common
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tokenizers import Alignment
 from rich.console import Console
@@ -50,15 +51,6 @@ def trained(size: int) -> Tokenizer:
     return tokenizer
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
-
-
 def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int) -> Tally:
     alignment = Alignment(target, other, 0, frozenset())
     result = Tally()
@@ -76,7 +68,7 @@ def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int)
             result.drafts += 1
             result.empty += not drafted
             result.tokens += len(drafted)
-            result.as_spelled += common(drafted, trunk[cut:])
+            result.as_spelled += num_common(drafted, trunk[cut:])
     return result
 
 

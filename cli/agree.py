@@ -20,17 +20,17 @@ from ..sim.recorded_pool import recorded_pool
 from ..sim.replay import UnrecordedContextError
 from ..sim.simulate import Scenario, simulate
 from ..sim.tables import TraceTables
-from ..traces.meta import Closure, CostTable, Sampling
+from ..traces.meta import Closure, CostTable, Sampling, TraceMeta
 from ..traces.run_log import RunLog
 from ..traces.trie import Trace
 from .closure import ClosureKind, closure_of
 from .compare import default_policies
 from .matching_trace import matching_trace
 from .memory import CacheMode, CacheOption
+from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, progress, write_json
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
-from .shipped import shipped
 
 if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
@@ -41,15 +41,15 @@ MOST_NEW_TOKENS = 10**9  # of a forward; beyond any batch
 
 
 def agree(
-    prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
+    prompts: PromptsOption,
     policy: Annotated[
         list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
     ] = None,
-    pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    pool: PoolOption = None,
     trace: Annotated[
         Path | None, typer.Option(help="A .trace folder of these prompts and this pool; default: recorded now.")
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
+    max_new_tokens: MaxNewTokensOption = 64,
     sampling: SamplingOption = SamplingMode.greedy,
     temperature: TemperatureOption = None,
     seed: SeedOption = None,
@@ -72,8 +72,8 @@ def agree(
         int | None,
         typer.Option(help="Most of them by a member behind a larger one's; default: as --reach.", min=0),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
+    limit: LimitOption = None,
+    threads: ThreadsOption = 1,
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
@@ -81,9 +81,7 @@ def agree(
     check_json_path(json)
     _check_options(mode, trace, closure, reach, run)
     requests = read_prompts(prompts)[:limit]
-    loaded = runtime_module("pools.pool").ModelPool.load(
-        shipped("pools", "pico") if pool is None else pool, threads=threads
-    )
+    loaded = load_pool(pool, threads=threads)
     policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded))
     if trace is None:
         deep = _needed_reach(policies) if reach is None else reach
@@ -154,7 +152,7 @@ def _agreements(
 ) -> list[Agreement]:
     """Replay all policies, which is quick and may refuse, then run and compare each."""
     scenario = Scenario(tables=TraceTables(recording), cost=_any_cost(recording), batch=batch, strict=True)
-    replays = [_replayed(scenario, name) for name in progress(list(policies), "replaying")]
+    replays = [_replayed(scenario, recording.meta, name) for name in progress(list(policies), "replaying")]
     agreements = []
     for (name, policy), (log, tokens) in zip(policies.items(), replays, strict=True):
         outputs, ran = runtime_module("decode").decode(
@@ -180,9 +178,8 @@ def _any_cost(recording: Trace) -> TableCost:
     return TableCost("none", dict.fromkeys(recording.meta.model_names, table))
 
 
-def _replayed(scenario: Scenario, name: str) -> tuple[RunLog, dict[str, list[int]]]:
-    """Log and committed tokens of a replay that never left the record."""
-    meta = scenario.tables.trace.meta
+def _replayed(scenario: Scenario, meta: TraceMeta, name: str) -> tuple[RunLog, dict[str, list[int]]]:
+    """Log and committed tokens of a replay that never left the record; `meta` is the record's."""
     tokens: dict[str, list[int]] = {}
     try:
         log = simulate(scenario, make_policy(name, recorded_pool(meta)), name, outputs=tokens)

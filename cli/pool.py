@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from .models import load_pool
 from .output import JsonOption, print_table, write_json
 from .runtime_door import runtime_module
-from .shipped import shipped
 
 
 def pool_app() -> typer.Typer:
@@ -24,7 +24,7 @@ def show(
     json: JsonOption = None,
 ) -> None:
     """Load a pool and list its members, smallest first."""
-    loaded = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico") if pool is None else pool)
+    loaded = load_pool(pool, threads=1)
     fields = ("name", "kind", "num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token", "dtype")
     rows = [{field: getattr(member, field) for field in fields} for member in loaded.members]
     if json is not None:

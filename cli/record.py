@@ -1,12 +1,13 @@
 """`paceline record`: token tries of real models for a list of prompts."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..runtime.prompts import read_prompts
 from .closure import ClosureKind, closure_of
+from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import check_new_folder
 from .runtime_door import runtime_module
 from .sampling import (
@@ -18,14 +19,13 @@ from .sampling import (
     TopPOption,
     sampling_of,
 )
-from .shipped import shipped
 
 
 def record(
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
-    prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
-    pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
+    prompts: PromptsOption,
+    pool: PoolOption = None,
+    max_new_tokens: MaxNewTokensOption = 64,
     sampling: SamplingOption = SamplingMode.greedy,
     temperature: TemperatureOption = None,
     seed: SeedOption = None,
@@ -36,9 +36,9 @@ def record(
     ] = ClosureKind.monotone,
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
     run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
+    limit: LimitOption = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
+    threads: ThreadsOption = 1,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
@@ -47,11 +47,9 @@ def record(
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
-    loaded = runtime_module("pools.pool").ModelPool.load(
-        shipped("pools", "pico") if pool is None else pool, threads=threads
-    )
-    device = loaded.target.model.device.type
-    tables = {device: runtime_module("measure").measure_costs(loaded)} if costs else {}
+    loaded = load_pool(pool, threads=threads)
+    target: Any = loaded.target.model
+    tables = {target.device.type: runtime_module("measure").measure_costs(loaded)} if costs else {}
     trace = runtime_module("recording.recorder").record(
         loaded,
         requests,

@@ -16,10 +16,10 @@ from ..runtime.prompts import read_prompts
 from ..traces.run_log import RunLog, write_run_log
 from .errors import Interrupted
 from .memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
+from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
-from .shipped import shipped
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
@@ -33,12 +33,12 @@ class ForwardMode(StrEnum):
 
 
 def run(
-    prompts: Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')],
+    prompts: PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
-    pool: Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    pool: PoolOption = None,
     policy: Annotated[list[str] | None, typer.Option(help="One, as --policy of compare; default: plain.")] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", min=1)] = 64,
+    max_new_tokens: MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
     sampling: SamplingOption = SamplingMode.greedy,
     temperature: TemperatureOption = None,
@@ -51,8 +51,8 @@ def run(
     forward: Annotated[
         ForwardMode, typer.Option(help="Run models fused, by their own modules, or fused where that is possible.")
     ] = ForwardMode.auto,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)] = None,
-    threads: Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)] = 1,
+    limit: LimitOption = None,
+    threads: ThreadsOption = 1,
     debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
     json: JsonOption = None,
 ) -> None:
@@ -73,9 +73,7 @@ def run(
     if out is not None and json is not None and out.absolute() == json.absolute():
         raise ValueError(f"--out and --json must differ, got {out} for both")
     requests = read_prompts(prompts)[:limit]
-    loaded = runtime_module("pools.pool").ModelPool.load(
-        shipped("pools", "pico") if pool is None else pool, threads=threads
-    )
+    loaded = load_pool(pool, threads=threads)
     outputs, log = runtime_module("decode").decode(
         loaded,
         make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded)),

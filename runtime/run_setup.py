@@ -1,5 +1,6 @@
 """What a run on this machine is made of: a world, and all that drives it."""
 
+from dataclasses import asdict
 from typing import Any
 
 from ..policies.contract import Policy
@@ -53,7 +54,7 @@ class Run:
             "forward": self.world.forward_names,
             "members": list(self.members.names),
             "policy_s": self._timed.seconds,
-            "phases": self.world.phases.as_dict(),
+            "phases": asdict(self.world.phases),
         }
 
 

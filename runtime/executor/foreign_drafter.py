@@ -41,7 +41,7 @@ class ForeignDrafter:
     def writings(self, items: Sequence[Item]) -> list[Writing]:
         """What each request's draft has to read: its text in the member's tokens, behind what the cache holds of it.
 
-        `most` is below 1 where the text leaves the member no room to write.
+        `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
         """
         return [self._writing(item) for item in items]
 
@@ -52,12 +52,13 @@ class ForeignDrafter:
         context = self._alignment.to_other(session.tail(0))
         fed = state.fed.get(self._level, [])
         # The last token is always read again: the draft starts from the logits behind it.
-        held = min(_common(fed, context), len(context) - 1)
+        held = max(0, min(num_common(fed, context), len(context) - 1))
         self._manager.roll_back(state, self._level, held)
+        room = self._context_tokens - len(context)
         return Writing(
             state=state,
             feed=context[held:],
-            most=min(step.tokens, self._context_tokens - len(context)),
+            most=min(step.tokens, room) if context else 0,
             position=len(session.emitted) + len(session.tokens),
             eos=self._eos,
         )
@@ -72,8 +73,8 @@ class ForeignDrafter:
         return tokens
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix."""
+def num_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens of the longest prefix that both begin with."""
     count = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

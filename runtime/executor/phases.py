@@ -16,7 +16,3 @@ class Phases:
     forward_s: float = 0.0
     placing_s: float = 0.0
     sampling_s: float = 0.0
-
-    def as_dict(self) -> dict[str, float]:
-        """By name."""
-        return {"forward_s": self.forward_s, "placing_s": self.placing_s, "sampling_s": self.sampling_s}

@@ -54,9 +54,6 @@ class Verdict(NamedTuple):
 # Below these a single call of torch is quicker than two that divide the work.
 MANY_ROWS = 16
 
-# Where logits are not finite; the request fails for it.
-NO_VERDICT = Verdict(0, 0)
-
 
 class Sampler(ABC):
     """One way to sample; knows nothing of caches and forwards.
@@ -89,8 +86,8 @@ class Sampler(ABC):
         """
 
     @abstractmethod
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
-        """What a verifier says of B requests, from its `[N, V]` distributions; and `[N]` the largest scores."""
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
+        """`[B]` what a verifier says, from its `[N, V]` distributions; None where they are not finite."""
 
 
 class SameToken(Sampler):
@@ -111,15 +108,14 @@ class SameToken(Sampler):
         best, tokens = logits.max(dim=-1)
         return tokens, best
 
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
         """Keep the tokens the verifier writes itself, or those its rule accepts."""
         states = [row.state for row in judgings for _ in range(len(row.views) + 1)]
         positions = [row.position + index for row in judgings for index in range(len(row.views) + 1)]
         tokens, best = self.write(logits, states, positions)
         written: list[int] = tokens.tolist()
         scores: list[float] = best.tolist()
-        verdicts = [self._verdict(logits, row, written) if _known(scores, row) else NO_VERDICT for row in judgings]
-        return verdicts, scores
+        return [self._verdict(logits, row, written) if _known(scores, row) else None for row in judgings]
 
     def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
         at = row.start
@@ -146,22 +142,22 @@ class Rejecting(Sampler):
         ]
         return torch.tensor(tokens, device=logits.device), best
 
-    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> tuple[list[Verdict], list[float]]:
+    def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
         """Keep tokens by chance, and replace a refused one from what is left of the distribution."""
         best: list[float] = logits.amax(dim=-1).tolist()
         probs = probabilities(logits)
-        verdicts = []
+        verdicts: list[Verdict | None] = []
         for row in judgings:
             contexts = slice(row.start, row.start + len(row.views) + 1)
             if not _known(best, row):
-                verdicts.append(NO_VERDICT)
+                verdicts.append(None)
             elif row.rule.lossless:
                 drafted = [None if view.judge is None else probabilities(view.judge) for view in row.views]
                 tokens = [view.token for view in row.views]
                 verdicts.append(Verdict(*judge(tokens, drafted, probs[contexts], _chance(row.state))))
             else:
                 verdicts.append(self._by_rule(logits[contexts], probs[contexts], row))
-        return verdicts, best
+        return verdicts
 
     def _by_rule(self, logits: Tensor, probs: Tensor, row: Judging) -> Verdict:
         """A lossy rule: `same` means the most probable token; the own token is a draw from the verifier."""

@@ -4,7 +4,7 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Sequence
-from math import isfinite, isnan, nan
+from math import isnan, nan
 from typing import NamedTuple
 
 import torch
@@ -108,16 +108,15 @@ class VerifyProcessor:
             position = len(session.emitted) + row.first
             judgings.append(Judging(row.state, step.rule, row.views, start, position, apart))
             start += len(row.views) + 1
-        verdicts, best = self._executor.sampler.verdicts(logits, judgings)
+        verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
         for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
-            if all(map(isfinite, best[judging.start : judging.start + len(row.views) + 1])):
-                results[row.state.request_id] = self._judged(level, row, judging, verdict, logits)
-            else:
+            request_id = row.state.request_id
+            if verdict is None:
                 name = self._members[level].name
-                results[row.state.request_id] = Failed(
-                    NonFiniteLogitsError(name, row.state.request_id, judging.position)
-                )
+                results[request_id] = Failed(NonFiniteLogitsError(name, request_id, judging.position))
+            else:
+                results[request_id] = self._judged(level, row, judging, verdict, logits)
         return results
 
     def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
@@ -151,7 +150,7 @@ class VerifyProcessor:
                     theirs.append(view.judge)
             start += len(row.views) + 1
         if theirs:
-            # One softmax for both: behind a large forward, with cold caches, every call costs as much as its work.
+            # One softmax for both, as on a few rows the calls cost more than the arithmetic.
             run = contexts[-1] - contexts[0] + 1 == len(contexts)
             chosen = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
             both = torch.stack([*(row.to(logits.device) for row in theirs), *chosen.unbind()])

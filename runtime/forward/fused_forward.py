@@ -1,7 +1,7 @@
 """Decoders of the Llama family as a few tensor operations per layer, without a module call.
 
-The modules of a stock model cost 0.27 ms of Python per layer, more than the arithmetic of a small one. Tokens stay
-packed; only queries are padded, for the attention.
+The modules of a stock model cost the same Python per layer however small the model is, and so most where the arithmetic
+is least. Tokens stay packed; only queries are padded, for the attention.
 
 Letters: B requests, T new tokens of all of them, Q the most of one request, S slots, H key and value heads, G query
 heads of each, D head width.

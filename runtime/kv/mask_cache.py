@@ -47,28 +47,10 @@ class MaskCache(MemberKV):
         """Slots of running requests up to the last column in use, live or dead."""
         return len(self.rows) * self._end
 
-    def length(self, request_id: str) -> int:
-        """Tokens of the request that the cache holds; 0 for one it does not know."""
-        row = self.rows.get(request_id)
-        return 0 if row is None else len(self._slots[row])
-
     def live_slots_of(self, request_id: str) -> list[int]:
         """Slots of the request's tokens in the order of their positions."""
         row = self.rows.get(request_id)
         return [] if row is None else list(self._slots[row])
-
-    def roll_back(self, request_id: str, num_tokens: int) -> None:
-        """Clear the bits of all but the first `num_tokens` tokens; raises ValueError if there are fewer."""
-        held = self.length(request_id)
-        if num_tokens == held:
-            return
-        if num_tokens > held:
-            raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
-        row = self.rows[request_id]
-        slots = self._slots[row]
-        # Slots ascend with positions, so all live ones from here on are those that go.
-        self._valid[row, slots[num_tokens] :] = False
-        del slots[num_tokens:]
 
     def truncate(self) -> None:
         """Move live slots together, then drop free rows and the columns that became free."""
@@ -90,6 +72,15 @@ class MaskCache(MemberKV):
                 self._valid[row, :count] = True
         self._end = self._longest
         self.num_truncations += 1
+
+    def _length(self, row: int) -> int:
+        return len(self._slots[row])
+
+    def _shorten(self, row: int, num_tokens: int) -> None:
+        slots = self._slots[row]
+        # Slots ascend with positions, so all live ones from here on are those that go.
+        self._valid[row, slots[num_tokens] :] = False
+        del slots[num_tokens:]
 
     def _clear(self, row: int) -> None:
         self._slots[row] = []

@@ -73,9 +73,14 @@ class MemberKV(ABC):
         """Slots whose token belongs to a request's text."""
         return sum(self.length(request_id) for request_id in self.rows)
 
-    @abstractmethod
     def length(self, request_id: str) -> int:
         """Tokens of the request that the cache holds; 0 for one it does not know."""
+        row = self.rows.get(request_id)
+        return 0 if row is None else self._length(row)
+
+    @abstractmethod
+    def _length(self, row: int) -> int:
+        """Live tokens of a row."""
 
     @abstractmethod
     def live_slots_of(self, request_id: str) -> list[int]:
@@ -91,9 +96,18 @@ class MemberKV(ABC):
             self._kv[:, row] = 0.0
             self._clear(row)
 
-    @abstractmethod
     def roll_back(self, request_id: str, num_tokens: int) -> None:
         """Keep the first `num_tokens` tokens of a request; raises ValueError if it holds fewer."""
+        held = self.length(request_id)
+        if num_tokens == held:
+            return
+        if num_tokens > held:
+            raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
+        self._shorten(self.rows[request_id], num_tokens)
+
+    @abstractmethod
+    def _shorten(self, row: int, num_tokens: int) -> None:
+        """Only the first tokens of this row are live; it holds more."""
 
     @abstractmethod
     def _clear(self, row: int) -> None:

@@ -22,23 +22,9 @@ class SlotCache(MemberKV):
         self._lengths: list[int] = []
         self._numbers = torch.arange(0, device=shape.device)
 
-    def length(self, request_id: str) -> int:
-        """Tokens of the request that the cache holds; 0 for one it does not know."""
-        row = self.rows.get(request_id)
-        return 0 if row is None else self._lengths[row]
-
     def live_slots_of(self, request_id: str) -> list[int]:
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
-
-    def roll_back(self, request_id: str, num_tokens: int) -> None:
-        """Remember a shorter length; raises ValueError if the cache holds less."""
-        held = self.length(request_id)
-        if num_tokens == held:
-            return
-        if num_tokens > held:
-            raise ValueError(f"num_tokens must be <= {held}, what the cache holds of {request_id}, got {num_tokens}")
-        self._lengths[self.rows[request_id]] = num_tokens
 
     def truncate(self) -> None:
         """Drop free rows, and slots behind the longest text."""
@@ -47,6 +33,12 @@ class SlotCache(MemberKV):
         slots = -(-longest // SLOT_STEP) * SLOT_STEP
         if (len(self.rows), slots) != (self.num_rows, self.capacity):
             self._resize(len(self.rows), min(slots, self.capacity))
+
+    def _length(self, row: int) -> int:
+        return self._lengths[row]
+
+    def _shorten(self, row: int, num_tokens: int) -> None:
+        self._lengths[row] = num_tokens
 
     def _clear(self, row: int) -> None:
         self._lengths[row] = 0

@@ -26,11 +26,11 @@ NUM_TOKENS = 24
 SHIFT = 7
 
 
-def decoded(pool, policy, *, sampling=GREEDY, batch=1):
+def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1):
     outputs, log = decode(
         pool,
         make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy,
-        PROMPTS,
+        prompts,
         sampling=sampling,
         max_new_tokens=NUM_TOKENS,
         name="p",
@@ -107,6 +107,22 @@ def test_rejection_sampling_takes_the_drafts_as_certain_tokens(shifted_pool):
 def test_it_drafts_whole_tokens_of_the_target(trained_pool):
     _, log = decoded(trained_pool, "draft:3/target")
     assert log.steps["drafted"].sum() > 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_without_a_text_to_read_it_drafts_nothing(shifted_pool, batch):
+    """Special tokens stand for no text, and the member's tokenizer puts nothing in front of one."""
+    tokenizer = letters(ALPHABET)
+    tokenizer.add_special_tokens(["\n"])
+    pool = replace(shifted_pool, tokenizer=tokenizer)
+    prompts = tuple(Prompt(request_id=repr(text), text=text) for text in ("\n", "hello there", "\n\n"))
+    assert [pool.alignment("draft").to_other(pool.encode(prompt.text)) for prompt in prompts[::2]] == [[], []]
+    expected, _ = decoded(pool, "plain", prompts=prompts)
+    tokens, log = decoded(pool, "draft:4/target", prompts=prompts, batch=batch)
+    assert tokens == expected
+    rounds = log.rounds()
+    assert sorted(rounds["drafted"][rounds["round"] == 0]) == [0, 0, 4]
+    assert log.steps["accepted"].sum() > 0
 
 
 def test_it_cannot_judge(shifted_pool):
