@@ -1,4 +1,4 @@
-"""Microseconds of one prompt lookup; `LOOKUP_S` of sim/cost.py is what this printed.
+"""Microseconds of one prompt lookup; `LOOKUP_S` of sim/cost/base.py is what this printed.
 
 python benchmarks/lookup.py [--calls 2000]
 """
@@ -9,7 +9,7 @@ from random import Random
 
 from measuring import RUNS, interleaved
 from paceline.policies.lookup import prompt_lookup
-from paceline.sim.cost import LOOKUP_S
+from paceline.sim.cost.base import LOOKUP_S
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +45,7 @@ def main() -> None:
         table.add_row(kind, str(size), f"{hits:.0%}", f"{seconds[-1] * 1e6:.1f}")
     Console(width=80).print(table)
     mean_s = sum(seconds) / len(seconds)
-    print(f"mean {mean_s * 1e6:.1f} microseconds; LOOKUP_S in sim/cost.py is {LOOKUP_S * 1e6:.1f}")
+    print(f"mean {mean_s * 1e6:.1f} microseconds; LOOKUP_S in sim/cost/base.py is {LOOKUP_S * 1e6:.1f}")
     if not 0.5 <= mean_s / LOOKUP_S <= 2.0:
         print("they differ by more than a factor of 2: measure on an idle machine and correct the constant")
 

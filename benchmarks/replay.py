@@ -4,36 +4,75 @@ python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7]
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from measuring import RUNS, interleaved, peak_bytes
 from paceline.policies.registry import make_policy
 from paceline.reports.summary import summarise_run
-from paceline.sim.costs import make_cost
-from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.cost import CostModel
+from paceline.sim.cost.make import make_cost
+from paceline.sim.recording import Recording, tables_of
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
-from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces import SyntheticSpec, Trace, make_trace
+from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 from rich.console import Console
 from rich.table import Table
 
 GOALS = (200_000, 500_000)
+WINDOW = 4  # of the rounds in the imported recording
 CASES = (
-    ("draft:4/target", 1),
-    ("plain", 1),
-    ("draft:3/mid:6/target", 1),
-    ("adaptive", 1),
-    ("confident", 1),
-    ("draft:4/target", 16),
-    ("draft:3/mid:6/target", 16),
+    ("contexts", "draft:4/target", 1),
+    ("contexts", "plain", 1),
+    ("contexts", "draft:3/mid:6/target", 1),
+    ("contexts", "adaptive", 1),
+    ("contexts", "confident", 1),
+    ("contexts", "draft:4/target", 16),
+    ("contexts", "draft:3/mid:6/target", 16),
+    ("rounds", "draft:4/target", 1),
+    ("rounds", "draft:6/target", 1),
+    ("rounds", "adaptive", 1),
 )
 
 
-def job(tables: TraceTables, policy: str, batch: int) -> Callable[[], object]:
-    meta = tables.trace.meta
-    scenario = Scenario(tables=tables, cost=make_cost("cpu", meta), batch=batch)
-    pool = recorded_pool(meta)
-    return lambda: summarise_run(simulate(scenario, make_policy(policy, pool), policy))
+def rounds_of(trace: Trace) -> RoundsTrace:
+    """The same texts as an engine logs them: rounds of the smallest model, whose tokens count for their round only."""
+    requests = []
+    for record in trace.requests:
+        trie = record.trie
+        agrees = (trie.next_token[0] == trie.next_token[-1])[trie.trunk[:-1]].tolist()
+        requests.append(
+            RoundsRequest(
+                request_id=record.request_id,
+                tag=record.tag,
+                prompt_tokens=len(record.prompt),
+                num_tokens={"": len(agrees)},
+                rounds={"draft": sequential(agrees)},
+            )
+        )
+    drafters = (DrafterInfo(name="draft", by_start=True, window=WINDOW),)
+    return RoundsTrace(meta=RoundsMeta(name="rounds", source="made", drafters=drafters), requests=tuple(requests))
+
+
+def sequential(agrees: Sequence[bool]) -> Rounds:
+    starts, accepted = [], []
+    start = 0
+    while start < len(agrees):
+        asked = agrees[start : start + WINDOW]
+        kept = asked.index(False) if False in asked else len(asked)
+        starts.append(start)
+        accepted.append(kept)
+        start += kept + 1
+    return Rounds(
+        start=np.array(starts, np.int32),
+        accepted=np.array(accepted, np.int32),
+        drafted=np.full(len(starts), WINDOW, np.int32),
+    )
+
+
+def job(tables: Recording, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
+    scenario = Scenario(tables=tables, cost=cost, batch=batch)
+    return lambda: summarise_run(simulate(scenario, make_policy(policy, tables.pool), policy))
 
 
 def main() -> None:
@@ -52,20 +91,32 @@ def main() -> None:
         run=3,
     )
     trace = make_trace(spec)
-    tables = TraceTables(trace)
-    timings = interleaved({f"{name} {batch}": job(tables, name, batch) for name, batch in CASES}, runs=options.runs)
+    recordings = {"contexts": tables_of(trace), "rounds": tables_of(rounds_of(trace))}
+    cost = make_cost("cpu", trace.meta)
+    jobs = {f"{kind} {name} {batch}": job(recordings[kind], cost, name, batch) for kind, name, batch in CASES}
+    timings = interleaved(jobs, runs=options.runs)
     num_nodes = sum(record.trie.num_nodes for record in trace.requests)
     title = (
         f"{options.requests} requests of {options.tokens} tokens, {num_nodes:,} contexts; simulate and summarise, "
         f"medians of {options.runs} interleaved runs"
     )
-    headings = ("policy", "batch", "seconds", "tokens/s", "tokens/CPU s", *(f"of {goal:,}" for goal in GOALS))
+    headings = (
+        "recording",
+        "policy",
+        "batch",
+        "seconds",
+        "tokens/s",
+        "tokens/CPU s",
+        *(f"of {goal:,}" for goal in GOALS),
+    )
     table = Table(*headings, title=title, title_justify="left")
     tokens = options.requests * options.tokens
-    for name, batch in CASES:
-        wall_s, cpu_s = timings[f"{name} {batch}"]
+    for kind, name, batch in CASES:
+        wall_s, cpu_s = timings[f"{kind} {name} {batch}"]
         shares = [f"{tokens / wall_s / goal:.2f}" for goal in GOALS]
-        table.add_row(name, str(batch), f"{wall_s:.3f}", f"{tokens / wall_s:,.0f}", f"{tokens / cpu_s:,.0f}", *shares)
+        table.add_row(
+            kind, name, str(batch), f"{wall_s:.3f}", f"{tokens / wall_s:,.0f}", f"{tokens / cpu_s:,.0f}", *shares
+        )
     Console(width=110).print(table)
     print(f"peak memory {peak_bytes() / 1e6:,.0f} MB")
 

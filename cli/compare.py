@@ -11,14 +11,17 @@ from ..policies.registry import make_policy
 from ..reports.comparison import Comparison
 from ..reports.comparison_table import comparison_table
 from ..reports.summary import Summary, summarise_run
-from ..sim.costs import make_cost
-from ..sim.recorded_pool import recorded_pool
+from ..sim.cost import CostRangeError
+from ..sim.recording import tables_of
 from ..sim.simulate import Scenario, simulate
-from ..sim.tables import TraceTables
-from ..traces.meta import TraceMeta
-from ..traces.run_log import new_folder, write_run_log
-from ..traces.store import read_trace
+from ..traces.imported.rounds import RoundsTrace
+from ..traces.open_recording import open_recording
+from ..traces.run_log import RunLog, new_folder, write_run_log
+from ..traces.trie import Trace
+from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorParallelOption, cost_of
+from .imported_policies import imported_policies
 from .output import JsonOption, check_json_path, print_table, progress, write_json
+from .scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from .shipped import shipped
 
 BASELINE = "plain"
@@ -30,34 +33,38 @@ def compare(
         list[str] | None,
         typer.Option(help="NAME, NAME,key=value,..., a chain (draft:4/target), file.py:Class or package.module:Class."),
     ] = None,
-    cost: Annotated[
-        str | None, typer.Option(help="cpu (measured with the recording), a100, h100, h200, rtx4090, or FILE.json.")
-    ] = None,
+    cost: CostOption = None,
+    scale: ScaleOption = None,
+    tensor_parallel: TensorParallelOption = 1,
+    extrapolate: ExtrapolateOption = False,
+    shift_acceptance: ShiftOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0,
+    seeds: SeedsOption = 5,
     decide_seconds: Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)] = 0.0,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse contexts outside the recording.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False,
     json: JsonOption = None,
-    log: Annotated[Path | None, typer.Option(help="Write each policy's run log into this new folder.")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write each policy's run log, at the first seed, into this new folder.")
+    ] = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model."""
     check_json_path(json)
-    recording = read_trace(shipped("recordings", "pico.trace") if trace is None else trace)
-    meta = recording.meta
-    pool = recorded_pool(meta)
-    scenario = Scenario(
-        tables=TraceTables(recording),
-        cost=make_cost(cost or _default_cost(meta), meta),
-        batch=batch,
-        seed=seed,
-        strict=strict,
-        decide_s=decide_seconds,
+    recording = open_recording(shipped("recordings", "pico.trace") if trace is None else trace)
+    shifts = shifts_of(shift_acceptance)
+    price = cost_of(cost, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
+    first = Scenario(
+        tables=tables_of(recording), cost=price, batch=batch, seed=seed, strict=strict, decide_s=decide_seconds
     )
-    names = policy or default_policies(pool)
+    scenarios = Scenarios(recording, first, shifts, seeds)
+    names = policy or _defaults(recording, first.tables.pool)
     twice = [name for index, name in enumerate(names) if name in names[:index]]
     if twice:
         raise ValueError(f"--policy {twice[0]} is given twice")
-    comparison = _compare(scenario, pool, names, log)
+    meta = _meta(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
+    comparison = _compare(
+        scenarios, names, meta, log=log, partial=policy is None and isinstance(recording, RoundsTrace)
+    )
     if json is None:
         print_table(comparison_table(comparison))
     else:
@@ -80,36 +87,96 @@ def default_policies(pool: Pool) -> list[str]:
     return names
 
 
-def _default_cost(meta: TraceMeta) -> str:
-    """What was measured with the recording, else a device every roofline knows."""
-    return next(iter(sorted(meta.costs)), "h100")
+def _defaults(recording: Trace | RoundsTrace, pool: Pool) -> list[str]:
+    if isinstance(recording, RoundsTrace):
+        return imported_policies(recording, pool, BASELINE)
+    return default_policies(pool)
 
 
-def _compare(scenario: Scenario, pool: Pool, names: list[str], log: Path | None) -> Comparison:
-    policies = [make_policy(name, pool) for name in names]
-    summaries: dict[str, Summary] = {}
-    wanted = list(zip(names, policies, strict=True))
-    if BASELINE not in names:
-        wanted.append((BASELINE, make_policy(BASELINE, pool)))
+def _compare(
+    scenarios: Scenarios, names: list[str], meta: dict[str, Any], *, log: Path | None, partial: bool
+) -> Comparison:
+    """Run every policy.
+
+    Args:
+        scenarios: by seed.
+        names: of the policies.
+        meta: of the comparison.
+        log: folder for run logs.
+        partial: leave out policies whose seconds the cost does not know, and say which.
+    """
+    pool = scenarios.first.tables.pool
+    for name in names:
+        make_policy(name, pool)  # a wrong name is told before any run
+    runs: dict[str, list[Summary]] = {}
+    refused: dict[str, CostRangeError] = {}
     with nullcontext() if log is None else new_folder(log) as folder:
-        for index, (name, policy) in enumerate(progress(wanted, "replaying")):
-            run_log = simulate(scenario, policy, name)
-            summaries[name] = summarise_run(run_log)
+        for index, name in enumerate(progress(names if BASELINE in names else [*names, BASELINE], "replaying")):
+            try:
+                run_log, runs[name] = _runs(scenarios, name)
+            except CostRangeError as error:
+                if not partial and name in names:
+                    raise
+                refused[name] = error
+                continue
             if folder is not None and name in names:
                 write_run_log(run_log, folder / f"{index:02d}-{_file_name(name)}")
-    return Comparison(meta=_meta(scenario), baseline=summaries[BASELINE], rows=tuple(summaries[name] for name in names))
+    rows = [runs[name] for name in names if name in runs]
+    if not rows:
+        raise next(iter(refused.values()))
+    left_out = [f"{name} is left out: {error}" for name, error in refused.items() if name in names]
+    if BASELINE in refused and BASELINE not in names:
+        left_out.append(f"no speed-up is known: {refused[BASELINE]}")
+    return Comparison(
+        meta={**meta, "cost_notes": list(scenarios.first.cost.notes()), "left_out": left_out},
+        baseline=runs[BASELINE][0] if BASELINE in runs else None,
+        rows=tuple(row[0] for row in rows),
+        repeats={row[0].policy: tuple(row[1:]) for row in rows},
+    )
 
 
-def _meta(scenario: Scenario) -> dict[str, Any]:
-    meta = scenario.tables.trace.meta
+def _runs(scenarios: Scenarios, name: str) -> tuple[RunLog, list[Summary]]:
+    """The run log at the first seed, and summaries: at further seeds too where chance has a part in the policy."""
+    run_log = _run(scenarios.at(0), name)
+    summaries = [summarise_run(run_log)]
+    drafts = any(level.drafted for level in summaries[0].levels)
+    if summaries[0].exact_share < 1 or (scenarios.shifted and drafts):
+        summaries += [summarise_run(_run(scenarios.at(index), name)) for index in range(1, scenarios.num_seeds)]
+    return run_log, summaries
+
+
+def _run(scenario: Scenario, name: str) -> RunLog:
+    """One run of a policy built for it: what a policy learns stays in its run."""
+    return simulate(scenario, make_policy(name, scenario.tables.pool), name)
+
+
+def _meta(
+    scenarios: Scenarios,
+    recording: Trace | RoundsTrace,
+    *,
+    scale: list[str] | None,
+    tensor_parallel: int,
+    extrapolate: bool,
+) -> dict[str, Any]:
+    factors = dict(option.split("=") for option in scale or ())
+    first = scenarios.first
     return {
-        "trace": meta.name,
-        "kind": meta.kind,
-        "sampling": meta.sampling.words,
-        "cost": scenario.cost.name,
-        "batch": scenario.batch,
-        "seed": scenario.seed,
-        "decide_s": scenario.decide_s,
+        "trace": recording.meta.name,
+        "kind": recording.meta.kind,
+        "source": recording.meta.source if isinstance(recording, RoundsTrace) else None,
+        "notes": list(recording.meta.notes) if isinstance(recording, RoundsTrace) else [],
+        "sampling": None if isinstance(recording, RoundsTrace) else recording.meta.sampling.words,
+        "cost": first.cost.name,
+        "what_if": {
+            "acceptance": scenarios.shifts,
+            "scale": {name: float(factor) for name, factor in factors.items()},
+            "tensor_parallel": tensor_parallel,
+        },
+        "extrapolate": extrapolate,
+        "batch": first.batch,
+        "seed": first.seed,
+        "seeds": scenarios.num_seeds,
+        "decide_s": first.decide_s,
     }
 
 

@@ -1,39 +1,57 @@
-"""`paceline trace inspect | check | make`."""
+"""`paceline trace inspect | check | make | import`."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from ..reports.rounds_table import rounds_tables
 from ..reports.trace_table import trace_tables
 from ..traces.errors import TraceFormatError
-from ..traces.store import read_trace, write_trace
+from ..traces.imported.rounds import RoundsTrace
+from ..traces.imported.summary import summarise_rounds
+from ..traces.open_recording import open_recording
+from ..traces.store import write_trace
 from ..traces.summary import summarise
 from ..traces.synthetic import make_trace
 from ..traces.synthetic_spec import SyntheticSpec
+from ..traces.trie import Trace
 from .numbers import numbers, words
 from .output import JsonOption, print_table, write_json
 from .tokenizer_hash import tokenizer_sha256
+from .trace_import import import_
 
 TraceArgument = Annotated[Path, typer.Argument(help="A .trace folder.")]
 
 
 def trace_app() -> typer.Typer:
     """The `trace` group."""
-    app = typer.Typer(help="Look at recordings, check them, make synthetic ones.", no_args_is_help=True)
+    app = typer.Typer(help="Look at recordings, check them, import or make some.", no_args_is_help=True)
     app.command("inspect")(inspect)
     app.command("check")(check)
     app.command("make")(make)
+    app.command("import")(import_)
     return app
 
 
 def inspect(trace: TraceArgument, json: JsonOption = None) -> None:
-    """What a recording holds: models, sampling, closure, and agreement with the target by tag."""
-    summary = summarise(read_trace(trace), trace)
+    """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
+    recording = open_recording(trace)
+    if isinstance(recording, RoundsTrace):
+        rounds = summarise_rounds(recording, trace)
+        _show(rounds.to_json(), rounds_tables(rounds), json)
+    else:
+        summary = summarise(recording, trace)
+        _show(summary.to_json(), trace_tables(summary), json)
+
+
+def _show(data: dict[str, Any], tables: Iterable[Table], json: Path | None) -> None:
     if json is not None:
-        write_json(summary.to_json(), json)
+        write_json(data, json)
         return
-    for table in trace_tables(summary):
+    for table in tables:
         print_table(table)
 
 
@@ -42,15 +60,30 @@ def check(
     pool: Annotated[Path | None, typer.Option(help="A pool whose tokenizer the trace must have.")] = None,
 ) -> None:
     """Validate a recording in full; exit 2 with the first broken rule."""
-    recording = read_trace(trace)
+    recording = open_recording(trace)
     if pool is not None:
-        wanted = tokenizer_sha256(pool)
-        found = recording.meta.tokenizer_sha256
-        if found != wanted:
-            raise TraceFormatError(trace, "tokenizer_sha256", f"must be that of {pool}, {wanted[:12]}", found[:12])
+        _check_tokenizer(recording, trace, pool)
+    typer.echo(f"{trace}: ok, {_size(recording)}")
+
+
+def _check_tokenizer(recording: Trace | RoundsTrace, path: Path, pool: Path) -> None:
+    wanted = tokenizer_sha256(pool)
+    rule = f"must be that of {pool}, {wanted[:12]}"
+    if isinstance(recording, RoundsTrace):
+        raise TraceFormatError(path, "tokenizer_sha256", rule, "none, as it was imported")
+    found = recording.meta.tokenizer_sha256
+    if found != wanted:
+        raise TraceFormatError(path, "tokenizer_sha256", rule, found[:12])
+
+
+def _size(recording: Trace | RoundsTrace) -> str:
+    requests = f"{len(recording.requests)} requests"
+    if isinstance(recording, RoundsTrace):
+        rounds = sum(len(rounds.start) for request in recording.requests for rounds in request.rounds.values())
+        return f"IMPORTED from {recording.meta.source}, {requests}, {rounds:,} rounds"
     nodes = sum(record.trie.num_nodes for record in recording.requests)
     kind = "SYNTHETIC" if recording.meta.kind == "synthetic" else "recorded"
-    typer.echo(f"{trace}: ok, {kind}, {len(recording.requests)} requests, {nodes:,} contexts")
+    return f"{kind}, {requests}, {nodes:,} contexts"
 
 
 def make(

@@ -5,7 +5,7 @@
 
 from paceline.policies import make_policy
 from paceline.reports import Comparison, Summary, summarise_run
-from paceline.sim.costs import make_cost
+from paceline.sim.cost.make import make_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tables import TraceTables

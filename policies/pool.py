@@ -10,7 +10,8 @@ class Member:
     Attributes:
         name: unique in the pool; what steps and chains call it.
         model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
-        drafts_only: True for a model that cannot judge the target's tokens, as it has a tokenizer of its own.
+        drafts_only: True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the
+            recording that is replayed holds no verdicts of it.
     """
 
     name: str

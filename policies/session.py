@@ -178,7 +178,10 @@ class Session:
             if self.pool.members[level].model_free:
                 raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
             if self.pool.members[level].drafts_only:
-                raise ValueError(f"{self.pool.names[level]} has a tokenizer of its own and cannot verify")
+                raise ValueError(
+                    f"{self.pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
+                    "recording holds no verdicts of it"
+                )
             if self.judges and self.first_unjudged(level) == len(self.judges):
                 raise ValueError(
                     "nothing left to judge: a model at or above this one stands behind every pending token"

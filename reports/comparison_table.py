@@ -1,29 +1,35 @@
 """A comparison as a table for the terminal."""
 
 from math import floor
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from .comparison import Comparison
+from .interval import Interval
 from .summary import LevelSummary, Summary
+
+KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """One row per policy; the best speed-up is bold. Columns are defined in docs/glossary.md."""
     table = Table(title=_title(comparison), title_justify="left", pad_edge=False, header_style="bold")
+    table.caption = "\n".join(_remarks(comparison)) or None
+    table.caption_justify = "left"
     table.add_column("policy", overflow="fold")
     headings = ("speed-up", "tokens/s", "accept. length", "target calls /token", "wasted tokens", "exact share")
     for heading in headings:
         table.add_column(heading, justify="right")
     table.add_column("member: share of seconds, drafted, accepted/judged (refused)", overflow="fold")
-    best = max(comparison.speed_up(row) for row in comparison.rows)
+    best = max(comparison.output_tokens_per_s(row) for row in comparison.rows)
     for row in comparison.rows:
-        speed_up = comparison.speed_up(row)
+        tokens_per_s = comparison.output_tokens_per_s(row)
         table.add_row(
             row.policy,
-            Text(f"{speed_up:.2f}x", style="bold" if speed_up == best else ""),
-            f"{row.output_tokens_per_s:,.1f}",
+            Text(_speed_up(comparison, row), style="bold" if tokens_per_s == best else ""),
+            f"{tokens_per_s:,.1f}{_half_width(comparison.output_tokens_per_s_interval(row), ',.1f')}",
             f"{row.acceptance_length:.2f}",
             f"{row.target_calls_per_token:.3f}",
             f"{row.wasted_tokens:,}",
@@ -35,13 +41,44 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def _title(comparison: Comparison) -> str:
     meta = comparison.meta
-    synthetic = "SYNTHETIC trace" if meta["kind"] == "synthetic" else "trace"
+    kind = KINDS.get(meta["kind"], "trace")
+    origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
+    first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
     deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
     return (
-        f"{synthetic} {meta['trace']} ({meta['sampling']}), {comparison.baseline.requests} requests, "
-        f"{comparison.baseline.output_tokens:,} tokens; cost {meta['cost']}, batch {meta['batch']}, "
-        f"seed {meta['seed']}{deciding}"
+        f"{kind} {meta['trace']} ({origin}), {first.requests:,} requests, {first.output_tokens:,} tokens"
+        f"{_what_if(meta)}; cost {meta['cost']}, batch {meta['batch']}, seed {meta['seed']}{deciding}"
     )
+
+
+def _what_if(meta: dict[str, Any]) -> str:
+    shifts = meta.get("what_if", {}).get("acceptance", {})
+    changes = ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items())
+    return f"; WHAT IF: {changes}" if changes else ""
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """What a reader of the figures has to know, a line each."""
+    remarks = [*comparison.meta.get("cost_notes", ()), *comparison.meta.get("left_out", ())]
+    counts = {len(comparison.runs(row)) for row in comparison.rows} - {1}
+    if counts:
+        seed = comparison.meta["seed"]
+        remarks.append(
+            f"±: 95% interval of the mean over seeds {seed} to {seed + max(counts) - 1}, where chance has a part; "
+            "other figures are those of the first seed"
+        )
+    return remarks
+
+
+def _speed_up(comparison: Comparison, row: Summary) -> str:
+    speed_up = comparison.speed_up(row)
+    if speed_up is None:
+        return "unknown"
+    return f"{speed_up:.2f}x{_half_width(comparison.speed_up_interval(row), '.2f')}"
+
+
+def _half_width(interval: Interval | None, style: str) -> str:
+    return "" if interval is None else f" ± {interval.half_width:{style}}"
 
 
 def _share(share: float) -> str:

@@ -3,12 +3,12 @@
 Never imports the runtime and never needs torch.
 """
 
-from .cost import CostModel, CostRangeError, TableCost
-from .costs import make_cost
-from .devices import Device, device_sheet
-from .recorded_pool import recorded_pool
+from .cost import CostModel, CostRangeError, Device, RooflineCost, TableCost, TimedCost, device_sheet, make_cost
+from .recorded_pool import imported_pool, recorded_pool
+from .recording import Recording, tables_of
 from .replay import ReplayWorld, UnrecordedContextError
-from .roofline import RooflineCost
+from .rounds_tables import RoundsTables
+from .rounds_world import RoundsWorld
 from .simulate import Scenario, simulate
 from .tables import TraceTables
 
@@ -16,14 +16,20 @@ __all__ = [
     "CostModel",
     "CostRangeError",
     "Device",
+    "Recording",
     "ReplayWorld",
     "RooflineCost",
+    "RoundsTables",
+    "RoundsWorld",
     "Scenario",
     "TableCost",
+    "TimedCost",
     "TraceTables",
     "UnrecordedContextError",
     "device_sheet",
+    "imported_pool",
     "make_cost",
     "recorded_pool",
     "simulate",
+    "tables_of",
 ]

@@ -1,10 +1,27 @@
 """The pool a recording was made from, as policies see it."""
 
 from ..policies.pool import Member, Pool
+from ..traces.imported.rounds import RoundsTrace
 from ..traces.meta import TraceMeta
+
+LOOKUP = "ngram"
 
 
 def recorded_pool(meta: TraceMeta) -> Pool:
     """Members in level order: the prompt-lookup member if there is one, then the models, smallest first."""
     free = (Member(name=meta.ngram.name, model_free=True),) if meta.ngram else ()
     return Pool(free + tuple(Member(name=name) for name in meta.model_names))
+
+
+def imported_pool(trace: RoundsTrace) -> Pool:
+    """Members in level order: prompt lookup, drafters, target.
+
+    Drafters only draft, since a log of rounds has no verdicts of theirs. Prompt lookup is there if every request has
+    the ids of its prompt and output, and no drafter has its name.
+    """
+    names = trace.meta.drafter_names
+    looks_up = all(request.prompt and request.output for request in trace.requests)
+    looks_up = looks_up and LOOKUP not in (*names, trace.meta.target)
+    free = (Member(name=LOOKUP, model_free=True),) if looks_up else ()
+    drafters = tuple(Member(name=name, drafts_only=True) for name in names)
+    return Pool((*free, *drafters, Member(name=trace.meta.target)))

@@ -5,7 +5,9 @@ fitted fallback, and each such decision is counted as modelled. The target's ver
 trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
 """
 
+from collections.abc import Iterator
 from math import exp, nan
+from typing import TYPE_CHECKING
 
 from ..policies.contract import Draft, Verify
 from ..policies.lookup import prompt_lookup
@@ -18,7 +20,9 @@ from ..policies.world import Op, Results
 from ..traces.fallback import Fallback
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel
-from .tables import RequestTables, TraceTables
+
+if TYPE_CHECKING:
+    from .tables import RequestTables, TraceTables
 
 UNKNOWN = -1
 
@@ -48,7 +52,7 @@ class ReplayWorld:
         fallback: answers beyond the record; None makes the first unknown an error.
     """
 
-    def __init__(self, *, tables: TraceTables, pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+    def __init__(self, *, tables: "TraceTables", pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
         self._tables = tables
         self._num_free = tables.num_free
         self._eos = tables.trace.meta.eos_token_id
@@ -58,6 +62,19 @@ class ReplayWorld:
         self._fallback = fallback
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
+        self.num_divergent: dict[str, int] = {}
+
+    def sessions(self) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for."""
+        for record in self._tables.trace.requests:
+            yield Session(
+                pool=self._pool,
+                request_id=record.request_id,
+                tag=record.tag,
+                prompt=record.prompt,
+                budget=record.max_new_tokens,
+                eos=self._eos,
+            )
 
     def open(self, session: Session) -> None:
         """Start at the root of the request's trie."""
@@ -65,8 +82,11 @@ class ReplayWorld:
         session.place = 0
 
     def close(self, session: Session) -> None:
-        """Forget the request."""
-        del self._open[session.request_id]
+        """Forget the request, but for how far it came from the trunk."""
+        recorded = self._open.pop(session.request_id)
+        trunk = [recorded.token[node] for node in recorded.trunk[1:]]
+        differ = sum([ours != theirs for ours, theirs in zip(session.emitted, trunk, strict=False)])
+        self.num_divergent[session.request_id] = differ + abs(len(trunk) - len(session.emitted))
 
     def execute(self, op: Op) -> Results:
         """Walk every item's trie, then charge the operation."""
@@ -87,7 +107,7 @@ class ReplayWorld:
         node = session.places[index - 1] if index else session.place
         return self._signal_at(self._open[session.request_id], session.drafters[index], node)
 
-    def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
+    def _signal_at(self, tables: "RequestTables", level: int, node: int) -> Signal:
         if node < 0 or level < self._num_free:
             return NO_SIGNAL
         return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
@@ -209,7 +229,7 @@ class ReplayWorld:
         return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled)
 
     def _verdict(
-        self, session: Session, tables: RequestTables, step: Verify, level: int, index: int, node: int
+        self, session: Session, tables: "RequestTables", step: Verify, level: int, index: int, node: int
     ) -> tuple[bool, bool, float]:
         """(accepted, modelled, distance) for pending token `index` in the context `node`."""
         proposer = session.judges[index]
@@ -233,7 +253,7 @@ class ReplayWorld:
         return bool(step.rule.accepts(facts)), False, distance
 
     def _facts(
-        self, session: Session, tables: RequestTables, level: int, index: int, node: int, *, same: bool, tvd: float
+        self, session: Session, tables: "RequestTables", level: int, index: int, node: int, *, same: bool, tvd: float
     ) -> Facts:
         """What a lossy rule is told of pending token `index` in the context `node`."""
         child = session.places[index]
@@ -254,7 +274,7 @@ class ReplayWorld:
 
     # -- where the record ends
 
-    def _anchored(self, session: Session, tables: RequestTables) -> int:
+    def _anchored(self, session: Session, tables: "RequestTables") -> int:
         """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
         if session.place < 0:
             self._need_fallback(session, "re-anchor")

@@ -5,8 +5,12 @@ A list look-up is several times faster than reading one element of a numpy array
 
 from math import nan
 
+from ..traces.fallback import Fallback
 from ..traces.meta import TraceMeta
 from ..traces.trie import RequestRecord, Trace
+from .cost import CostModel
+from .recorded_pool import recorded_pool
+from .replay import ReplayWorld
 
 
 class RequestTables:
@@ -67,10 +71,14 @@ class RequestTables:
 
 
 class TraceTables:
-    """The tables of every request of a trace, built at first use."""
+    """The tables of every request of a trace, built at first use; see `recording.Recording`."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self.name = trace.meta.name
+        self.kind: str = trace.meta.kind
+        self.pool = recorded_pool(trace.meta)
+        self.num_requests = len(trace.requests)
         self.num_free = 1 if trace.meta.ngram else 0
         self._tables: dict[str, RequestTables] = {}
         self._records = {record.request_id: record for record in trace.requests}
@@ -82,3 +90,8 @@ class TraceTables:
             tables = RequestTables(self._records[request_id], self.trace.meta, self.num_free)
             self._tables[request_id] = tables
         return tables
+
+    def world(self, cost: CostModel, *, seed: int, strict: bool) -> ReplayWorld:
+        """A world that replays it."""
+        fallback = None if strict else Fallback(self.trace, seed=seed)
+        return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback)

@@ -9,3 +9,6 @@ class UnitCost:
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return 1.0
+
+    def notes(self):
+        return ()

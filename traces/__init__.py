@@ -1,11 +1,16 @@
-"""What was recorded: token tries, their store, the synthetic generator and the log of a run.
+"""What was recorded: token tries, imported rounds, their stores, the synthetic generator and the log of a run.
 
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """
 
 from .closure import Branches, grow, trunk_allowance
 from .errors import TraceFormatError
+from .imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .imported.store import read_rounds, write_rounds
+from .imported.summary import summarise_rounds
 from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
+from .open_recording import open_recording
+from .shifted import shift_acceptance
 from .store import read_trace, write_trace
 from .summary import GroupSummary, TraceSummary, summarise
 from .synthetic import make_trace
@@ -16,10 +21,15 @@ __all__ = [
     "Branches",
     "Closure",
     "CostTable",
+    "DrafterInfo",
     "GroupSummary",
     "ModelInfo",
     "NgramInfo",
     "RequestRecord",
+    "Rounds",
+    "RoundsMeta",
+    "RoundsRequest",
+    "RoundsTrace",
     "Sampling",
     "SyntheticSpec",
     "Trace",
@@ -29,8 +39,13 @@ __all__ = [
     "Trie",
     "grow",
     "make_trace",
+    "open_recording",
+    "read_rounds",
     "read_trace",
+    "shift_acceptance",
     "summarise",
+    "summarise_rounds",
     "trunk_allowance",
+    "write_rounds",
     "write_trace",
 ]

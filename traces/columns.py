@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import TraceFormatError
+from .folder import NODES
 from .meta import TraceMeta
 from .resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
 from .trie import Ints, Trace, Trie, split
 
 Codes = NDArray[np.uint16]
 
-REQUESTS = "requests.parquet"
-NODES = "nodes.parquet"
 PLAIN_FIELDS = ("parent", "token", "depth", "on_trunk", "next_token")
 GRIDS: dict[str, Grid] = {
     "next_log_prob": LOG_PROBS,

@@ -4,25 +4,33 @@ A file is refused with one line that names it, or it is sound: hashes tell of cu
 rest. The same trace gives the same bytes.
 """
 
-import hashlib
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import ValidationError, model_validator
+from pydantic import model_validator
 
-from .columns import NODES, REQUESTS, NodeColumns, RequestColumns, join, request_columns, tries
+from .columns import NodeColumns, RequestColumns, join, request_columns, tries
 from .errors import TraceFormatError
+from .folder import (
+    IMPORTED,
+    META,
+    NODES,
+    REQUESTS,
+    check_columns,
+    check_hashed_files,
+    hash_of,
+    kind_of,
+    open_parquet,
+    parquet_errors,
+    read_meta,
+    refuse_foreign,
+    replacing,
+)
 from .meta import TraceMeta
 from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
 from .trie import RequestRecord, Trace
 from .validate import check_nodes, check_requests
 
-META = "meta.json"
 FILES = (META, REQUESTS, NODES)
 
 
@@ -37,8 +45,7 @@ class StoredMeta(TraceMeta):
 
     @model_validator(mode="after")
     def _both_files(self) -> "StoredMeta":
-        if set(self.sha256) != {REQUESTS, NODES}:
-            raise ValueError(f"sha256 must name {REQUESTS} and {NODES}, got {sorted(self.sha256)}")
+        check_hashed_files(self.sha256, (REQUESTS, NODES))
         return self
 
 
@@ -48,7 +55,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     Raises:
         TraceFormatError: the trace is not sound, or something that is no trace lies at `path`.
     """
-    _refuse_foreign(path)
+    refuse_foreign(path)
     requests = request_columns(trace)
     check_requests(requests, trace.meta, path)
     nodes = join(trace, path)
@@ -57,9 +64,9 @@ def write_trace(trace: Trace, path: Path) -> None:
         REQUESTS: to_parquet(to_request_table(requests)),
         NODES: to_parquet(to_table(nodes, trace.meta, path / META)),
     }
-    stored = StoredMeta(**trace.meta.model_dump(), sha256={name: _sha256(data) for name, data in files.items()})
+    stored = StoredMeta(**trace.meta.model_dump(), sha256={name: hash_of(data) for name, data in files.items()})
     files[META] = f"{stored.model_dump_json(indent=2)}\n".encode()
-    with _replacing(path) as unfinished:
+    with replacing(path) as unfinished:
         for name, data in files.items():
             (unfinished / name).write_bytes(data)
 
@@ -70,10 +77,12 @@ def read_trace(path: Path) -> Trace:
     Raises:
         TraceFormatError: anything about it is not sound; the message is one line.
     """
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing there"
-        raise TraceFormatError(path, "trace", "must be a directory", found)
-    stored = _read_meta(path / META)
+    if kind_of(path) == IMPORTED:
+        rule = (
+            "must be recorded or synthetic here; an imported recording holds rounds, not contexts: `paceline compare`"
+        )
+        raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
+    stored = read_meta(path / META, StoredMeta)
     meta = TraceMeta.model_validate(stored.model_dump(exclude={"sha256"}))
     request_table = _read_table(path / REQUESTS, stored, REQUEST_SCHEMA)
     node_table = _read_table(path / NODES, stored, node_schema(meta, path / META))
@@ -102,92 +111,11 @@ def _trace(meta: TraceMeta, requests: RequestColumns, nodes: NodeColumns) -> Tra
     return Trace(meta=meta, requests=tuple(records))
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        rule = "must be a readable file of the trace"
-        raise TraceFormatError(path, "file", rule, error.strerror or type(error).__name__) from None
-
-
-def _read_meta(path: Path) -> StoredMeta:
-    data = _read_bytes(path)
-    try:
-        stored = StoredMeta.model_validate_json(data, strict=True)
-        for field in ("format", "version"):
-            if field not in stored.model_fields_set:
-                raise TraceFormatError(path, field, "field required", "nothing")
-        return stored
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "content"
-    rule, _, found = first["msg"].removeprefix("Value error, ").partition(", got ")
-    value = "nothing" if first["type"] == "missing" else found or first["input"]
-    raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
-
-
 def _read_table(path: Path, stored: StoredMeta, schema: pa.Schema) -> pa.Table:
     """A table of exactly this schema, without nulls, from a file with the hash that `meta.json` gives."""
-    data = _read_bytes(path)
-    expected, found = stored.sha256[path.name], _sha256(data)
-    if found != expected:
-        raise TraceFormatError(path, "sha256", f"must be {expected} as {META} says", found)
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    file = open_parquet(path, stored.sha256[path.name])
+    with parquet_errors(path):
+        table = file.read(use_threads=False)
         table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise TraceFormatError(path, "content", "must be a Parquet file", str(error)) from None
-    _check_schema(path, table, schema)
+    check_columns(path, table, schema)
     return table
-
-
-def _check_schema(path: Path, table: pa.Table, schema: pa.Schema) -> None:
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise TraceFormatError(path, missing[0], "must be a column of the file", table.column_names)
-    unknown = [name for name in table.column_names if name not in schema.names]
-    if unknown:
-        raise TraceFormatError(path, unknown[0], "must not be there, it is no column of this format", unknown)
-    if len(table.column_names) != len(schema.names):
-        raise TraceFormatError(path, "content", "must hold each column once", table.column_names)
-    for field in schema:
-        column = table.column(field.name)
-        if column.type != field.type:
-            raise TraceFormatError(path, field.name, f"must be of type {field.type}", str(column.type))
-        values = column.combine_chunks().flatten() if pa.types.is_list(field.type) else column
-        if column.null_count or values.null_count:
-            raise TraceFormatError(path, field.name, "must hold no nulls", column.null_count or values.null_count)
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Refuse to replace what is no trace."""
-    if not path.exists():
-        return
-    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else ["a file"]
-    foreign = [name for name in names if name not in FILES]
-    if foreign:
-        raise TraceFormatError(path, "trace", "must be free, or a trace to replace", foreign[0])
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A fresh directory beside `path` that takes its place if the block ends well, and vanishes if not."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{token_hex(4)}.part")
-    former = path.with_name(f".{path.name}.{token_hex(4)}.old.part")
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        if path.exists():
-            path.rename(former)
-        unfinished.rename(path)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if former.exists() and not path.exists():
-            former.rename(path)
-        shutil.rmtree(former, ignore_errors=True)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import GRIDS, NODES, REQUESTS, NodeColumns, RequestColumns
+from .columns import GRIDS, NodeColumns, RequestColumns
 from .errors import TraceFormatError
+from .folder import NODES, REQUESTS
 from .meta import TraceMeta
 
 _MOST_TOKENS = 2**31 - 1

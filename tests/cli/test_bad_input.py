@@ -90,7 +90,7 @@ def test_a_policy_asked_for_twice(trace):
         ("--decide-seconds", "-1", "--decide-seconds"),
         ("--decide-seconds", "nan", "--decide-seconds"),
         ("--decide-seconds", "inf", "decide_s must be >= 0 and finite, got inf"),
-        ("--cost", "v100", "unknown cost 'v100': this trace knows a100, cpu, h100, h200, rtx4090, or a FILE.json"),
+        ("--cost", "v100", "unknown cost 'v100': this trace knows a100, a100-40gb, a100-80gb, b200, cpu, cpu-"),
         ("--cost", "missing.json", "missing.json: cannot be read: No such file or directory"),
         ("--polic", "plain", "No such option: --polic"),
     ],
@@ -109,7 +109,7 @@ def test_a_batch_larger_than_was_measured(trace):
     line = compare(trace, "--batch", "3", "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
     assert line == (
         "cost mine.json: draft was measured for 1 to 8 new tokens a forward, asked for 12; "
-        "use a smaller batch or another cost"
+        "use a smaller batch or window, another cost, or --extrapolate"
     )
     assert sorted(file.name for file in trace.parent.iterdir()) == ["mine.json", "small.trace"]
 

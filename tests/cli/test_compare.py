@@ -10,7 +10,22 @@ import pytest
 from ..reports.test_summary import LEVEL_KEYS, POLICY_KEYS, SPREAD_KEYS
 from .command_line import done, paceline, refused
 
-META_KEYS = {"trace", "kind", "sampling", "cost", "batch", "seed", "decide_s"}
+META_KEYS = {
+    "trace",
+    "kind",
+    "source",
+    "notes",
+    "sampling",
+    "cost",
+    "cost_notes",
+    "what_if",
+    "extrapolate",
+    "batch",
+    "seed",
+    "seeds",
+    "decide_s",
+    "left_out",
+}
 
 
 def compared(trace, *args):
@@ -24,11 +39,18 @@ def test_json_on_standard_output(trace):
     assert data["meta"] == {
         "trace": "small",
         "kind": "synthetic",
+        "source": None,
+        "notes": [],
         "sampling": "greedy",
         "cost": "cpu",
+        "cost_notes": ["measured by new tokens only: a longer context costs no more"],
+        "what_if": {"acceptance": {}, "scale": {}, "tensor_parallel": 1},
+        "extrapolate": False,
         "batch": 1,
         "seed": 0,
+        "seeds": 5,
         "decide_s": 0.0,
+        "left_out": [],
     }
     assert [policy["policy"] for policy in data["policies"]] == ["draft:4/target", "adaptive"]
     for policy in data["policies"]:

@@ -127,7 +127,7 @@ def test_a_foreign_member_drafts_but_cannot_verify():
     pool = Pool((Member(name="guest", drafts_only=True), Member(name="target")))
     session = Session(pool=pool, request_id="r", tag="", prompt=(1,), budget=9, eos=None)
     assert session.check(Draft("guest", 2)) == 0
-    with pytest.raises(ValueError, match="guest has a tokenizer of its own and cannot verify"):
+    with pytest.raises(ValueError, match="guest only drafts and cannot verify: it has a tokenizer of its own"):
         session.check(Verify("guest"))
     with pytest.raises(ValueError, match=r"\(the target\) must be able to verify, got guest"):
         Pool((Member(name="guest", drafts_only=True),))

@@ -155,7 +155,7 @@ class Anything:
         for member in self._pool.members:
             if member.name != self._pool.target and seen.room > 0 and not (member.model_free and found_nothing):
                 steps.append(Draft(member.name, rng.randint(1, 5)))
-            if not member.model_free and (not seen.num_pending or seen.waiting(member.name)):
+            if member.verifies and (not seen.num_pending or seen.waiting(member.name)):
                 steps.append(Verify(member.name, rng.choice(self._rules)))
         if self._commits and seen.num_pending:
             steps.append(Commit(rng.randint(1, seen.num_pending)))

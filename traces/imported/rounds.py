@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from .meta import NAME_PATTERN, ModelInfo, Record
+from ..meta import NAME_PATTERN, ModelInfo, Record
 
 UNKNOWN_DRAFTED = -1
 

@@ -1,0 +1,105 @@
+"""Seconds of the roofline beside those that the authors of Splitwise measured (Patel et al., arXiv:2311.18677).
+
+Llama-2-70B and BLOOM-176B in half precision under tensor parallelism, A100 and H100; predicted / measured in ms.
+The engine launched kernel by kernel, and a host that does so cannot keep up with eight devices: its decoding of Llama
+took 30 ms (H100) and 45 ms (A100) with four as with eight. The second table therefore lets no forward take less than
+one constant per layer, the same in all rows; the sheet's launches are those of captured graphs.
+
+python benchmarks/costs.py [DATA]     (default: $PACELINE_DATA, else ../shared/data)
+"""
+
+import csv
+import gzip
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from paceline.sim.cost import RooflineCost, device_sheet
+from paceline.traces import ModelInfo
+from rich.console import Console
+from rich.table import Table
+
+SHAPES = {
+    "llama2-70b": (68_976_648_192, 80, 8192, 2 * 80 * 8 * 128 * 2),
+    "bloom-176b": (176_247_271_424, 70, 14336, 2 * 70 * 14336 * 2),
+}
+DEVICES = {"a100-80gb": "a100-80gb", "h100-80gb": "h100-sxm"}
+HOST_LAUNCH_S = 4.5e-4  # per layer; the host launches while devices compute
+NUM_NEW = 128  # tokens an answer of the rows compared has
+PREFILLS = ((512, 1), (4096, 1), (512, 8))  # (prompt tokens of a request, requests)
+DECODES = ((512, 1), (4096, 1), (512, 32))
+
+Key = tuple[str, str, int, int, int]  # model, hardware, tensor parallel, prompt tokens, requests
+
+
+def measured(path: Path) -> dict[Key, tuple[float, float]]:
+    """Median milliseconds of the prompt and of a token."""
+    rows = defaultdict(list)
+    with gzip.open(path, "rt") as file:
+        for row in csv.DictReader(file):
+            if row["hardware"] in DEVICES and int(row["token_size"]) == NUM_NEW:
+                sizes = (int(row[name]) for name in ("tensor_parallel", "prompt_size", "batch_size"))
+                rows[row["model"], row["hardware"], *sizes].append(
+                    (float(row["prompt_time"]), float(row["token_time"]))
+                )
+    return {key: tuple(median(column) for column in zip(*times, strict=True)) for key, times in rows.items()}
+
+
+def predicted(model: str, hardware: str, split: int) -> RooflineCost:
+    parameters, layers, hidden_size, kv_bytes_per_token = SHAPES[model]
+    shape = ModelInfo(
+        name="target",
+        parameters=parameters,
+        layers=layers,
+        hidden_size=hidden_size,
+        kv_bytes_per_token=kv_bytes_per_token,
+        dtype="float16",
+    )
+    return RooflineCost(device_sheet()[DEVICES[hardware]], (shape,), tensor_parallel=split)
+
+
+def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("model", "device", "TP"):
+        table.add_column(name)
+    for kind, cases in (("prefill", PREFILLS), ("decode", DECODES)):
+        for prompt, rows in cases:
+            table.add_column(f"{kind} {rows}x{prompt}", justify="right")
+    ratios = defaultdict(list)
+    for model, hardware, split in sorted({key[:3] for key in times}):
+        cost = predicted(model, hardware, split)
+        least_s = SHAPES[model][1] * floor_s
+        cells = []
+        for part, cases in enumerate((PREFILLS, DECODES)):
+            for prompt, rows in cases:
+                new, held = (prompt * rows, 0) if part == 0 else (rows, rows * (prompt + NUM_NEW // 2))
+                seconds = cost.forward_s("target", num_rows=rows, new_tokens=new, context_tokens=held)
+                ours = 1e3 * max(seconds, least_s)
+                theirs = times[model, hardware, split, prompt, rows][part]
+                ratios[part].append(ours / theirs)
+                cells.append(f"{ours:.1f} / {theirs:.1f}")
+        table.add_row(model, hardware, str(split), *cells)
+    said = [
+        f"{kind} {min(ratios[part]):.2f} to {max(ratios[part]):.2f}, median {median(ratios[part]):.2f}"
+        for part, kind in enumerate(("prefill", "decode"))
+    ]
+    table.caption = f"predicted over measured: {'; '.join(said)}"
+    return table
+
+
+def main() -> None:
+    default = os.environ.get("PACELINE_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")
+    path = Path(sys.argv[1] if len(sys.argv) > 1 else default) / "splitwise_perf_model" / "perf_model.csv.gz"
+    if not path.exists():
+        sys.exit(f"{path}: not there; give the folder of data")
+    times = measured(path)
+    console = Console(width=140)
+    console.print(compare(times, 0.0, "the roofline"))
+    title = f"no less than {HOST_LAUNCH_S * 1e6:.0f} microseconds a layer, for a host that launches kernel by kernel"
+    console.print(compare(times, HOST_LAUNCH_S, title))
+
+
+if __name__ == "__main__":
+    main()

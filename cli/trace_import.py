@@ -1,0 +1,127 @@
+"""`paceline trace import`: what another engine or a benchmark logged becomes a recording."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.progress import track
+
+from ..traces.errors import TraceFormatError
+from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
+from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
+from ..traces.meta import ModelInfo
+from .output import JsonOption, check_json_path, check_new_folder, write_json
+
+
+def import_(
+    format_name: Annotated[
+        str,
+        typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys)."),
+    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")],
+    out: Annotated[Path, typer.Option(help="The .trace folder to write.")],
+    name: Annotated[str | None, typer.Option(help="Of the recording; by default that of the folder.")] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(metavar="FILE_OR_METHOD=NAME", help="What to call a drafter; repeatable.")
+    ] = None,
+    token_drafter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A drafter that reads tokens only, so that rounds overlap; repeatable."),
+    ] = None,
+    window: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
+    ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="JSON list of model shapes, as `models` of meta.json, for cost models.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
+    json: JsonOption = None,
+) -> None:
+    """Import what others logged: acceptance by round, and seconds where they were measured."""
+    check_new_folder("--out", out, what="a recording")
+    check_json_path(json)
+    options = ImportOptions(
+        name=out.name.removesuffix(".trace") if name is None else name,
+        target=target,
+        names=_pairs("--drafter", drafter),
+        token_drafters=frozenset(token_drafter or ()),
+        windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
+        models=() if models is None else _models(models),
+    )
+    source = choose_format(format_name, files)
+    counted = _Counted()
+    meta = import_recording(source.name, files, out, options, watch=counted.watch)
+    if json is not None:
+        write_json({"trace": str(out), "requests": counted.requests, **meta.model_dump(mode="json")}, json)
+        return
+    if format_name == AUTO:
+        typer.echo(f"saw {source.words}")
+    typer.echo(_told(out, meta, counted.requests))
+    for note in meta.notes:
+        typer.echo(f"  {note}")
+
+
+class _Counted:
+    """Counts requests as they pass, with a progress bar on standard error if that is a terminal."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def watch(self, requests: Iterable[RoundsRequest]) -> Iterable[RoundsRequest]:
+        """The same requests."""
+        console = Console(stderr=True)
+        shown = track(
+            requests,
+            description="importing",
+            total=None,
+            transient=True,
+            console=console,
+            disable=not console.is_terminal,
+        )
+        for request in shown:
+            self.requests += 1
+            yield request
+
+
+def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
+    """`KEY=VALUE` options; the last `=` parts them, since files may hold some."""
+    pairs: dict[str, str] = {}
+    for text in values or ():
+        key, _, value = text.rpartition("=")
+        if not key or not value:
+            raise ValueError(f"{option} must be of the form KEY=VALUE, got {text!r}")
+        if key in pairs:
+            raise ValueError(f"{option} must name {key} once, got {text!r}")
+        pairs[key] = value
+    return pairs
+
+
+def _window(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(2**31 - 1)):
+        raise ValueError(f"--window {name} must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _models(path: Path) -> tuple[ModelInfo, ...]:
+    """Shapes of models from a file; raises TraceFormatError."""
+    try:
+        return tuple(TypeAdapter(list[ModelInfo]).validate_json(path.read_bytes(), strict=True))
+    except OSError as error:
+        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "content"
+    raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"])
+
+
+def _told(out: Path, meta: RoundsMeta, requests: int) -> str:
+    drafters = ", ".join(_drafter(drafter) for drafter in meta.drafters) or "none"
+    return f"{out}: imported from {meta.source}, {requests} requests, drafters {drafters}"
+
+
+def _drafter(drafter: DrafterInfo) -> str:
+    window = "window unknown" if drafter.window is None else f"window {drafter.window}"
+    return f"{drafter.name} ({window}{'' if drafter.by_start else ', reads tokens'})"

@@ -1,0 +1,77 @@
+"""What an imported recording holds, as tables for the terminal."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from ..traces.imported.summary import MethodSummary, RoundsGroup, RoundsSummary
+
+_COLUMNS = ("tag", "method", "requests", "rounds", "tokens/round", "kept whole", "known", "ms/token")
+
+
+def rounds_tables(summary: RoundsSummary) -> tuple[Table, ...]:
+    """The recording at a glance, its notes, and its methods by tag."""
+    notes = Table(title="what is exact and what is unknown", title_justify="left", show_header=False)
+    for note in summary.meta.notes:
+        notes.add_row(note)
+    return (_facts(summary), *([notes] if summary.meta.notes else []), _methods(summary))
+
+
+def _facts(summary: RoundsSummary) -> Table:
+    meta, total = summary.meta, summary.total
+    table = Table(title=f"{meta.name} (IMPORTED from {meta.source})", title_justify="left", show_header=False)
+    prompt_tokens = f"{total.num_prompt_tokens:,}" if total.num_prompt_tokens else "unknown"
+    rows = {
+        "drafters": "; ".join(_drafters(summary)),
+        "target": meta.target,
+        "model shapes": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models) or "none",
+        "requests": f"{total.num_requests:,}",
+        "tokens": f"{prompt_tokens} prompt, {total.num_output_tokens:,} output",
+        "texts": f"token ids of {summary.num_texts:,} requests" if summary.num_texts else "no token ids",
+        "seconds measured for": ", ".join(_measured(summary)) or "nothing",
+        "size": "in memory" if summary.size_bytes is None else f"{summary.size_bytes / 1e6:.2f} MB",
+        "hardware": meta.hardware or "unknown",
+        "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()) or "unknown",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _drafters(summary: RoundsSummary) -> Iterator[str]:
+    for drafter in summary.meta.drafters:
+        window = "window unknown" if drafter.window is None else f"window {drafter.window}"
+        yield f"{drafter.name} ({window}, {'depends on the start' if drafter.by_start else 'reads tokens only'})"
+
+
+def _measured(summary: RoundsSummary) -> Iterator[str]:
+    for name, method in summary.total.methods.items():
+        means = {"draft": method.draft_s, "verify": method.verify_s}
+        parts = [f"{part} {1e3 * mean:.2f} ms a round" for part, mean in means.items() if mean is not None]
+        if parts or method.token_s is not None:
+            detail = f" ({', '.join(parts)})" if parts else ""
+            yield f"{name or summary.meta.target}{detail}"
+
+
+def _methods(summary: RoundsSummary) -> Table:
+    table = Table(*_COLUMNS, title="what was recorded of each method", title_justify="left", header_style="bold")
+    for tag, group in [*summary.by_tag.items(), ("all", summary.total)]:
+        _add_group(table, tag, group, summary.meta.target)
+    return table
+
+
+def _add_group(table: Table, tag: str, group: RoundsGroup, target: str) -> None:
+    for name, method in group.methods.items():
+        if method.num_requests:
+            table.add_row(tag or "-", name or f"{target} alone", *_cells(method))
+
+
+def _cells(method: MethodSummary) -> list[str]:
+    shares = (method.censored_share, method.known_share)
+    return [
+        f"{method.num_requests:,}",
+        f"{method.num_rounds:,}" if method.num_rounds else "-",
+        "-" if method.tokens_per_round is None else f"{method.tokens_per_round:.2f}",
+        *("-" if share is None else f"{100 * share:.1f}%" for share in shares),
+        "-" if method.token_s is None else f"{1e3 * method.token_s:.2f}",
+    ]

@@ -1,0 +1,40 @@
+"""Seconds of forwards: from device sheets, measured tables, lines, or the seconds a recording holds.
+
+Imports nothing of the simulator; replay asks it and knows no more of a device.
+"""
+
+from .base import LOOKUP_S, CostModel, CostRangeError, RoundCost
+from .cost_file import FileCost, read_cost_file
+from .devices import LAYER_LAUNCH_S, Device, device_sheet
+from .grid import CostGrid, GridProfile
+from .linear import CostLine
+from .make import default_cost, make_cost
+from .roofline import RooflineCost
+from .scaled import ScaledCost, ScaledRoundCost, scaled
+from .table import Profile, TableCost
+from .timed import TimedCost, has_seconds
+
+__all__ = [
+    "LAYER_LAUNCH_S",
+    "LOOKUP_S",
+    "CostGrid",
+    "CostLine",
+    "CostModel",
+    "CostRangeError",
+    "Device",
+    "FileCost",
+    "GridProfile",
+    "Profile",
+    "RooflineCost",
+    "RoundCost",
+    "ScaledCost",
+    "ScaledRoundCost",
+    "TableCost",
+    "TimedCost",
+    "default_cost",
+    "device_sheet",
+    "has_seconds",
+    "make_cost",
+    "read_cost_file",
+    "scaled",
+]

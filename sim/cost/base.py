@@ -1,0 +1,56 @@
+"""Seconds of a forward: the interface of every cost model."""
+
+from typing import Protocol, runtime_checkable
+
+# Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
+LOOKUP_S = 1.0e-5
+
+
+class CostModel(Protocol):
+    """What a forward costs on one device.
+
+    Attributes:
+        name: shown in tables.
+        lookup_s: seconds of one prompt lookup.
+    """
+
+    name: str
+    lookup_s: float
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward.
+
+        Args:
+            model: pool member.
+            num_rows: requests in the batch.
+            new_tokens: tokens fed, over all rows.
+            context_tokens: tokens already in the KV cache, over all rows.
+        """
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the seconds asked for so far must know; one line each."""
+        ...
+
+
+@runtime_checkable
+class RoundCost(CostModel, Protocol):
+    """A cost model that also knows what recorded rounds took."""
+
+    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
+        """Seconds of the round that was recorded at `start`: (drafting, the target's forward); None if none was.
+
+        Args:
+            request_id: of the recording.
+            start: output position of the round's first token.
+            drafter: by name; "" is a step of the target alone, whose drafting takes 0 seconds.
+        """
+        ...
+
+    def prefill_s(self, request_id: str, method: str) -> float:
+        """Seconds before the first round of an answer by `method` ("" is the target alone); 0 if unknown."""
+        ...
+
+
+class CostRangeError(ValueError):
+    """A cost model was asked outside what it knows."""

@@ -1,0 +1,125 @@
+"""A JSON file of costs: per model a measured table, a measured grid or a line, in any mixture."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from ...traces.errors import TraceFormatError
+from ...traces.meta import CostTable
+from .base import LOOKUP_S
+from .grid import CostGrid, GridProfile
+from .linear import CostLine
+from .table import Profile, extrapolation_notes, no_figures
+
+Figures = CostTable | CostGrid | CostLine
+
+
+class _Formula(Protocol):
+    """Seconds of one model's forwards by (new tokens, tokens held), both over all rows."""
+
+    def __call__(self, new_tokens: int, context_tokens: int) -> float: ...
+
+
+class FileCost:
+    """Seconds of forwards from figures per model.
+
+    Args:
+        name: of the file.
+        figures: by model.
+        extrapolate: answer beyond what was measured; lines have no end, so they need it never.
+
+    Raises:
+        CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
+    """
+
+    def __init__(self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False) -> None:
+        self.name = name
+        self.lookup_s = LOOKUP_S
+        self._formulas: dict[str, _Formula] = {}
+        self._profiles: dict[str, Profile | GridProfile] = {}
+        for model, known in figures.items():
+            if isinstance(known, CostLine):
+                self._formulas[model] = known.seconds
+                continue
+            whose = f"cost {name}: {model}"
+            if isinstance(known, CostGrid):
+                grid = GridProfile(known, whose=whose, extrapolate=extrapolate)
+                self._profiles[model], self._formulas[model] = grid, grid.seconds
+            else:
+                profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=extrapolate)
+                self._profiles[model], self._formulas[model] = profile, _whatever_is_held(profile)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        formula = self._formulas.get(model)
+        if formula is None:
+            raise no_figures(self.name, model, self._formulas)
+        return formula(new_tokens, context_tokens)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        notes = extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
+        flat = [model for model, profile in self._profiles.items() if isinstance(profile, Profile)]
+        if flat:
+            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
+        return notes
+
+
+def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
+    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the three forms.
+
+    Args:
+        path: of the file.
+        models: that it must have figures of.
+
+    Raises:
+        ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    try:
+        by_model = TypeAdapter(dict[str, object]).validate_python(content)
+    except ValidationError as error:
+        raise _breach(path, "", error) from None
+    figures = {model: _figures(path, model, content) for model, content in by_model.items()}
+    missing = [name for name in models if name not in figures]
+    if missing:
+        raise ValueError(f"{path}: no table for model {missing[0]!r} of the trace")
+    return figures
+
+
+def _figures(path: Path, model: str, content: object) -> Figures:
+    kind: type[CostTable | CostGrid | CostLine] = CostTable
+    if isinstance(content, dict) and "context_tokens" in content:
+        kind = CostGrid
+    elif isinstance(content, dict) and content.keys() & CostLine.model_fields.keys():
+        kind = CostLine
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise _breach(path, model, error) from None
+
+
+def _breach(path: Path, model: str, error: ValidationError) -> TraceFormatError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join([model, *(str(part) for part in first["loc"])]).strip(".") or "content"
+    rule = first["msg"].removeprefix("Value error, ")
+    return TraceFormatError(path, field, rule[:1].lower() + rule[1:], first["input"])
+
+
+def _whatever_is_held(profile: Profile) -> _Formula:
+    known: dict[int, float] = {}
+
+    def seconds(new_tokens: int, context_tokens: int) -> float:
+        if new_tokens not in known:
+            known[new_tokens] = profile.seconds(new_tokens)
+        return known[new_tokens]
+
+    return seconds

@@ -1,0 +1,101 @@
+"""A profile measured over new tokens and over tokens held, interpolated in both."""
+
+from bisect import bisect_left
+from itertools import pairwise
+
+from pydantic import Field, model_validator
+
+from ...traces.meta import Record
+from .base import CostRangeError
+from .table import Profile
+
+
+class CostGrid(Record):
+    """Measured seconds of one forward of one model, by new tokens and by tokens already in its cache, over all rows.
+
+    Letters: N counts of new tokens, C of tokens held.
+
+    Attributes:
+        new_tokens: `[N]`, strictly increasing, >= 1.
+        context_tokens: `[C]`, strictly increasing, >= 0.
+        seconds: `[N, C]`, > 0 and finite.
+    """
+
+    new_tokens: tuple[int, ...] = Field(min_length=1)
+    context_tokens: tuple[int, ...] = Field(min_length=1)
+    seconds: tuple[tuple[float, ...], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _aligned(self) -> "CostGrid":
+        if not _increasing(self.new_tokens, least=1):
+            raise ValueError("new_tokens must be strictly increasing from >= 1")
+        if not _increasing(self.context_tokens, least=0):
+            raise ValueError("context_tokens must be strictly increasing from >= 0")
+        if len(self.seconds) != len(self.new_tokens):
+            raise ValueError("seconds must have one row for each entry of new_tokens")
+        if any(len(row) != len(self.context_tokens) for row in self.seconds):
+            raise ValueError("each row of seconds must have one entry for each of context_tokens")
+        if not all(0 < second < float("inf") for row in self.seconds for second in row):
+            raise ValueError("seconds must be positive and finite")
+        return self
+
+
+class GridProfile:
+    """Seconds from a `CostGrid`, bilinear between its points.
+
+    Beyond the measured range it refuses or extrapolates as `Profile` does, along each axis on its own.
+
+    Args:
+        grid: what was measured.
+        whose: the model, for errors.
+        extrapolate: answer beyond the measured range.
+    """
+
+    def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:
+        self._contexts = grid.context_tokens
+        self._whose = whose
+        self._extrapolate = extrapolate
+        self._columns = [
+            Profile(grid.new_tokens, column, whose=whose, extrapolate=extrapolate)
+            for column in zip(*grid.seconds, strict=True)
+        ]
+        self._beyond_context = False
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether it has been asked beyond what was measured."""
+        return self._beyond_context or any(column.extrapolated for column in self._columns)
+
+    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        contexts, columns = self._contexts, self._columns
+        if not contexts[0] <= context_tokens <= contexts[-1]:
+            return self._outside(new_tokens, context_tokens)
+        right = bisect_left(contexts, context_tokens)
+        upper = columns[right].seconds(new_tokens)
+        if contexts[right] == context_tokens:
+            return upper
+        lower = columns[right - 1].seconds(new_tokens)
+        return lower + (context_tokens - contexts[right - 1]) / (contexts[right] - contexts[right - 1]) * (
+            upper - lower
+        )
+
+    def _outside(self, new_tokens: int, context_tokens: int) -> float:
+        contexts, columns = self._contexts, self._columns
+        if not self._extrapolate:
+            raise CostRangeError(
+                f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
+                f"{context_tokens}; use another cost or --extrapolate"
+            )
+        self._beyond_context = True
+        if context_tokens < contexts[0]:
+            return columns[0].seconds(new_tokens)
+        last = columns[-1].seconds(new_tokens)
+        if len(contexts) == 1:
+            return last
+        slope = (last - columns[-2].seconds(new_tokens)) / (contexts[-1] - contexts[-2])
+        return last + max(0.0, slope) * (context_tokens - contexts[-1])
+
+
+def _increasing(values: tuple[int, ...], *, least: int) -> bool:
+    return values[0] >= least and all(a < b for a, b in pairwise(values))

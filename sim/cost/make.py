@@ -1,0 +1,115 @@
+"""From the name a user gives to a cost model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...traces.imported.rounds import RoundsTrace
+from ...traces.meta import ModelInfo, TraceMeta
+from .base import CostModel
+from .cost_file import FileCost, read_cost_file
+from .devices import device_sheet
+from .roofline import RooflineCost
+from .scaled import scaled
+from .table import TableCost
+from .timed import TIMED, TimedCost, has_seconds
+
+DEFAULT_DEVICE = "h100"
+
+
+def make_cost(
+    name: str,
+    recording: TraceMeta | RoundsTrace,
+    *,
+    tensor_parallel: int = 1,
+    scale: Mapping[str, float] | None = None,
+    extrapolate: bool = False,
+) -> CostModel:
+    """The cost model called `name`: one measured with the recording, a device of the sheet, or a JSON file.
+
+    Args:
+        name: a key of `meta.costs` ("cpu" for recordings made here), "timed" for imported recordings with seconds, a
+            device name, or a path to a JSON file (docs/costs.md). What was recorded goes before a device of that name.
+        recording: to be replayed.
+        tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
+        scale: factors on the seconds of members.
+        extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
+
+    Raises:
+        ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
+    """
+    cost = _unscaled(name, recording, tensor_parallel, extrapolate)
+    members = _members(recording)
+    unknown = [model for model in scale or {} if model not in members]
+    if unknown:
+        raise ValueError(f"scale must name a model that has forwards ({', '.join(members)}), got {unknown[0]!r}")
+    return scaled(cost, scale or {}, target=members[-1])
+
+
+def default_cost(recording: TraceMeta | RoundsTrace) -> str:
+    """What was measured with the recording, else a device every roofline knows.
+
+    Raises:
+        ValueError: an imported recording with neither seconds nor shapes of all its models.
+    """
+    measured = _measured(recording)
+    if measured:
+        return measured[0]
+    if isinstance(recording, RoundsTrace) and _without_shape(recording):
+        raise ValueError(
+            f"{recording.meta.name} holds no seconds: give --cost FILE.json, or import it with --models FILE.json "
+            "and give --cost DEVICE"
+        )
+    return DEFAULT_DEVICE
+
+
+def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int, extrapolate: bool) -> CostModel:
+    sheet = device_sheet()
+    measured = _measured(recording)
+    if name in sheet and name not in measured:
+        if extrapolate:
+            raise ValueError(f"--extrapolate is for measured costs; {name} has no range to leave")
+        return RooflineCost(sheet[name], _shapes(name, recording), tensor_parallel=tensor_parallel)
+    if tensor_parallel != 1:
+        raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
+    if name in measured:
+        if isinstance(recording, RoundsTrace):
+            return TimedCost(recording, extrapolate=extrapolate)
+        return TableCost(name, recording.costs[name], extrapolate=extrapolate)
+    if name.endswith(".json"):
+        return FileCost(name, read_cost_file(Path(name), _members(recording)), extrapolate=extrapolate)
+    known = ", ".join(sorted({*measured, *sheet}))
+    if name == TIMED:
+        raise ValueError(
+            f"cost timed: this recording holds no seconds of rounds or answers; it knows {known}, or a FILE.json"
+        )
+    raise ValueError(f"unknown cost {name!r}: this trace knows {known}, or a FILE.json")
+
+
+def _measured(recording: TraceMeta | RoundsTrace) -> list[str]:
+    if isinstance(recording, RoundsTrace):
+        return [TIMED] if has_seconds(recording) else []
+    return sorted(recording.costs)
+
+
+def _members(recording: TraceMeta | RoundsTrace) -> tuple[str, ...]:
+    """Names of the members that have forwards, the target last."""
+    if isinstance(recording, RoundsTrace):
+        return (*recording.meta.drafter_names, recording.meta.target)
+    return recording.model_names
+
+
+def _shapes(name: str, recording: TraceMeta | RoundsTrace) -> tuple[ModelInfo, ...]:
+    if isinstance(recording, TraceMeta):
+        return recording.models
+    missing = _without_shape(recording)
+    if missing:
+        raise ValueError(
+            f"cost {name}: no shape for model {missing[0]!r}; import the log again with "
+            "`paceline trace import --models FILE.json`"
+        )
+    return recording.meta.models
+
+
+def _without_shape(recording: RoundsTrace) -> list[str]:
+    shaped = {model.name for model in recording.meta.models}
+    return [name for name in _members(recording) if name not in shaped]

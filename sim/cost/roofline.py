@@ -1,0 +1,114 @@
+"""Seconds of a forward from a model's shape and a device's published figures."""
+
+from dataclasses import dataclass
+
+from ...traces.meta import ModelInfo
+from .base import LOOKUP_S
+from .devices import Device
+
+BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
+REDUCES = 2  # all-reduces of a layer: behind attention and behind the feed-forward part
+
+
+class RooflineCost:
+    """The larger of arithmetic and memory time, and a launch cost per layer (Williams et al. 2009, the roofline).
+
+    Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
+    in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and values of all
+    tokens held. Peak figures: a lower bound on seconds.
+
+    Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
+    evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
+    the link and its latency (Shoeybi et al. 2019, arXiv:1909.08053). Launches are not split.
+
+    Args:
+        device: the accelerator.
+        models: shapes of the recorded models; all of them lie in device memory at once.
+        tensor_parallel: devices the models are split over, >= 1.
+
+    Raises:
+        ValueError: a dtype the device sheet has no figure for, weights that do not fit, or devices without a link.
+    """
+
+    def __init__(self, device: Device, models: tuple[ModelInfo, ...], *, tensor_parallel: int = 1) -> None:
+        if tensor_parallel < 1:
+            raise ValueError(f"tensor_parallel must be >= 1, got {tensor_parallel}")
+        self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
+        self.lookup_s = LOOKUP_S
+        _check_memory(self.name, device, models, tensor_parallel)
+        self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
+        terms = self._terms.get(model)
+        if terms is None:
+            raise ValueError(f"cost {self.name}: no shape for model {model!r}; the trace has {', '.join(self._terms)}")
+        attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
+        arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
+        memory_s = terms.weights_s + terms.held_s * (context_tokens + new_tokens)
+        return max(arithmetic_s, memory_s) + terms.launch_s + terms.reduced_s * new_tokens
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """What a forward of one model takes on its devices, in seconds.
+
+    Attributes:
+        token_s: of arithmetic, for a new token.
+        attended_s: of arithmetic, for a new token and a token it attends to.
+        weights_s: of reading every weight once.
+        held_s: of reading the keys and values of one token.
+        launch_s: of launches and of starting all-reduces.
+        reduced_s: of the bytes that all-reduces move for a new token.
+    """
+
+    token_s: float
+    attended_s: float
+    weights_s: float
+    held_s: float
+    launch_s: float
+    reduced_s: float
+
+
+def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
+    peak = device.flops_per_s.get(model.dtype)
+    if peak is None:
+        raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}")
+    flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
+    per_byte_s, latency_s = _all_reduce(device, num_devices)
+    width = BYTES_OF[model.dtype]
+    return _Terms(
+        token_s=2.0 * model.parameters / flops_per_s,
+        attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
+        weights_s=model.parameters * width / bytes_per_s,
+        held_s=model.kv_bytes_per_token / bytes_per_s,
+        launch_s=model.layers * (device.layer_launch_s + REDUCES * latency_s),
+        reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,
+    )
+
+
+def _all_reduce(device: Device, num_devices: int) -> tuple[float, float]:
+    """Seconds of one all-reduce: (per byte, whatever its size)."""
+    if num_devices == 1:
+        return 0.0, 0.0
+    if device.link_bytes_per_s is None:
+        raise ValueError(f"cost {device.name}: no link to split models over, got tensor_parallel {num_devices}")
+    return 2 * (num_devices - 1) / num_devices / device.link_bytes_per_s, device.link_latency_s
+
+
+def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_devices: int) -> None:
+    """Refuse a pool whose weights do not fit."""
+    names = {model.name for model in models}
+    # A submodel's weights are its model's; one whose model is not in the pool brings its own.
+    held = [model for model in models if model.submodel_of not in names]
+    needed = sum(model.parameters * BYTES_OF.get(model.dtype, 0) for model in held)
+    total = device.memory_bytes * num_devices
+    if needed > total:
+        raise ValueError(
+            f"cost {name}: the weights of {', '.join(model.name for model in held)} take {needed / 1e9:,.1f} GB, "
+            f"memory holds {total / 1e9:,.1f} GB; use a larger --tensor-parallel or another device"
+        )

@@ -1,0 +1,161 @@
+"""Seconds from the step times or answer times that an imported recording holds."""
+
+from collections.abc import Iterator
+from math import isfinite, isnan
+
+import numpy as np
+
+from ...traces.imported.rounds import Rounds, RoundsRequest, RoundsTrace
+from .base import LOOKUP_S, CostRangeError
+from .round_means import RoundMeans, SplitRounds
+from .table import extrapolation_notes
+
+TIMED = "timed"
+TARGET_ALONE = ""
+
+
+class TimedCost:
+    """Seconds of recorded rounds, and their means for whatever was not recorded.
+
+    A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
+    only, every round of the answer takes an equal share of them, behind the prefill if that is known; of that share
+    the target's forward takes what a step of the target alone took in the same request (in the recording's mean where
+    this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
+    alone counts as drafted in no time, so that shares always add up to what was measured.
+
+    Everything else is a mean. The target: by new tokens of a forward, interpolated between the measured widths (drafted
+    + 1, and 1 for the target alone). Drafters: seconds of a drafted token, which are estimated where the log does not
+    say how many were drafted (`RoundMeans`).
+
+    Args:
+        recording: with seconds of at least one answer or round.
+        extrapolate: answer beyond the widths measured; see `Profile`.
+
+    Raises:
+        ValueError: a recording without seconds.
+        CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
+    """
+
+    def __init__(self, recording: RoundsTrace, *, extrapolate: bool = False) -> None:
+        if not has_seconds(recording):
+            raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
+        self.name = TIMED
+        self.lookup_s = LOOKUP_S
+        self._target = recording.meta.target
+        self._requests = {request.request_id: request for request in recording.requests}
+        self._plain_s = _mean_plain_s(recording)
+        self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+        windows = {info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters}
+        means = RoundMeans(windows, self._plain_s)
+        for request, drafter, rounds in _all_rounds(recording):
+            means.add(drafter, rounds, self._split(request, drafter, rounds))
+        self._drafting_s = means.drafting_s()
+        self._verifying = means.verifying(f"cost {TIMED}: {self._target}", extrapolate=extrapolate)
+        self._shared = tuple(means.shared)
+        self._estimated = tuple(means.estimated)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`. What is held is in the means, and so are a drafter's new tokens."""
+        if num_rows > 1:
+            raise CostRangeError(f"cost {TIMED}: measured with one request at a time, asked for {num_rows}")
+        if model == self._target:
+            if self._verifying is None:
+                raise CostRangeError(
+                    f"cost {TIMED}: the log has no seconds of {model} alone, so drafting and verification cannot be "
+                    "told apart; use another cost"
+                )
+            return self._verifying.seconds(new_tokens)
+        if model not in self._drafting_s:
+            raise CostRangeError(f"cost {TIMED}: no seconds of drafting were recorded for {model!r}; use another cost")
+        return self._drafting_s[model]
+
+    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
+        """Seconds of a recorded round; see `RoundCost`."""
+        request = self._requests[request_id]
+        if drafter == TARGET_ALONE:
+            plain_s = _plain_s(request)
+            return None if isnan(plain_s) or start >= request.num_tokens[TARGET_ALONE] else (0.0, plain_s)
+        known = self._rounds.get((request_id, drafter))
+        if known is None:
+            known = self._rounds[request_id, drafter] = self._by_start(request, drafter)
+        return known.get(start)
+
+    def prefill_s(self, request_id: str, method: str) -> float:
+        """Seconds before the first round; see `RoundCost`."""
+        return self._requests[request_id].prefill_s.get(method, 0.0)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        notes = list(extrapolation_notes([self._target] if self._verifying and self._verifying.extrapolated else []))
+        if self._shared:
+            notes.append(f"rounds take equal shares of an answer's measured seconds: {', '.join(self._shared)}")
+        if self._estimated:
+            notes.append(f"drafted tokens unknown, seconds of one are estimated: {', '.join(self._estimated)}")
+        return tuple(notes)
+
+    def _by_start(self, request: RoundsRequest, drafter: str) -> dict[int, tuple[float, float]]:
+        rounds = request.rounds.get(drafter)
+        if rounds is None:
+            return {}
+        split = self._split(request, drafter, rounds)
+        seconds = zip(rounds.start.tolist(), split.draft_s.tolist(), split.verify_s.tolist(), strict=True)
+        return {start: (draft, verify) for start, draft, verify in seconds if isfinite(draft + verify)}
+
+    def _split(self, request: RoundsRequest, drafter: str, rounds: Rounds) -> SplitRounds:
+        """Seconds of drafting and of the target's forward."""
+        if rounds.draft_s is not None and rounds.verify_s is not None:
+            return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
+        round_s = _shared_s(request, drafter, rounds)
+        plain_s = _plain_s(request)
+        if isnan(plain_s):
+            plain_s = self._plain_s
+        # Without any seconds of the target alone a round is known in one piece.
+        verify_s = round_s if isnan(plain_s) else min(plain_s, round_s)
+        each = np.ones(len(rounds.start))
+        return SplitRounds(draft_s=(round_s - verify_s) * each, verify_s=verify_s * each, shared=True)
+
+
+def has_seconds(recording: RoundsTrace) -> bool:
+    """Whether any answer or round was timed."""
+    return any(
+        request.wall_s
+        or any(rounds.draft_s is not None and rounds.verify_s is not None for rounds in request.rounds.values())
+        for request in recording.requests
+    )
+
+
+def _all_rounds(recording: RoundsTrace) -> Iterator[tuple[RoundsRequest, str, Rounds]]:
+    for request in recording.requests:
+        for drafter, rounds in request.rounds.items():
+            if len(rounds.start):
+                yield request, drafter, rounds
+
+
+def _longest(recording: RoundsTrace, drafter: str) -> int:
+    """Most tokens of a round that stayed, at least 1."""
+    kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
+    return max(1, int(max(kept, default=1)))
+
+
+def _plain_s(request: RoundsRequest) -> float:
+    """Seconds of a step of the target alone, NaN if unknown."""
+    seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
+    return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else float("nan")
+
+
+def _mean_plain_s(recording: RoundsTrace) -> float:
+    """Mean over all steps of the target alone, NaN if none was timed."""
+    timed = [request for request in recording.requests if not isnan(_plain_s(request))]
+    tokens = sum(request.num_tokens[TARGET_ALONE] for request in timed)
+    return (
+        sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed) / tokens
+        if tokens
+        else float("nan")
+    )
+
+
+def _shared_s(request: RoundsRequest, method: str, rounds: Rounds) -> float:
+    """Seconds of each step of a timed answer, NaN if it was not timed; tokens outside rounds are steps of their own."""
+    seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
+    outside = request.length(method) - int(rounds.accepted.sum()) - len(rounds.start)
+    return seconds / (len(rounds.start) + max(0, outside))

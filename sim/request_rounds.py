@@ -1,0 +1,53 @@
+"""One request of an imported recording while it is replayed: its text, and what is known of each drafter's tokens.
+
+The tokens of a text whose ids nobody logged are its positions, counted from 1: as good as ids where tokens are only
+compared with others of the same position.
+"""
+
+from ..traces.imported.rounds import RoundsMeta, RoundsRequest
+from .known_tokens import known_tokens
+
+
+class RequestRounds:
+    """Mutated by `begin`, and by whoever charges seconds.
+
+    Args:
+        request: as recorded.
+        meta: of the recording.
+
+    Attributes:
+        request: as recorded.
+        prompt: ids if known, else as many zeros, at least one.
+        trunk: the target's tokens, as many as the longest of the recorded texts has.
+        refused: a token that is not the target's.
+        num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
+        known: per drafter of the recording.
+        prefilled: whether its prefill was charged.
+        verify_s: measured seconds of the verification of what is pending, None if it was not measured.
+    """
+
+    __slots__ = ("_begun", "known", "num_tokens", "prefilled", "prompt", "refused", "request", "trunk", "verify_s")
+
+    def __init__(self, request: RoundsRequest, meta: RoundsMeta) -> None:
+        self.request = request
+        self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
+        longest = max(request.num_tokens.values())
+        output = list(request.output)
+        # Behind known ids come tokens that are no ids: where the log ends, nothing can be looked up.
+        self.trunk = [*output, *range(-longest - 1, -len(output) - 1)] if output else list(range(1, longest + 1))
+        self.refused = -1 if output else 0
+        self.num_tokens = request.length("")
+        self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
+        self.prefilled = False
+        self.verify_s: float | None = None
+        self._begun = False
+
+    def begin(self, drafter: str) -> None:
+        """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
+        if not self._begun:
+            self._begun = True
+            self.num_tokens = self.request.length(drafter)
+
+    def ending(self, emitted: list[int], num_before: int) -> int | None:
+        """See `policies.session.Ending`."""
+        return max(self.num_tokens, num_before + 1) if len(emitted) >= self.num_tokens else None

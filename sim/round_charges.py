@@ -1,0 +1,87 @@
+"""What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
+
+Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
+the prompt. Drafting in a recorded round takes that round's seconds if what is asked for is what was asked for then;
+so does the verification behind it, if nothing else is pending.
+"""
+
+import numpy as np
+
+from ..policies.session import Session
+from ..policies.verdicts import Drafted
+from ..policies.world import Forward, Item
+from ..traces.imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, RoundsRequest
+from .charges import draft_forwards
+from .cost import RoundCost
+from .request_rounds import RequestRounds
+
+TARGET_ALONE = ""
+
+
+class RoundCharges:
+    """Charges operations of one request each; mutates what its state says of seconds.
+
+    Args:
+        cost: knows recorded rounds.
+        drafters: of the recording.
+        target: by name.
+    """
+
+    def __init__(self, cost: RoundCost, drafters: tuple[DrafterInfo, ...], target: str) -> None:
+        self._cost = cost
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._target = target
+
+    def draft(self, state: RequestRounds, item: Item, drafted: Drafted, level: int) -> list[Forward]:
+        """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
+        session, step = item
+        name = session.pool.names[level]
+        forwards = self._prefill(state, session, name)
+        own = self._own_round(state.request, session, name, step.tokens)  # type: ignore[union-attr]
+        state.verify_s = None
+        if own is None:
+            return forwards + draft_forwards(self._cost, name, [item], [drafted], level)
+        if not session.tokens:
+            state.verify_s = own[1]
+        count = len(drafted.tokens)
+        return [*forwards, (1, 1, count, own[0] / count)]
+
+    def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
+        """The forwards of a Verify by the target: the prefill if it comes first, then one."""
+        forwards = self._prefill(state, session, TARGET_ALONE)
+        new_tokens, held = session.feed(level, verify=True)
+        if not held:  # the prompt is paid for; its last token is what the first verification needs
+            new_tokens -= session.num_prompt - 1
+            held = session.num_prompt - 1
+        seconds, state.verify_s = state.verify_s, None
+        if not session.tokens:
+            own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
+            seconds = None if own is None else own[1]
+        if seconds is None:
+            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=new_tokens, context_tokens=held)
+        return [*forwards, (1, new_tokens, 1, seconds)]
+
+    def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
+        if state.prefilled:
+            return []
+        state.prefilled = True
+        seconds = self._cost.prefill_s(session.request_id, method)
+        return [(1, session.num_prompt, 1, seconds)] if seconds else []
+
+    def _own_round(
+        self, request: RoundsRequest, session: Session, drafter: str, asked: int
+    ) -> tuple[float, float] | None:
+        """Seconds of the round recorded where this draft starts, if as much was asked for then; else None."""
+        rounds = request.rounds.get(drafter)
+        if rounds is None or (session.drafters and session.pool.names[session.drafters[-1]] == drafter):
+            return None
+        start = len(session.emitted) + len(session.tokens)
+        index = int(np.searchsorted(rounds.start, start))
+        if index == len(rounds.start) or rounds.start[index] != start:
+            return None
+        drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
+        if drafted == UNKNOWN_DRAFTED:
+            drafted = window or asked  # nobody knows how much was asked for
+        if not drafted <= asked <= max(drafted, window or 0):
+            return None
+        return self._cost.round_s(request.request_id, start, drafter)

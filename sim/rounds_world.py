@@ -1,0 +1,226 @@
+"""The world that answers from an imported recording: rounds are looked up, and what no round says is drawn.
+
+A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
+drawn from the fitted hazard and counted as modelled, when it is drafted; behind a token that is not the target's
+nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+
+`place` is 1 behind a token of the target's text and 0 behind any other.
+"""
+
+from collections.abc import Iterator
+from math import nan
+from typing import TYPE_CHECKING
+
+from ..policies.contract import Draft, Verify
+from ..policies.lookup import prompt_lookup
+from ..policies.session import Session
+from ..policies.signal import NO_SIGNAL, Signal
+from ..policies.verdicts import Drafted, Judged
+from ..policies.world import Forward, Item, Op, Results
+from ..traces.hazard import Hazard
+from .charges import draft_forwards, verify_forward
+from .cost import CostModel, RoundCost
+from .replay import UnrecordedContextError
+from .request_rounds import RequestRounds
+from .round_charges import RoundCharges
+
+if TYPE_CHECKING:
+    from .rounds_tables import RoundsTables
+
+ON_TRUNK, OFF_TRUNK = 1, 0
+MAX_MATCH = 3  # longest suffix prompt lookup looks for, as in the shipped pool
+
+
+class UnrecordedRoundError(UnrecordedContextError):
+    """Replay without a fallback came to a token of which no recorded round says whether the target keeps it."""
+
+    def __str__(self) -> str:
+        request_id, position, what = self.args
+        return (
+            f"request {request_id}: {what} at output position {position} needs a round that was not recorded; "
+            "leave out --strict"
+        )
+
+
+class RoundsWorld:
+    """Answers operations from an imported recording and charges seconds from a cost model.
+
+    Args:
+        tables: the recording.
+        cost: seconds of forwards.
+        hazard: draws what no round says; None makes the first unknown an error.
+    """
+
+    def __init__(self, *, tables: "RoundsTables", cost: CostModel, hazard: Hazard | None) -> None:
+        self._tables = tables
+        self._pool = tables.pool
+        self._num_free = tables.num_free
+        self._cost = cost
+        self._hazard = hazard
+        meta = tables.trace.meta
+        self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
+        self._open: dict[str, RequestRounds] = {}
+        self.num_reanchored: dict[str, int] = {}
+        self.num_divergent: dict[str, int] = {}
+
+    def sessions(self) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for."""
+        for request in self._tables.trace.requests:
+            state = self._open[request.request_id] = self._tables.open(request)
+            yield Session(
+                pool=self._pool,
+                request_id=request.request_id,
+                tag=request.tag,
+                prompt=state.prompt,
+                budget=len(state.trunk),
+                eos=None,
+                ending=state.ending,
+            )
+
+    def open(self, session: Session) -> None:
+        """Start on the trunk."""
+        session.place = ON_TRUNK
+
+    def close(self, session: Session) -> None:
+        """Forget the request, but for how far it came from the trunk."""
+        state = self._open.pop(session.request_id)
+        differ = sum([ours != theirs for ours, theirs in zip(session.emitted, state.trunk, strict=False)])
+        self.num_divergent[session.request_id] = differ + abs(state.num_tokens - len(session.emitted))
+
+    def execute(self, op: Op) -> Results:
+        """Answer every item from its rounds, then charge the operation."""
+        level, verify, items = op
+        if verify:
+            judged = [self._judge(item.session, item.step) for item in items]  # type: ignore[arg-type]
+            forwards = self._verify_forwards(items, level)
+            return Results(judged, forwards, _total_s(forwards))
+        if level < self._num_free:
+            looked_up = [self._look_up(item.session, item.step) for item in items]  # type: ignore[arg-type]
+            return Results(looked_up, [], self._cost.lookup_s * len(items))
+        drafted = [self._draft(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
+        forwards = self._draft_forwards(items, drafted, level)
+        return Results(drafted, forwards, _total_s(forwards))
+
+    def _verify_forwards(self, items: list[Item], level: int) -> list[Forward]:
+        if self._measured is not None and len(items) == 1:
+            session = items[0].session
+            return self._measured.verify(self._open[session.request_id], session, level)
+        return [verify_forward(self._cost, self._pool.names[level], items, level)]
+
+    def _draft_forwards(self, items: list[Item], drafted: list[Drafted], level: int) -> list[Forward]:
+        if self._measured is not None and len(items) == 1:
+            state = self._open[items[0].session.request_id]
+            return self._measured.draft(state, items[0], drafted[0], level)
+        return draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """Nothing: rounds hold no probabilities."""
+        return NO_SIGNAL
+
+    # -- drafting
+
+    def _draft(self, session: Session, step: Draft, level: int) -> Drafted:
+        if step.stop is not None:
+            raise self._no_probabilities(step)
+        state = self._open[session.request_id]
+        state.begin(session.pool.names[level])
+        wanted = min(step.tokens, session.room)
+        position = len(session.emitted) + len(session.tokens)
+        if not self._on_trunk(session):
+            return Drafted([state.refused] * wanted, [OFF_TRUNK] * wanted)
+        depth = _run_length(session, level)
+        kept, num_modelled = self._kept(state, level - self._num_free, position - depth, depth, wanted)
+        refused = wanted - kept
+        tokens = state.trunk[position : position + kept] + [state.refused] * refused
+        return Drafted(tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled)
+
+    def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
+        """(leading tokens that are the target's, decisions drawn) of `wanted` tokens from `depth` of a round on."""
+        known = state.known[drafter]
+        num_agreed = known.num_agreed(start)
+        # Nobody looks at what is drafted behind the end of the answer.
+        wanted = min(wanted, state.num_tokens - start - depth)
+        num_modelled = 0
+        for kept in range(max(num_agreed - depth, 0), wanted):
+            agrees = known.agrees(start, depth + kept)
+            if agrees is None:
+                num_modelled += 1
+                agrees = self._drawn(state, drafter, start, depth + kept, num_agreed)
+            if not agrees:
+                return kept, num_modelled
+        return max(wanted, 0), num_modelled
+
+    def _drawn(self, state: RequestRounds, drafter: int, start: int, depth: int, num_agreed: int) -> bool:
+        request_id = state.request.request_id
+        if self._hazard is None:
+            raise UnrecordedRoundError(request_id, start + depth, "draft")
+        return self._hazard.agrees(request_id, drafter, start=start, depth=depth, known=min(num_agreed, depth))
+
+    def _look_up(self, session: Session, step: Draft) -> Drafted:
+        """Prompt lookup over the real tokens, which the log has."""
+        state = self._open[session.request_id]
+        on_trunk = self._on_trunk(session)
+        answer = [*session.emitted, *session.tokens]
+        if answer and min(answer) < 0:
+            # What is refused or behind the logged text has no id: whether the lookup finds anything is modelled, as no.
+            self._need_hazard(session, "lookup", len(answer))
+            return Drafted([], [], 1)
+        context = [*session.prompt, *answer]
+        tokens = prompt_lookup(context, num_tokens=min(step.tokens, session.room), max_match=MAX_MATCH)
+        places = []
+        for token, own in zip(tokens, state.trunk[len(answer) :], strict=False):
+            on_trunk = on_trunk and token == own
+            places.append(ON_TRUNK if on_trunk else OFF_TRUNK)
+        return Drafted(tokens, places)
+
+    # -- judging
+
+    def _judge(self, session: Session, step: Verify) -> Judged:
+        """The target keeps what is its own text; behind that it writes the next token of it."""
+        if not step.rule.lossless:
+            raise self._no_probabilities(step)
+        self._anchor(session)
+        state = self._open[session.request_id]
+        num_judged = len(session.places)
+        accepted = session.places.index(OFF_TRUNK) if OFF_TRUNK in session.places else num_judged
+        position = len(session.emitted) + accepted
+        own_token = state.trunk[position] if position < len(state.trunk) else state.refused  # no room for it then
+        return Judged(accepted, own_token, ON_TRUNK, (nan,) * min(accepted + 1, num_judged))
+
+    # -- where a session stands
+
+    def _on_trunk(self, session: Session) -> bool:
+        """Whether all that is pending is the target's; what a Commit took off the trunk resumes on it."""
+        if session.places:
+            return session.places[-1] == ON_TRUNK
+        self._anchor(session)
+        return True
+
+    def _anchor(self, session: Session) -> None:
+        if session.place != ON_TRUNK:
+            self._need_hazard(session, "re-anchor", len(session.emitted))
+            session.place = ON_TRUNK
+            self.num_reanchored[session.request_id] = self.num_reanchored.get(session.request_id, 0) + 1
+
+    def _need_hazard(self, session: Session, what: str, position: int) -> None:
+        if self._hazard is None:
+            raise UnrecordedRoundError(session.request_id, position, what)
+
+    def _no_probabilities(self, step: Draft | Verify) -> ValueError:
+        meta = self._tables.trace.meta
+        return ValueError(
+            f"{step} needs probabilities, and recording {meta.name!r} holds none: it was imported from {meta.source}"
+        )
+
+
+def _run_length(session: Session, level: int) -> int:
+    """How many pending tokens up to the last one this drafter wrote: its round began that far back."""
+    drafters = session.drafters
+    count = 0
+    while count < len(drafters) and drafters[-1 - count] == level:
+        count += 1
+    return count
+
+
+def _total_s(forwards: list[Forward]) -> float:
+    return sum([repeats * seconds for _, _, repeats, seconds in forwards])

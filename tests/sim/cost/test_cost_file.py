@@ -1,0 +1,179 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.sim.cost import CostGrid, CostLine, CostRangeError, FileCost, make_cost
+from paceline.traces import CostTable, TraceFormatError
+
+from .shapes import META, seconds
+
+GRID = CostGrid(new_tokens=(1, 4), context_tokens=(0, 100, 300), seconds=((1.0, 2.0, 3.0), (4.0, 6.0, 6.0)))
+LINE = CostLine(intercept_s=0.5, per_new_token_s=0.25, per_kv_token_s=0.125)
+TABLE = {"new_tokens": [1, 3], "seconds": [1, 2]}
+
+
+def test_a_cost_from_a_file(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"draft": TABLE, "target": TABLE, "spare": TABLE}))
+    cost = make_cost(str(file), META)
+    assert cost.name == str(file)
+    assert seconds(cost, 2, model="target") == 1.5
+    with pytest.raises(CostRangeError, match="draft was measured for 1 to 3 new tokens a forward, asked for 4"):
+        seconds(cost, 4, model="draft")
+    assert seconds(make_cost(str(file), META, extrapolate=True), 4, model="draft") == 2.5
+
+
+def test_a_file_may_mix_its_forms(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"draft": LINE.model_dump(), "target": GRID.model_dump(), "spare": TABLE}))
+    cost = make_cost(str(file), META)
+    assert seconds(cost, 4, model="draft", rows=2, held=8) == 0.5 + 4 * 0.25 + 8 * 0.125
+    assert seconds(cost, 1, model="target", rows=2, held=50) == 1.5
+    assert seconds(cost, 3, model="spare", held=10**9) == 2.0
+    with pytest.raises(CostRangeError, match="no table for model 'ngram'; it has draft, target, spare"):
+        seconds(cost, 1, model="ngram")
+
+
+@pytest.mark.parametrize(
+    ("new", "held", "wanted"),
+    [(1, 0, 1.0), (4, 300, 6.0), (1, 200, 2.5), (2, 0, 2.0), (2, 50, (2.0 + 10 / 3) / 2), (3, 300, 5.0)],
+)
+def test_a_grid_is_interpolated_both_ways(new, held, wanted):
+    assert seconds(FileCost("f", {"m": GRID}), new, held=held) == pytest.approx(wanted)
+
+
+@given(new=st.integers(1, 4), held=st.integers(0, 300))
+def test_a_grid_stays_between_its_corners(new, held):
+    assert 1.0 <= seconds(FileCost("f", {"m": GRID}), new, held=held) <= 6.0
+
+
+@pytest.mark.parametrize(
+    ("new", "held", "told"),
+    [
+        (5, 0, "cost f: m was measured for 1 to 4 new tokens a forward, asked for 5"),
+        (1, 301, "cost f: m was measured with 0 to 300 tokens held, asked for 301"),
+    ],
+)
+def test_a_grid_is_not_extrapolated(new, held, told):
+    with pytest.raises(CostRangeError, match=told):
+        seconds(FileCost("f", {"m": GRID}), new, held=held)
+
+
+@pytest.mark.parametrize(
+    ("new", "held", "wanted"),
+    [(1, 500, 4.0), (4, 500, 6.0), (7, 0, 7.0), (7, 300, 9.0), (7, 500, 9.0 + 200 * (9.0 - 10.0) / 200 * 0)],
+)
+def test_a_grid_that_is_told_to_goes_on_and_says_so(new, held, wanted):
+    cost = FileCost("f", {"m": GRID, "n": GRID, "o": LINE}, extrapolate=True)
+    seconds(cost, 2, model="n", held=7)
+    seconds(cost, 2, model="o", held=10**9)
+    assert cost.notes() == ()
+    assert seconds(cost, new, held=held) == pytest.approx(wanted)
+    assert cost.notes() == ("seconds beyond what was measured: m",)
+
+
+def test_a_grid_of_one_context_holds_for_all_others_when_told():
+    grid = CostGrid(new_tokens=(1,), context_tokens=(10,), seconds=((2.0,),))
+    cost = FileCost("f", {"m": grid}, extrapolate=True)
+    assert [seconds(cost, 1, held=held) for held in (0, 10, 999)] == [2.0, 2.0, 2.0]
+
+
+@given(new=st.integers(1, 10**6), held=st.integers(0, 10**6))
+def test_a_line(new, held):
+    cost = FileCost("f", {"m": LINE})
+    assert seconds(cost, new, held=held) == pytest.approx(0.5 + 0.25 * new + 0.125 * held)
+    assert cost.notes() == ()
+
+
+def test_a_file_of_tables_says_which_know_no_context():
+    cost = FileCost("f", {"m": CostTable(new_tokens=(1,), seconds=(1.0,)), "n": GRID, "o": LINE})
+    assert cost.notes() == ("measured by new tokens only, a longer context costs no more: m",)
+
+
+GOOD = {"new_tokens": [1, 2], "seconds": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "not JSON"),
+        ("\xff", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"draft": %s}' % ("9" * 5000), "not JSON"),
+        ("[]", "content: input should be a valid dictionary"),
+        ('{"draft": 3}', "draft: .*got 3"),
+        ('{"draft": {"new_tokens": [1]}}', "draft.seconds: field required"),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1]}}', "draft: new_tokens must be strictly increasing"),
+        ('{"draft": {"new_tokens": [2, 1], "seconds": [1, 2]}}', "draft: new_tokens must be strictly increasing"),
+        ('{"draft": {"new_tokens": [0, 1], "seconds": [1, 2]}}', "draft: new_tokens must be strictly increasing"),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, NaN]}}', "draft: seconds must be positive and finite"),
+        ('{"draft": {"new_tokens": [1, 2], "seconds": [1, 0]}}', "draft: seconds must be positive and finite"),
+        ('{"draft": {"new_tokens": [1.5], "seconds": [1]}}', r"draft.new_tokens.0: .*got 1.5"),
+        ('{"draft": {"new_tokens": [1], "seconds": ["x"]}}', r"draft.seconds.0: .*got 'x'"),
+        ('{"draft": {"new_tokens": [1], "seconds": [1], "extra": 1}}', "draft.extra: extra inputs"),
+        (json.dumps({"draft": GOOD}), "no table for model 'target' of the trace"),
+        ('{"draft": {"intercept_s": -1}}', "draft.intercept_s: .*got -1"),
+        ('{"draft": {"per_new_token_s": 1}}', "draft.intercept_s: field required"),
+        ('{"draft": {"intercept_s": 0}}', "draft: intercept_s or per_new_token_s must be positive"),
+        ('{"draft": {"intercept_s": 1e999}}', "draft: seconds must be finite"),
+        ('{"draft": {"intercept_s": 1, "new_tokens": [1]}}', "draft.new_tokens: extra inputs"),
+        ('{"draft": {"context_tokens": [], "new_tokens": [1], "seconds": [[]]}}', "draft.context_tokens: "),
+        ('{"draft": {"context_tokens": [1], "new_tokens": [1], "seconds": [1]}}', "draft.seconds.0: "),
+        (
+            '{"draft": {"context_tokens": [-1], "new_tokens": [1], "seconds": [[1]]}}',
+            "draft: context_tokens must be strictly increasing from >= 0",
+        ),
+        (
+            '{"draft": {"context_tokens": [1], "new_tokens": [0], "seconds": [[1]]}}',
+            "draft: new_tokens must be strictly increasing from >= 1",
+        ),
+        (
+            '{"draft": {"context_tokens": [1], "new_tokens": [1], "seconds": [[1], [2]]}}',
+            "draft: seconds must have one",
+        ),
+        ('{"draft": {"context_tokens": [1], "new_tokens": [1], "seconds": [[1, 2]]}}', "draft: each row of seconds"),
+        ('{"draft": {"context_tokens": [1], "new_tokens": [1], "seconds": [[0]]}}', "draft: seconds must be positive"),
+    ],
+)
+def test_a_cost_file_that_is_wrong(tmp_path, content, told):
+    file = tmp_path / "mine.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=told) as caught:
+        make_cost(str(file), META)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)
+
+
+NUMBERS = st.integers(-2, 10) | st.just(10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
+FIELDS = ["new_tokens", "context_tokens", "seconds", "intercept_s", "per_new_token_s", "per_kv_token_s", "extra"]
+VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+
+
+@given(figures=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4) | VALUES, extrapolate=st.booleans())
+def test_any_file_costs_something_or_is_refused_in_one_line(tmp_path_factory, figures, extrapolate):
+    file = tmp_path_factory.mktemp("costs") / "mine.json"
+    file.write_text(json.dumps({"draft": figures, "target": TABLE}))
+    told = ""
+    try:
+        cost = make_cost(str(file), META, extrapolate=extrapolate)
+        asked = [seconds(cost, new, model="draft", held=held) for new, held in ((1, 0), (2, 5), (9, 10**6))]
+    except ValueError as error:
+        asked, told = [1.0], str(error)
+    assert min(asked) > 0
+    assert "\n" not in told
+
+
+def test_a_long_value_is_cut(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"draft": {"new_tokens": [1] * 5000, "seconds": [1] * 5000}}))
+    with pytest.raises(TraceFormatError) as caught:
+        make_cost(str(file), META)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["missing.json", "folder.json"])
+def test_a_cost_file_that_is_none(tmp_path, name):
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ValueError, match=f"{name}: cannot be read: "):
+        make_cost(str(tmp_path / name), META)

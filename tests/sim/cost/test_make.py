@@ -1,0 +1,90 @@
+import pytest
+from paceline.sim.cost import RooflineCost, TableCost, TimedCost, default_cost, device_sheet, make_cost
+from paceline.traces import CostTable
+
+from .shapes import META, seconds
+from .timed_recordings import recording_of, request_of, shapes
+
+TABLE = CostTable(new_tokens=(1, 2, 8, 16), seconds=(1.0, 1.5, 3.0, 2.0))
+
+
+def test_a_cost_by_name():
+    assert seconds(make_cost("cpu", META), 5, model="target") == pytest.approx(0.02 * 1.04)
+    assert seconds(make_cost("cpu", META), 1, model="draft") == pytest.approx(0.02 * 0.2)
+    single = META.model_copy(
+        update={"models": tuple(model.model_copy(update={"dtype": "float32"}) for model in META.models)}
+    )
+    for name in device_sheet():
+        slow = name == "cpu-roofline"
+        cost = make_cost(name, single if slow else META)
+        assert isinstance(cost, RooflineCost)
+        assert cost.name == name
+        assert 0 < seconds(cost, 1, model="draft") < seconds(cost, 1, model="target") < (1.0 if slow else 0.01)
+
+
+def test_a_measured_table_goes_before_the_sheet():
+    meta = META.model_copy(update={"costs": {"h100": dict.fromkeys(META.model_names, TABLE)}})
+    assert seconds(make_cost("h100", meta), 5, model="draft") == 2.25
+    assert isinstance(make_cost("a100", meta), RooflineCost)
+
+
+def test_options_reach_the_cost():
+    assert make_cost("h100", META, tensor_parallel=2).name == "h100 x2 tensor parallel"
+    cost = make_cost("h100", META, tensor_parallel=2, scale={"draft": 0.5})
+    assert cost.name == "h100 x2 tensor parallel, draft x0.5"
+    tables = META.costs["cpu"]["target"]
+    cost = make_cost("cpu", META, extrapolate=True)
+    assert seconds(cost, 10**6, model="target") > tables.seconds[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("cpu", {"tensor_parallel": 2}, "--tensor-parallel is for devices of the sheet; cpu was measured as it is"),
+        ("none.json", {"tensor_parallel": 2}, "--tensor-parallel is for devices of the sheet"),
+        ("h100", {"tensor_parallel": 0}, "tensor_parallel must be >= 1, got 0"),
+        ("h100", {"extrapolate": True}, "--extrapolate is for measured costs; h100 has no range to leave"),
+        (
+            "h100",
+            {"scale": {"ngram": 2.0}},
+            r"scale must name a model that has forwards \(draft, target\), got 'n",
+        ),
+        ("cpu", {"scale": {"draft": 0.0}}, "scale of draft must be positive and finite, got 0.0"),
+        ("cpu", {"scale": {"draft": -1.0}}, "scale of draft must be positive and finite, got -1.0"),
+        ("cpu", {"scale": {"draft": float("nan")}}, "scale of draft must be positive and finite, got nan"),
+        ("cpu", {"scale": {"draft": float("inf")}}, "scale of draft must be positive and finite, got inf"),
+        ("timed", {}, "cost timed: this recording holds no seconds of rounds or answers"),
+        ("v100", {}, "unknown cost 'v100': this trace knows a100, a100-40gb, .*, or a FILE.json"),
+    ],
+)
+def test_options_that_do_not_apply_are_refused(name, options, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        make_cost(name, META, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_default_is_what_was_measured():
+    assert default_cost(META) == "cpu"
+    assert default_cost(META.model_copy(update={"costs": {}})) == "h100"
+    assert default_cost(recording_of(request_of("a", wall_s={"": 2.0}))) == "timed"
+    assert default_cost(recording_of(request_of("a"), models=shapes("eagle", "target"))) == "h100"
+    with pytest.raises(ValueError, match=r"holds no seconds: give --cost FILE.json, or import it with --models"):
+        default_cost(recording_of(request_of("a"), models=shapes("target")))
+
+
+def test_costs_of_an_imported_recording(tmp_path):
+    timed = recording_of(request_of("a", wall_s={"": 2.0}))
+    assert isinstance(make_cost("timed", timed), TimedCost)
+    with pytest.raises(ValueError, match=r"cost h100: no shape for model 'eagle'; .*`paceline trace import --models"):
+        make_cost("h100", timed)
+    with pytest.raises(ValueError, match="cost timed: this recording holds no seconds of rounds or answers; it knows"):
+        make_cost("timed", recording_of(request_of("a")))
+    shaped = recording_of(request_of("a"), models=shapes("eagle", "target"))
+    assert make_cost("h100", shaped, scale={"eagle": 0.5}).name == "h100, eagle x0.5"
+    file = tmp_path / "mine.json"
+    file.write_text('{"eagle": {"intercept_s": 1}, "target": {"intercept_s": 3}}')
+    assert seconds(make_cost(str(file), timed), 9, model="target") == 3.0
+
+
+def test_a_recorded_table_is_a_table():
+    assert isinstance(make_cost("cpu", META), TableCost)

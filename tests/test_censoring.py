@@ -1,0 +1,78 @@
+"""Windows above 3 hidden in a recording made with windows of 8: what is left predicts tokens per round at 8."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paceline.policies import make_policy
+from paceline.reports import summarise_run
+from paceline.sim.recording import tables_of
+from paceline.sim.simulate import Scenario, simulate
+from paceline.traces import read_trace
+from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+
+from .unit_cost import UnitCost
+
+PICO = Path(__file__).parents[1] / "recordings" / "pico.trace"
+SHORT, LONG = 3, 8
+SEEDS = range(8)
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    tokens_per_round: float
+    exact_share: float
+    log: object
+
+
+def replay(recording, drafter, window, seed=0):
+    tables = tables_of(recording)
+    chain = f"{drafter}:{window}/{tables.pool.names[-1]}"
+    log = simulate(Scenario(tables=tables, cost=UnitCost(), seed=seed), make_policy(chain, tables.pool), chain)
+    summary = summarise_run(log)
+    return Replayed(tokens_per_round=summary.acceptance_length, exact_share=summary.exact_share, log=log)
+
+
+def logged(log, drafter, *, by_start, most):
+    """A run as an engine's log would tell it, drafts cut to `most` tokens."""
+    rounds = log.rounds()
+    records = []
+    for index, request_id in enumerate(log.requests["request_id"].tolist()):
+        own = rounds["request"] == index
+        emitted, accepted, drafted = (rounds[name][own] for name in ("emitted", "accepted", "drafted"))
+        found = Rounds(
+            start=(np.cumsum(emitted) - emitted).astype(np.int32),
+            accepted=np.minimum(accepted, most).astype(np.int32),
+            drafted=np.minimum(drafted, most).astype(np.int32),
+        )
+        records.append(
+            RoundsRequest(
+                request_id=request_id,
+                tag=str(log.requests["tag"][index]),
+                num_tokens={"": int(log.requests["emitted_tokens"][index])},
+                rounds={drafter: found},
+            )
+        )
+    info = DrafterInfo(name=drafter, by_start=by_start, window=most)
+    return RoundsTrace(meta=RoundsMeta(name="cut", source="test", drafters=(info,)), requests=tuple(records))
+
+
+@pytest.fixture(scope="module")
+def pico():
+    return read_trace(PICO)
+
+
+@pytest.mark.parametrize("drafter", ["draft", "mid", "slim"])
+@pytest.mark.parametrize("by_start", [True, False], ids=["by start", "by token"])
+@pytest.mark.parametrize("ran_with", [SHORT, LONG], ids=["ran with 3", "ran with 8, cut to 3"])
+def test_windows_above_three_are_predicted(pico, drafter, by_start, ran_with):
+    truth = replay(pico, drafter, LONG)
+    assert truth.exact_share == 1
+    ran = truth if ran_with == LONG else replay(pico, drafter, ran_with)
+    hidden = logged(ran.log, drafter, by_start=by_start, most=SHORT)
+    predicted = [replay(hidden, drafter, LONG, seed) for seed in SEEDS]
+    assert all(0.4 < one.exact_share < 1 for one in predicted)
+    mean = np.mean([one.tokens_per_round for one in predicted])
+    assert mean == pytest.approx(truth.tokens_per_round, rel=TOLERANCE)

@@ -1,0 +1,59 @@
+import pytest
+from paceline.traces import TraceFormatError
+from paceline.traces.importers import FORMATS, choose_format, detect, format_named, format_names
+
+from .foreign_files import one_file_each, write_lines
+
+
+def test_every_format_is_told_by_its_files(tmp_path):
+    for name, files in one_file_each(tmp_path).items():
+        assert detect(files).name == name
+        assert detect(files[::-1]).name == name
+        assert choose_format("auto", files) is format_named(name)
+
+
+def test_the_list_of_formats(tmp_path):
+    assert set(format_names()) == set(one_file_each(tmp_path))
+    for known in FORMATS:
+        assert known.words
+        assert known.keys
+        assert [note.split(":")[0] for note in known.notes] == ["Exact", "Unknown"]
+
+
+def test_each_module_says_what_becomes_exact_and_what_is_unknown():
+    import importlib
+
+    for known in FORMATS:
+        module = importlib.import_module(f"paceline.traces.importers.{known.name.replace('-', '_')}")
+        told = " ".join(module.__doc__.split())
+        for note in known.notes:
+            assert note in told
+
+
+def test_unknown_files_are_refused_with_the_keys_that_were_missed(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", {"answer": 1, "question": 2})
+    with pytest.raises(TraceFormatError) as error:
+        detect([path])
+    told = str(error.value)
+    assert told.startswith(f"{path}: line 1: format: must be told by its keys (")
+    assert told.endswith("got 'keys answer, question'")
+    for known in FORMATS:
+        assert known.name in told
+
+
+def test_files_of_two_formats_or_of_two_at_once(tmp_path):
+    files = one_file_each(tmp_path)
+    with pytest.raises(TraceFormatError, match=r"pos\.jsonl: format: must be vllm-detailed as the files before it"):
+        detect([*files["vllm-detailed"], *files["positions"]])
+    with pytest.raises(TraceFormatError, match=r"pos\.jsonl: format: must be eagle-timed"):
+        detect([files["eagle-timed"][1], files["eagle-timed"][0], *files["positions"]])
+    both = write_lines(tmp_path / "both.jsonl", {"id": 1, "drafters": {}, "question_id": 1, "choices": []})
+    with pytest.raises(TraceFormatError, match="must be named, the file could be spec-bench or positions"):
+        detect([both])
+
+
+def test_a_format_by_name():
+    with pytest.raises(ValueError, match="format must be one of eagle-timed, spec-bench, "):
+        format_named("csv")
+    with pytest.raises(ValueError, match="files must name at least one file"):
+        choose_format("auto", [])

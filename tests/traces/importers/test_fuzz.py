@@ -1,0 +1,154 @@
+"""Spoiled files of every format: a sound recording or one line of refusal, never a traceback, never half a trace."""
+
+import copy
+import gzip
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.traces import TraceFormatError
+from paceline.traces.imported.store import read_rounds
+from paceline.traces.importers import format_names, import_recording
+
+from .foreign_files import one_file_each
+
+DEEP = "deep"  # stands for brackets nested deeper than any parser goes
+ODD_VALUES = (
+    None, True, False, 0, -1, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**63, -(2**63) - 1, 10**400, 0.0, -0.5, 1.5, 1e-320, 1e308,
+    float("nan"), float("inf"), "", "1", "x" * 300, "\ud800", "\x00", "a\nb", "é", [], {}, [[]], [{}], [1], [None],
+    {"": 1}, DEEP,
+)  # fmt: skip
+
+
+@st.composite
+def places(draw, found):
+    """A path to some value within JSON."""
+    path = []
+    while isinstance(found, (dict, list)) and found and (not path or draw(st.integers(0, 4))):
+        keys = list(found) if isinstance(found, dict) else list(range(len(found)))
+        path.append(draw(st.sampled_from(keys)))
+        found = found[path[-1]]
+    return path
+
+
+@st.composite
+def spoiled_objects(draw, found):
+    """An object with one to three of its values dropped, repeated or replaced."""
+    found = copy.deepcopy(found)
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(places(found))
+        if not path:
+            continue
+        around = found
+        for key in path[:-1]:
+            around = around[key]
+        what = draw(st.sampled_from(["drop", "repeat", "replace", "replace"]))
+        if what == "drop":
+            del around[path[-1]]
+        elif what == "repeat" and isinstance(around, list):
+            around.append(copy.deepcopy(around[path[-1]]))
+        else:
+            around[path[-1]] = copy.deepcopy(draw(st.sampled_from(ODD_VALUES)))
+    return found
+
+
+@st.composite
+def spoiled_lines(draw, data):
+    """The lines of a file with objects spoiled, left out, repeated or swapped."""
+    objects = [json.loads(line) for line in data.splitlines()]
+    at = draw(st.integers(0, len(objects) - 1))
+    what = draw(st.sampled_from(["spoil", "spoil", "spoil", "leave", "repeat", "array"]))
+    if what == "spoil":
+        objects[at] = draw(spoiled_objects(objects[at]))
+    elif what == "leave":
+        del objects[at]
+    elif what == "repeat":
+        objects.append(objects[at])
+    else:
+        objects[at] = [objects[at]]
+    text = "\n".join(json.dumps(found) for found in objects)
+    return text.replace(f'"{DEEP}"', "[" * 100_000 + "]" * 100_000).encode()
+
+
+@st.composite
+def spoiled_bytes(draw, data):
+    """A file with bytes altered, cut out or cut off."""
+    spoiled = bytearray(data)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(len(spoiled) - 1, 0)))
+        what = draw(st.sampled_from(["alter", "cut out", "cut off", "insert"]))
+        if what == "alter" and spoiled:
+            spoiled[at] = draw(st.integers(0, 255))
+        elif what == "cut out":
+            del spoiled[at : at + draw(st.integers(1, 20))]
+        elif what == "cut off":
+            del spoiled[at:]
+        else:
+            spoiled[at:at] = draw(st.binary(min_size=1, max_size=6))
+    return bytes(spoiled)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    return {name: [(path.name, path.read_bytes()) for path in files] for name, files in one_file_each(folder).items()}
+
+
+def check(name, files):
+    """Import files given as (name, bytes)."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        paths = [folder / file for file, _ in files]
+        for path, (_, data) in zip(paths, files, strict=True):
+            path.write_bytes(data)
+        out = folder / "out"
+        out.mkdir()
+        refusal = refusal_of(name, paths, out / "t.trace")
+        left = [path.name for path in out.iterdir()]
+        if refusal is None:
+            assert left == ["t.trace"]
+            read_rounds(out / "t.trace")
+        else:
+            assert left == []
+            told = str(refusal)
+            assert isinstance(refusal, TraceFormatError) or "drafters and target must be unique" in told
+            assert told.encode()
+            assert "\n" not in told
+            assert len(told) < 2000
+
+
+def refusal_of(name, paths, out):
+    """Why an import is refused, None if it is not."""
+    try:
+        import_recording(name, paths, out)
+    except ValueError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("name", [*format_names(), "auto"])
+@settings(deadline=None, max_examples=120)
+@given(data=st.data())
+def test_spoiled_values(sound, name, data):
+    source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
+    files = list(sound[source])
+    at = data.draw(st.integers(0, len(files) - 1))
+    files[at] = (files[at][0], data.draw(spoiled_lines(files[at][1])))
+    check(name, files)
+
+
+@pytest.mark.parametrize("name", [*format_names(), "auto"])
+@settings(deadline=None, max_examples=80)
+@given(data=st.data())
+def test_spoiled_bytes(sound, name, data):
+    source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
+    files = list(sound[source])
+    at = data.draw(st.integers(0, len(files) - 1))
+    file, content = files[at]
+    compressed = data.draw(st.booleans())
+    whole = gzip.compress(content, mtime=0) if compressed else content
+    files[at] = (f"{file}.gz" if compressed else file, data.draw(spoiled_bytes(whole)))
+    check(name, files)

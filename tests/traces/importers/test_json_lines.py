@@ -1,0 +1,86 @@
+"""Files that cannot be read, and lines that are no JSON object: one line each, with file and number."""
+
+import gzip
+
+import pytest
+from paceline.traces import TraceFormatError
+from paceline.traces.importers.json_lines import first_object, read_object, read_objects
+
+
+def refusal(path):
+    with pytest.raises(TraceFormatError) as error:
+        list(read_objects(path))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_objects_with_their_places(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n  \n{"a": 2}')
+    assert [(found.place, found.values) for found in read_objects(path)] == [
+        (f"{path}: line 1", {"a": 1}),
+        (f"{path}: line 4", {"a": 2}),
+    ]
+
+
+def test_compressed_files(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\n'))
+    assert [found.values for found in read_objects(path)] == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b'{"a": 1', "line 2: JSON: must be one JSON object (the file's last line: is it cut?), got "),
+        (b"[1, 2]", "got 'a list'"),
+        (b'{"a": NaN}', "got 'NaN, which is no JSON'"),
+        (b'{"a": -Infinity}', "got '-Infinity, which is no JSON'"),
+        (b'{"a": "\xff"}', "got 'a byte that is no UTF-8, at 7'"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "got 'brackets nested too deep'"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "line 2: JSON: must be one JSON object"),
+        (b"\x00\x01\x02", "line 2: JSON: must be one JSON object"),
+    ],
+)
+def test_a_malformed_last_line_is_told_by_its_number(tmp_path, line, told):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + line)
+    found = refusal(path)
+    assert found.startswith(f"{path}: line 2: JSON: ")
+    assert told in found
+    assert "last line" in found
+
+
+def test_a_malformed_line_between_is_not_the_last(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": \n{"a": 3}\n')
+    assert "line 2: JSON: must be one JSON object, got " in refusal(path)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    assert "file: must be a readable file, got 'Is a directory'" in refusal(tmp_path)
+    assert "got 'No such file or directory'" in refusal(tmp_path / "none.jsonl")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_bytes(b"\n \n")
+    assert "file: must hold a JSON object, got 'nothing'" in refusal(empty)
+
+
+def test_compressed_files_that_are_cut_or_altered(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    data = gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(5000)))
+    path.write_bytes(data[: len(data) // 2])
+    assert f"{path}: file: must be a readable file, got " in refusal(path)
+    path.write_bytes(data[:100] + b"\xff" * 50 + data[150:])
+    assert f"{path}: " in refusal(path)
+    path.write_bytes(b"no gzip")
+    assert "must be a readable file, got " in refusal(path)
+
+
+def test_one_object_over_many_lines(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{\n "a": 1\n}\n')
+    assert read_object(path).values == first_object(path).values == {"a": 1}
+    path.write_text('{\n "a": \n}\n')
+    for reading in (read_object, first_object):
+        with pytest.raises(TraceFormatError, match="JSON: must be one JSON object"):
+            reading(path)

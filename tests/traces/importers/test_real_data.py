@@ -1,0 +1,85 @@
+"""Recordings that others published, where they lie beside the checkout (PACELINE_DATA)."""
+
+import time
+from collections import defaultdict
+
+import pytest
+from paceline.traces.importers import import_recording, read_recording
+
+from ...data_folder import data_files
+
+SPEC_BENCH = data_files("specbench_yukiki", "*.jsonl.gz")
+EAGLE = data_files("hsd_eagle3_h100", "h100_*.jsonl.gz")
+MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+# Tokens per step of SpS and EAGLE: all tokens of a subtask over all its steps.
+PUBLISHED = {
+    "MT-Bench": (2.62, 3.84),
+    "translation": (1.51, 2.84),
+    "summarization": (2.73, 3.31),
+    "qa": (2.32, 3.11),
+    "math_reasoning": (2.25, 3.92),
+    "rag": (2.77, 3.21),
+}
+
+with_spec_bench = pytest.mark.skipif(len(SPEC_BENCH) != 3, reason="no specbench_yukiki in PACELINE_DATA")
+with_eagle = pytest.mark.skipif(len(EAGLE) != 4, reason="no hsd_eagle3_h100 in PACELINE_DATA")
+
+
+@pytest.fixture(scope="module")
+def spec_bench():
+    return read_recording("spec-bench", SPEC_BENCH)
+
+
+@pytest.fixture(scope="module")
+def eagle():
+    return read_recording("auto", EAGLE)
+
+
+@with_spec_bench
+def test_tokens_per_step_by_subtask(spec_bench):
+    tokens, steps = defaultdict(int), defaultdict(int)
+    for request in spec_bench.requests:
+        subtask = "MT-Bench" if request.tag in MT_BENCH else request.tag
+        for drafter, rounds in request.rounds.items():
+            tokens[subtask, drafter] += request.num_tokens[drafter]
+            steps[subtask, drafter] += len(rounds.start)
+    found = {key: tokens[key] / steps[key] for key in tokens}
+    for subtask, (sps, eagle) in PUBLISHED.items():
+        assert found.pop((subtask, "sps")) == pytest.approx(sps, abs=0.01)
+        assert found.pop((subtask, "eagle")) == pytest.approx(eagle, abs=0.01)
+    assert not found
+
+
+@with_spec_bench
+def test_the_windows_of_the_methods(spec_bench):
+    drafters = {drafter.name: (drafter.window, drafter.by_start) for drafter in spec_bench.meta.drafters}
+    assert drafters == {"eagle": (5, True), "sps": (20, False)}
+    assert len(spec_bench.requests) == 560
+    assert all(set(request.num_tokens) == {"", "sps", "eagle"} for request in spec_bench.requests)
+
+
+@with_spec_bench
+def test_480_questions_are_imported_within_two_seconds(tmp_path):
+    begun = time.process_time()
+    import_recording("spec-bench", SPEC_BENCH, tmp_path / "t.trace")
+    assert time.process_time() - begun < 2
+
+
+@with_eagle
+def test_parts_of_the_seconds_add_up(eagle):
+    assert eagle.meta.source == "eagle-timed"
+    assert {drafter.name: drafter.window for drafter in eagle.meta.drafters} == {"eagle": 6, "hsd": 6}
+    assert len(eagle.requests) == 80
+    for request in eagle.requests:
+        for method, rounds in request.rounds.items():
+            timed = request.prefill_s[method] + rounds.draft_s.sum() + rounds.verify_s.sum()
+            assert 0.98 < timed / request.wall_s[method] <= 1
+            assert request.num_tokens[method] == rounds.accepted.sum() + len(rounds.start)
+
+
+@with_eagle
+def test_no_round_keeps_more_than_the_tree_below_its_root(eagle):
+    most = max(int(rounds.drafted.max()) for request in eagle.requests for rounds in request.rounds.values())
+    kept = sum(int(rounds.censored(6).sum()) for request in eagle.requests for rounds in request.rounds.values())
+    assert most == 6
+    assert kept > 2000

@@ -1,0 +1,165 @@
+import math
+import re
+
+import numpy as np
+import pytest
+
+from .foreign_files import answer, write_lines
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Two questions under the target alone, a draft model and EAGLE; the second one has two turns."""
+    plain = [answer(1, [1] * 8, method="vanilla"), answer(2, [1] * 3, [1] * 2, method="vanilla", category="qa")]
+    sps = [answer(1, [3, 1, 4], wall_s=0.4), answer(2, [1, 2], [2], category="qa")]
+    eagle = [answer(2, [3], [1, 1], method="eagle", category="qa"), answer(1, [5, 4], method="eagle")]
+    return [write_lines(tmp_path / f"{name}.jsonl", *lines) for name, lines in (("a", plain), ("b", sps), ("c", eagle))]
+
+
+def test_methods_over_the_same_questions_merge(read, three):
+    trace = read("spec-bench", *three)
+    assert [drafter.name for drafter in trace.meta.drafters] == ["sps", "eagle"]
+    assert [request.request_id for request in trace.requests] == ["1/1", "2/1", "2/2"]
+    assert [request.tag for request in trace.requests] == ["math", "qa", "qa"]
+    first = trace.requests[0]
+    assert first.num_tokens == {"": 8, "sps": 8, "eagle": 9}
+    assert first.wall_s == {"": 0.5, "sps": 0.4, "eagle": 0.5}
+    assert set(first.rounds) == {"sps", "eagle"}
+    sps = first.rounds["sps"]
+    assert (sps.start.tolist(), sps.accepted.tolist(), sps.drafted.tolist()) == ([0, 3, 4], [2, 0, 3], [-1, -1, -1])
+    assert sps.draft_s is None
+    assert trace.requests[2].rounds["eagle"].start.tolist() == [0, 1]
+
+
+def test_answers_that_differ_and_that_are_missing_are_said(read, three, tmp_path):
+    assert read("spec-bench", *three).meta.notes[2:] == ("1 requests have answers whose length depends on the method",)
+    one = write_lines(tmp_path / "medusa.jsonl", answer(1, [3, 3, 2], method="medusa"))
+    assert read("spec-bench", three[0], one).meta.notes[2:] == ("2 requests were not answered by every method",)
+
+
+def test_drafters_windows_and_who_reads_tokens(read, three):
+    sps, eagle = read("spec-bench", *three).meta.drafters
+    assert (sps.window, sps.by_start) == (3, False)
+    assert (eagle.window, eagle.by_start) == (4, True)
+    sps, eagle = read("spec-bench", *three, token_drafters=frozenset({"eagle"}), windows={"sps": 6}).meta.drafters
+    assert (sps.window, eagle.by_start) == (6, False)
+
+
+def test_a_window_given_is_what_every_round_drafted(read, three):
+    request = read("spec-bench", *three, windows={"sps": 6}).requests[0]
+    assert request.rounds["sps"].drafted.tolist() == [6, 6, 6]
+    assert request.rounds["eagle"].drafted.tolist() == [-1, -1]
+
+
+def test_a_round_of_the_whole_window_is_censored(read, three):
+    rounds = read("spec-bench", *three).requests[0].rounds["sps"]
+    assert rounds.censored(3).tolist() == [False, False, True]
+
+
+def test_names(read, three, tmp_path):
+    named = read("spec-bench", *three, names={"b.jsonl": "small", "eagle": "tree"})
+    assert [drafter.name for drafter in named.meta.drafters] == ["small", "tree"]
+    assert named.meta.drafters[0].by_start is False
+    other = write_lines(tmp_path / "toy.jsonl", answer(1, [3, 1], method="of our own"))
+    assert read("spec-bench", other).meta.drafters[0].name == "toy-7b-of-our-own-float16"
+    by_file = write_lines(tmp_path / "toy_medusa.jsonl", {**answer(1, [3, 1]), "model_id": None})
+    assert read("spec-bench", by_file).meta.drafters[0].name == "medusa"
+
+
+def test_a_file_whose_steps_emit_one_token_is_the_target_alone(read, refusal, three, tmp_path):
+    trace = read("spec-bench", three[0])
+    assert trace.meta.drafters == ()
+    assert trace.requests[0].num_tokens == {"": 8}
+    bare = answer(1, [1] * 4, accept_lengths=None, decoding_steps=None, idxs=[3])
+    assert read("spec-bench", write_lines(tmp_path / "bare.jsonl", bare)).requests[0].num_tokens == {"": 4}
+    assert "target alone, got 'slow'" in refusal("spec-bench", three[0], names={"a.jsonl": "slow"})
+
+
+def test_other_spellings(read, tmp_path):
+    line = answer(7, [2, 1], key="accept_lengths:", decoding_steps=None, idxs=[1])
+    del line["category"]
+    del line["choices"][0]["wall_time"]
+    request = read("spec-bench", write_lines(tmp_path / "x.jsonl.gz", line)).requests[0]
+    assert (request.request_id, request.tag, request.num_tokens) == ("7/1", "", {"sps": 3})
+    assert request.wall_s == {}
+    assert math.isnan(request.seconds("sps"))
+
+
+def test_a_last_step_beyond_the_text_is_cut_and_said(read, tmp_path):
+    line = answer(1, [3, 4], new_tokens=[5])
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", line))
+    rounds = trace.requests[0].rounds["sps"]
+    assert (rounds.accepted.tolist(), rounds.drafted.tolist()) == ([2, 2], [-1, 2])
+    assert rounds.censored(3).tolist() == [False, True]
+    assert any(note.startswith("1 rounds reached beyond the end") for note in trace.meta.notes)
+
+
+def test_further_samples_are_left_out_and_said(read, tmp_path):
+    line = answer(1, [3, 1])
+    line["choices"] *= 3
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", line))
+    assert len(trace.requests) == 1
+    assert trace.meta.notes[-1].startswith("2 further samples")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            answer(1, [3, 1], new_tokens=[5]),
+            "accept_lengths: must add up to the 5 new_tokens of turn 1, but for the last",
+        ),
+        (answer(1, [3, 1], new_tokens=[3]), "got 4"),
+        (answer(1, [3, 1], decoding_steps=[3]), "must hold one entry for each of the 3 steps"),
+        (answer(1, [3, 1], new_tokens=[2, 2]), "new_tokens: must hold 1 turns"),
+        (answer(1, [3, 1], wall_time=[1.0, 1.0]), "wall_time: must hold 1 turns"),
+        (answer(1, [3, 1], wall_time=[0]), "wall_time[0]: must be seconds, finite and > 0, got 0"),
+        (
+            answer(1, [3, 1], accept_lengths=[4, 0]),
+            "accept_lengths[1]: must be a whole number in [1, 2147483647], got 0",
+        ),
+        (answer(1, [3, 1], accept_lengths=[3, True]), "accept_lengths[1]: must be a whole number"),
+        (answer(1, [3, 1], accept_lengths=[3, 1.0]), "accept_lengths[1]: must be a whole number"),
+        (answer(1, [3, 1], accept_lengths="31"), "accept_lengths: must be a list, got '31'"),
+        (answer(1, [3, 1], accept_lengths=None), "accept_lengths: must be there: without it"),
+        (answer(1, [3, 1], decoding_steps=[10**30]), "decoding_steps[0]: must be a whole number"),
+        (answer(1), "new_tokens: must hold a turn, got 'none'"),
+        ({"question_id": 1, "choices": []}, "choices: must hold an answer"),
+        ({"question_id": 1, "choices": [3]}, "choices[0]: must be an object, got 3"),
+        ({"choices": []}, "question_id: must be there, got 'nothing'"),
+        ({**answer(1, [3, 1]), "category": "\ud800"}, "category: must be whole Unicode"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_file_and_line(refusal, tmp_path, line, told):
+    path = write_lines(tmp_path / "x.jsonl", answer(0, [2]), line)
+    assert "x.jsonl: line 2: " in (found := refusal("spec-bench", path))
+    assert told in found
+
+
+def test_questions_come_once_and_methods_have_names_of_their_own(refusal, three, tmp_path):
+    twice = write_lines(tmp_path / "twice.jsonl", answer(1, [2]), answer(1, [2]))
+    assert "line 2: question_id: must be unique in the file, got '1'" in refusal("spec-bench", twice)
+    assert "(--drafter FILE=NAME)" in refusal("spec-bench", three[1], three[1])
+    assert "both the target alone" in refusal("spec-bench", three[0], three[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"names": {"nobody": "x"}}, "--drafter must name a file or a method of the files, got 'nobody'"),
+        ({"windows": {"nobody": 3}}, "--window must name a drafter of sps, eagle, got 'nobody'"),
+        ({"token_drafters": frozenset({"nobody"})}, "--token-drafter must name a drafter"),
+        ({"windows": {"sps": 2}}, "must hold rounds within --window sps=2, got 3"),
+        ({"windows": {"sps": 0}}, "must be >= 1, got 0"),
+        ({"names": {"sps": "a:b"}}, "a drafter's name must match"),
+        ({"target": "sps"}, "names of drafters and target must be unique"),
+    ],
+)
+def test_options_that_do_not_fit(read, three, options, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read("spec-bench", *three, **options)
+
+
+def test_rounds_are_narrow_arrays(read, three):
+    rounds = read("spec-bench", *three).requests[0].rounds["sps"]
+    assert {rounds.start.dtype, rounds.accepted.dtype, rounds.drafted.dtype} == {np.dtype(np.int32)}

@@ -1,0 +1,85 @@
+import pytest
+
+from .foreign_files import response, steps, write_lines
+
+
+def test_steps_of_responses(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [3, 0, 1], [3, 3, 2]), response("b", [0], [1]))
+    trace = read("vllm-detailed", path)
+    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3}
+    first = trace.requests[0]
+    assert (first.request_id, first.prompt_tokens, first.num_tokens) == ("a", 11, {"drafter": 7})
+    rounds = first.rounds["drafter"]
+    assert rounds.start.tolist() == [0, 4, 5]
+    assert rounds.accepted.tolist() == [3, 0, 1]
+    assert rounds.drafted.tolist() == [3, 3, 2]
+    assert rounds.censored(3).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda metrics: metrics,
+        lambda metrics: {"speculative_decoding": metrics},
+        lambda metrics: {"spec_decode_metrics": metrics},
+        lambda metrics: {"metrics": {"speculative_decoding": metrics}},
+        lambda metrics: {"choices": [{"index": 0, "speculative_decoding_stats": metrics}]},
+    ],
+)
+def test_wherever_the_metrics_stand(read, tmp_path, wrap):
+    trace = read("auto", write_lines(tmp_path / "log.jsonl", wrap(steps([2], [2])), wrap(steps([0], [2]))))
+    assert trace.meta.source == "vllm-detailed"
+    assert [request.request_id for request in trace.requests] == ["log/1", "log/2"]
+    assert [request.num_tokens["drafter"] for request in trace.requests] == [3, 1]
+
+
+def test_a_step_without_a_draft_is_plain(read, tmp_path):
+    trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 0, 2])))
+    assert trace.requests[0].rounds["drafter"].start.tolist() == [0, 4]
+    assert trace.requests[0].num_tokens == {"drafter": 6}
+
+
+def test_tokens_that_no_step_explains_stand_behind_and_are_said(read, tmp_path):
+    trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [2], [2], tokens=9)))
+    assert trace.requests[0].num_tokens == {"drafter": 8}
+    assert trace.meta.notes[-1].startswith("1 answers have more tokens than their steps explain")
+
+
+def test_an_answer_that_ended_within_its_last_step(read, refusal, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [2, 3], [4, 4], tokens=6))
+    rounds = read("vllm-detailed", path).requests[0].rounds["drafter"]
+    assert (rounds.accepted.tolist(), rounds.drafted.tolist()) == ([2, 2], [4, 2])
+    path = write_lines(tmp_path / "x.jsonl", response("a", [2, 3], [4, 4], tokens=4))
+    assert "usage.completion_tokens: must be at least what its steps emit" in refusal("vllm-detailed", path)
+
+
+def test_an_answer_of_the_prefill_alone(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [], []), response("b", [1], [1]))
+    first = read("vllm-detailed", path).requests[0]
+    assert first.num_tokens == {"drafter": 1}
+    assert len(first.rounds["drafter"].start) == 0
+
+
+def summary():
+    found = response("a", [1], [2])
+    del found["metrics"]["speculative_decoding"]["per_step_accepted"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (summary(), "per_step_accepted: must be there (`detailed`): a histogram does not say in which order"),
+        ({"id": "a", "metrics": {}}, "per_step_accepted: must be there, alone or under metrics.speculative_decoding"),
+        (response("a", [3], [2]), "accepted, step 0: must be at most the 2 drafted, got 3"),
+        (response("a", [3], [2, 1]), "drafted: must hold one entry for each of the 1 steps, got 2"),
+        (response("a", [-1], [2]), "metrics.speculative_decoding.per_step_accepted[0]: must be a whole number"),
+        (response("first", [1], [2]), "id: must be unique, got 'first'"),
+        (response("", [1], [2]), "id: must not be empty, got ''"),
+    ],
+)
+def test_what_does_not_fit_is_refused(refusal, tmp_path, line, told):
+    path = write_lines(tmp_path / "x.jsonl", response("first", [1], [2]), line)
+    found = refusal("vllm-detailed", path)
+    assert "x.jsonl: line 2: " in found
+    assert told in found

@@ -1,0 +1,164 @@
+"""The folder of a recording, whichever kind: `meta.json` and Parquet files, hashed, replaced whole or not at all."""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from .errors import TraceFormatError
+
+META = "meta.json"
+REQUESTS = "requests.parquet"
+NODES = "nodes.parquet"
+ROUNDS = "rounds.parquet"
+_ALL_FILES = (META, REQUESTS, NODES, ROUNDS)
+
+IMPORTED = "imported"
+
+Stored = TypeVar("Stored", bound=BaseModel)
+
+
+class _Kind(BaseModel):
+    """The one key of `meta.json` that says how to read the rest."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    kind: str
+
+
+def check_hashed_files(sha256: dict[str, str], files: tuple[str, str]) -> None:
+    """Raise ValueError unless exactly these two files have a hash."""
+    if set(sha256) != set(files):
+        raise ValueError(f"sha256 must name {files[0]} and {files[1]}, got {sorted(sha256)}")
+
+
+def hash_of(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a path where no recording can be read from."""
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing there"
+        raise TraceFormatError(path, "trace", "must be a directory", found)
+
+
+def read_bytes(path: Path) -> bytes:
+    """All of a file; raises TraceFormatError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        rule = "must be a readable file of the trace"
+        raise TraceFormatError(path, "file", rule, error.strerror or type(error).__name__) from None
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind that the recording at `path` says it is; None where its `meta.json` says nothing sound."""
+    check_folder(path)
+    try:
+        return _Kind.model_validate_json(read_bytes(path / META)).kind
+    except ValidationError:
+        return None
+
+
+def read_meta(path: Path, kind: type[Stored]) -> Stored:
+    """`meta.json`, validated; raises TraceFormatError."""
+    data = read_bytes(path)
+    try:
+        stored = kind.model_validate_json(data, strict=True)
+        for field in ("format", "version", "kind"):
+            if field not in stored.model_fields_set:
+                raise TraceFormatError(path, field, "field required", "nothing")
+        return stored
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "content"
+    rule, _, found = first["msg"].removeprefix("Value error, ").partition(", got ")
+    value = "nothing" if first["type"] == "missing" else found or first["input"]
+    raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
+
+
+def open_parquet(path: Path, expected: str) -> pq.ParquetFile:
+    """A Parquet file that has the hash `meta.json` gives; raises TraceFormatError."""
+    data = read_bytes(path)
+    found = hash_of(data)
+    if found != expected:
+        raise TraceFormatError(path, "sha256", f"must be {expected} as {META} says", found)
+    with parquet_errors(path):
+        return pq.ParquetFile(pa.BufferReader(data))
+
+
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """Whatever Parquet makes of a file that is none becomes a TraceFormatError."""
+    try:
+        yield
+    except TraceFormatError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TraceFormatError(path, "content", "must be a Parquet file", str(error)) from None
+
+
+def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+    """Refuse a table that has not exactly these columns, or nulls where the schema allows none."""
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise TraceFormatError(path, missing[0], "must be a column of the file", table.column_names)
+    unknown = [name for name in table.column_names if name not in schema.names]
+    if unknown:
+        raise TraceFormatError(path, unknown[0], "must not be there, it is no column of this format", unknown)
+    if len(table.column_names) != len(schema.names):
+        raise TraceFormatError(path, "content", "must hold each column once", table.column_names)
+    for field in schema:
+        column = table.column(field.name)
+        if column.type != field.type:
+            raise TraceFormatError(path, field.name, f"must be of type {field.type}", str(column.type))
+        nulls = 0 if field.nullable else column.null_count
+        if pa.types.is_list(field.type) and not field.type.value_field.nullable:
+            nulls += column.combine_chunks().flatten().null_count
+        if nulls:
+            raise TraceFormatError(path, field.name, "must hold no nulls", nulls)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse to replace what is no trace."""
+    if not path.exists():
+        return
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else ["a file"]
+    foreign = [name for name in names if name not in _ALL_FILES]
+    if foreign:
+        raise TraceFormatError(path, "trace", "must be free, or a trace to replace", foreign[0])
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A fresh directory beside `path` that takes its place if the block ends well, and vanishes if not."""
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{token_hex(4)}.part")
+    former = path.with_name(f".{path.name}.{token_hex(4)}.old.part")
+    unfinished.mkdir()
+    try:
+        yield unfinished
+        if path.exists():
+            path.rename(former)
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if former.exists() and not path.exists():
+            former.rename(path)
+        shutil.rmtree(former, ignore_errors=True)

@@ -1,0 +1,98 @@
+"""All that is estimated of one drafter: acceptance by depth and request, and how difficulty persists along a text.
+
+Letters: R requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..imported.rounds import DrafterInfo, RoundsRequest
+from .counts import MAX_DEPTHS, Told, count_depths, told_by
+from .depths import DepthFit, fit_depths
+from .difficulty import DifficultyFit, fit_difficulty, no_persistence
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MIN_ALIKE = 8
+_MOST_FITTED = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIns:
+    """Which requests stand for those without rounds.
+
+    They are those of the same tag, or all if fewer than 8 of it have rounds, each as likely as it has tokens: then
+    rounds over many texts have the mean of the recording, since poor requests have many rounds and good ones few.
+
+    Attributes:
+        group: `[R]` index into `members`, -1 for a request with rounds of its own.
+        members: of each group, indices of requests.
+        shares: of each group, the share of tokens up to and with each member.
+    """
+
+    group: Ints
+    members: tuple[Ints, ...]
+    shares: tuple[Floats, ...]
+
+    def of(self, request: int, draw: float) -> int:
+        """Whose acceptance a request has: its own, or by `draw` (0 to 1) that of one of its stand-ins."""
+        group = int(self.group[request])
+        if group < 0:
+            return request
+        return int(self.members[group][np.searchsorted(self.shares[group], draw, side="right")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterFit:
+    """One drafter's estimate.
+
+    Attributes:
+        depths: acceptance by depth and request.
+        difficulty: how it goes along a text; without persistence for a drafter that reads tokens only.
+        stand_ins: who stands for requests without rounds of their own.
+    """
+
+    depths: DepthFit
+    difficulty: DifficultyFit
+    stand_ins: StandIns
+
+
+def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
+    """Estimate a drafter.
+
+    Raises:
+        ValueError: nothing is known of its acceptance.
+    """
+    told = told_by(requests, drafter)
+    if not told.num_decisions:
+        raise ValueError(f"recording must hold decisions of drafter {drafter.name} to draw others from, got none")
+    depths = fit_depths(count_depths(told, len(requests)))
+    difficulty = _difficulty(told, depths) if drafter.by_start else no_persistence()
+    stand_ins = _stand_ins(told, [request.tag for request in requests])
+    return DrafterFit(depths=depths, difficulty=difficulty, stand_ins=stand_ins)
+
+
+def _difficulty(told: Told, depths: DepthFit) -> DifficultyFit:
+    told = told.thinned(_MOST_FITTED)
+    window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
+    survival = depths.survival(np.append(depths.beta, 0.0), window)
+    return fit_difficulty(told, survival[:-1], survival[-1])
+
+
+def _stand_ins(told: Told, tags: list[str]) -> StandIns:
+    tokens = np.bincount(told.request, told.accepted + 1, minlength=len(tags))
+    known = np.flatnonzero(tokens > 0)
+    alike: dict[str, list[int]] = {}
+    for index in known.tolist():
+        alike.setdefault(tags[index], []).append(index)
+    names = sorted({tags[index] for index in np.flatnonzero(tokens == 0).tolist()})
+    enough = [np.array(alike.get(name, []), np.int64) for name in names]
+    members = tuple(found if len(found) >= MIN_ALIKE else known for found in enough)
+    number = {name: index for index, name in enumerate(names)}
+    group = [-1 if own > 0 else number[tag] for own, tag in zip(tokens.tolist(), tags, strict=True)]
+    shares = tuple(np.cumsum(tokens[found]) / tokens[found].sum() for found in members)
+    return StandIns(group=np.array(group, np.int64), members=members, shares=shares)

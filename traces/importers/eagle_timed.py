@@ -1,0 +1,199 @@
+"""Answer files of EAGLE with, beside them, files that time every step: what each step accepted and what it took.
+
+Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method over
+its own text. A round that accepted the whole depth of its tree is censored.
+
+Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between the
+timed parts (some half a percent of an answer). A step begins with a token that was sampled by the step before, so
+positions are one less than in the text, and the drafting timed with a step is that of the next one's tree.
+
+The timing file has one object a line, in the order of the answers, with lists by turn: per step `accept_length` (the
+target's own token left out), `draft_length` (depth of the tree with its root, which is no draft: one less was drafted),
+`tree_time` (the target's forward), `eval_time` (acceptance), `update_time` (the next draft); per turn `generate_time`,
+and as parts of it `reset_tree_time` (prefill and the first draft), `kv_time` and `processor_time`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..imported.rounds import RoundsRequest
+from .fields import Fields
+from .json_lines import first_object, read_objects
+from .learned import Learned, starts_of
+from .merging import Answer, merged
+from .method_names import check_names, method_name
+
+NOTES = (
+    "Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "
+    "over its own text. A round that accepted the whole depth of its tree is censored.",
+    "Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between "
+    "the timed parts (some half a percent of an answer). A step begins with a token that was sampled by the step "
+    "before, so positions are one less than in the text, and the drafting timed with a step is that of the next one's "
+    "tree.",
+)
+KEYS = ("accept_length", "draft_length", "tree_time")
+ANSWER_KEYS = ("choices",)
+_PREFILL = ("reset_tree_time", "kv_time", "processor_time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Timing:
+    """One turn of a timing file.
+
+    Attributes:
+        fields: where it stood.
+        accepted: `[R]` drafted tokens that stayed.
+        drafted: `[R]` depth of the tree below its root.
+        draft_s: `[R]` seconds.
+        verify_s: `[R]` seconds.
+        wall_s: of the answer.
+        prefill_s: of those, before the first step.
+    """
+
+    fields: Fields
+    accepted: NDArray[np.int64]
+    drafted: NDArray[np.int64]
+    draft_s: NDArray[np.float64]
+    verify_s: NDArray[np.float64]
+    wall_s: float
+    prefill_s: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer."""
+        return int(self.accepted.sum()) + len(self.accepted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One turn of an answer file: which request it is, and what must fit its timing."""
+
+    request_id: str
+    tag: str
+    model_id: str
+    num_tokens: int
+
+
+def sees(found: Fields) -> bool:
+    """Whether an object could be of a timing file."""
+    return all(key in found for key in KEYS)
+
+
+def sees_answer(found: Fields) -> bool:
+    """Whether an object could be of an answer file."""
+    return all(key in found for key in ANSWER_KEYS)
+
+
+def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """One request per question and turn; raises TraceFormatError."""
+    timings = {path: list(_timings(path)) for path in files if sees(first_object(path))}
+    answers = {path: list(_asked(path)) for path in files if path not in timings}
+    if not timings:
+        raise TraceFormatError(files[0], "accept_length", "must be in one of the files, the one of timings", "nothing")
+    told: list[tuple[str, Path]] = []
+    parts: list[Answer] = []
+    for path, turns in timings.items():
+        partner = _partner(path, turns, answers)
+        asked = answers.pop(partner)
+        name = learned.drafter(method_name([asked[0].model_id], path), path, partner)
+        told.append((name, path))
+        parts += [_answer(one, turn, name, learned) for one, turn in zip(asked, turns, strict=True)]
+    for path in answers:
+        raise TraceFormatError(path, "file", "must be an answer file that a file of timings fits", "none")
+    check_names(told)
+    return merged(parts, learned)
+
+
+def _timings(path: Path) -> Iterator[_Timing]:
+    for line in read_objects(path):
+        turns = len(line.sequence("accept_length"))
+        if not turns:
+            raise line.error("accept_length", "must hold a turn", "none")
+        for turn in range(turns):
+            yield _timing(line, turn, turns)
+
+
+def _timing(line: Fields, turn: int, turns: int) -> _Timing:
+    def by_turn(key: str) -> Fields:
+        if len(line.sequence(key)) != turns:
+            raise line.error(key, f"must hold {turns} turns, as accept_length does", line.sequence(key))
+        return line.by_turn(key)
+
+    at = str(turn)
+    accepted = by_turn("accept_length").counts(at, least=0)
+    depth = by_turn("draft_length").counts(at, least=1)
+    columns = {key: by_turn(key).all_seconds(at) for key in ("tree_time", "eval_time", "update_time")}
+    for key, column in (("draft_length", depth), *columns.items()):
+        if len(column) != len(accepted) or not len(accepted):
+            raise line.error(f"{key}.{at}", f"must hold {max(len(accepted), 1)} steps", f"{len(column)} steps")
+    if (accepted >= depth).any():
+        wrong = int(np.argmax(accepted >= depth))
+        raise line.error(
+            f"accept_length.{at}[{wrong}]", f"must be below draft_length, {depth[wrong]}", int(accepted[wrong])
+        )
+    return _Timing(
+        fields=line,
+        accepted=accepted,
+        drafted=depth - 1,
+        draft_s=columns["update_time"],
+        verify_s=columns["tree_time"] + columns["eval_time"],
+        wall_s=by_turn("generate_time").seconds(at),
+        prefill_s=sum(by_turn(key).seconds(at) for key in _PREFILL if key in line),
+    )
+
+
+def _asked(path: Path) -> Iterator[_Asked]:
+    seen: set[str] = set()
+    for line in read_objects(path):
+        question = line.text("question_id")
+        if question in seen:
+            raise line.error("question_id", "must be unique in the file", question)
+        seen.add(question)
+        choice = next(line.each("choices"), None)
+        if choice is None:
+            raise line.error("choices", "must hold an answer", [])
+        for turn, num_tokens in enumerate(choice.counts("new_tokens", least=1)):
+            yield _Asked(
+                request_id=f"{question}/{turn + 1}",
+                tag=line.text("category", default=""),
+                model_id=line.text("model_id", default=""),
+                num_tokens=int(num_tokens),
+            )
+
+
+def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]) -> Path:
+    """The answer file whose turns have the tokens that these steps emit."""
+    tokens = [turn.num_tokens for turn in turns]
+    fitting = [other for other, asked in answers.items() if [one.num_tokens for one in asked] == tokens]
+    if len(fitting) != 1:
+        found = ", ".join(map(str, fitting)) or "none"
+        rule = "must fit one answer file: as many turns, each of as many new_tokens as its steps emit"
+        raise TraceFormatError(path, "accept_length", rule, found)
+    return fitting[0]
+
+
+def _answer(asked: _Asked, turn: _Timing, name: str, learned: Learned) -> Answer:
+    rounds = learned.rounds(
+        name,
+        turn.fields,
+        starts_of(turn.accepted + 1),
+        turn.accepted,
+        length=turn.num_tokens,
+        drafted=turn.drafted,
+        draft_s=turn.draft_s,
+        verify_s=turn.verify_s,
+    )
+    return Answer(
+        request_id=asked.request_id,
+        tag=asked.tag,
+        method=name,
+        num_tokens=turn.num_tokens,
+        rounds=rounds,
+        wall_s=turn.wall_s,
+        prefill_s=turn.prefill_s,
+    )

@@ -1,0 +1,78 @@
+"""Foreign files to a recording: in memory, or streamed to a folder, whole or not at all."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..imported.rounds import RoundsMeta, RoundsRequest, RoundsTrace
+from ..imported.store import write_rounds
+from .detect import detect
+from .formats import Format, format_named
+from .learned import Learned
+from .options import ImportOptions
+
+AUTO = "auto"
+
+Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
+
+
+def choose_format(name: str, files: Sequence[Path]) -> Format:
+    """The format of that name, or for "auto" the one the files have.
+
+    Raises:
+        ValueError: no such format, or no files.
+        TraceFormatError: the files do not say which.
+    """
+    if not files:
+        raise ValueError("files must name at least one file, got none")
+    return detect(files) if name == AUTO else format_named(name)
+
+
+def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsTrace:
+    """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
+    source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
+    requests = tuple(source.read(files, learned))
+    return RoundsTrace(meta=_meta(source, files, learned), requests=requests)
+
+
+def import_recording(
+    format_name: str,
+    files: Sequence[Path],
+    out: Path,
+    options: ImportOptions | None = None,
+    *,
+    watch: Watch = iter,
+) -> RoundsMeta:
+    """Stream some files to a recording at `out`; a file of many requests never lies in memory as a whole.
+
+    Args:
+        format_name: see `formats`; "auto" to have it told by the files.
+        files: in the order in which drafters are to be numbered.
+        out: the folder to write.
+        options: what the files do not say.
+        watch: is handed the requests and hands them on, for a progress bar.
+
+    Raises:
+        TraceFormatError: a file breaks its format, or what it holds is no sound recording.
+        ValueError: an option that names nothing of the files.
+    """
+    source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
+    return write_rounds(watch(source.read(files, learned)), lambda: _meta(source, files, learned), out)
+
+
+def _meta(source: Format, files: Sequence[Path], learned: Learned) -> RoundsMeta:
+    options = learned.options
+    try:
+        return RoundsMeta(
+            name=options.name,
+            source=source.name,
+            target=options.target,
+            drafters=learned.drafters(tuple(files)),
+            models=options.models,
+            notes=(*source.notes, *learned.notes()),
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "recording"
+        raise ValueError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None

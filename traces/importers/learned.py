@@ -1,0 +1,152 @@
+"""What an importer finds out while it reads: drafters, their windows, and what happened how often.
+
+Letters: R rounds of one drafter in one request.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds
+from .fields import MOST, Fields
+from .options import ImportOptions
+
+_CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
+
+
+class Learned:
+    """Filled by a reader along the way, complete once its last request is out.
+
+    Attributes:
+        options: what the user said.
+    """
+
+    def __init__(self, options: ImportOptions) -> None:
+        self.options = options
+        self._by_start: dict[str, bool] = {}
+        self._windows: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
+        self._methods: set[str] = set()
+
+    def drafter(self, method: str, *paths: Path, by_start: bool = True) -> str:
+        """The name of a drafter the files call `method`, or that a file stands for; noted where new.
+
+        Args:
+            method: as the files, or the importer, call it.
+            paths: the files that are this drafter's alone.
+            by_start: whether acceptance depends on where the round started, unless the user says that it does not.
+        """
+        by_file = next((name for path in paths if (name := self.options.name_of_file(path))), None)
+        name = by_file or self.options.names.get(method, method)
+        self._methods.add(method)
+        self._by_start.setdefault(name, by_start and name not in self.options.token_drafters)
+        return name
+
+    def note(self, words: str, times: int = 1) -> None:
+        """Count something that every reader of the recording must know."""
+        if times:
+            self._counts[words] += times
+
+    def rounds(
+        self,
+        name: str,
+        fields: Fields,
+        start: NDArray[np.int64],
+        accepted: NDArray[np.int64],
+        *,
+        length: int,
+        drafted: NDArray[np.int64] | None = None,
+        draft_s: NDArray[np.float64] | None = None,
+        verify_s: NDArray[np.float64] | None = None,
+    ) -> Rounds:
+        """Rounds of one request, cut where the text ends.
+
+        Args:
+            name: of the drafter.
+            fields: where they stood, for errors.
+            start: `[R]` tokens emitted before the round, all < length.
+            accepted: `[R]` drafted tokens that stayed.
+            length: of the text.
+            drafted: `[R]` tokens drafted, None if the log does not say.
+            draft_s: `[R]` seconds of drafting.
+            verify_s: `[R]` seconds of the target's forward.
+
+        Raises:
+            TraceFormatError: a text beyond 32 bits, or more drafted or accepted than the window the user gave.
+        """
+        if length > MOST:
+            raise fields.error(name, f"must add up to at most {MOST} tokens", length)
+        window = self.options.windows.get(name)
+        most = int((accepted if drafted is None else drafted).max(initial=0))
+        if window is not None and most > window:
+            raise fields.error(name, f"must hold rounds within --window {name}={window}", most)
+        self._windows[name] = max(self._windows.get(name, 0), most if window is None else window)
+        if drafted is None:
+            drafted = np.full(len(accepted), UNKNOWN_DRAFTED if window is None else window)
+        cut = start + accepted > length
+        if cut.any():
+            self.note(_CUT, int(cut.sum()))
+            accepted = np.where(cut, length - start, accepted)
+            drafted = np.where(cut, accepted, drafted)
+        return Rounds(
+            start=start.astype(np.int32),
+            accepted=accepted.astype(np.int32),
+            drafted=drafted.astype(np.int32),
+            draft_s=draft_s,
+            verify_s=verify_s,
+        )
+
+    def drafters(self, files: tuple[Path, ...]) -> tuple[DrafterInfo, ...]:
+        """Every drafter seen, in the order it was seen in; raises ValueError for an option that named nothing."""
+        self.options.refuse_unused(files, frozenset(self._methods), tuple(self._by_start))
+        return tuple(
+            DrafterInfo(name=name, by_start=by_start, window=self._windows.get(name) or None)
+            for name, by_start in self._by_start.items()
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What happened how often."""
+        return tuple(f"{times:,} {words}" for words, times in self._counts.items())
+
+
+def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`[R]` tokens emitted before each round of a log that holds them one after another."""
+    return np.cumsum(emitted) - emitted
+
+
+def rounds_of_steps(
+    learned: Learned,
+    name: str,
+    fields: Fields,
+    accepted: NDArray[np.int64],
+    drafted: NDArray[np.int64] | None,
+    *,
+    length: int,
+) -> Rounds:
+    """Rounds of a log that holds steps one after another; a step that drafted nothing is plain and makes no round.
+
+    Args:
+        learned: takes note.
+        name: of the drafter.
+        fields: where the steps stood, for errors.
+        accepted: `[S]` drafted tokens that stayed in each step.
+        drafted: `[S]` tokens drafted, None if the log does not say.
+        length: of the text.
+
+    Raises:
+        TraceFormatError: lists of unequal length, or more accepted than drafted.
+    """
+    start = starts_of(accepted + 1)
+    if drafted is None:
+        return learned.rounds(name, fields, start, accepted, length=length)
+    if len(drafted) != len(accepted):
+        raise fields.error("drafted", f"must hold one entry for each of the {len(accepted)} steps", len(drafted))
+    if (accepted > drafted).any():
+        step = int(np.argmax(accepted > drafted))
+        raise fields.error(
+            f"accepted, step {step}", f"must be at most the {drafted[step]} drafted", int(accepted[step])
+        )
+    rounds = drafted > 0
+    return learned.rounds(name, fields, start[rounds], accepted[rounds], length=length, drafted=drafted[rounds])

@@ -1,0 +1,98 @@
+"""Counterfactual acceptance: what a round of each drafter would emit from every output position.
+
+Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round that
+accepted the whole window is censored.
+
+Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where token
+ids are left out; nothing is known of one drafter's view on another's tokens.
+
+One object a line: `id`; `drafters`: name -> for each output position, the number of tokens a round started there emits,
+the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_tokens` (their number),
+`output_token_ids`. Read line by line, so that files of any length pass.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..imported.rounds import RoundsRequest
+from ..meta import NAME_PATTERN
+from .fields import Fields
+from .json_lines import read_objects
+from .learned import Learned
+from .method_names import PLAIN
+from .unique import UniqueIds
+
+NOTES = (
+    "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
+    "that accepted the whole window is censored.",
+    "Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where "
+    "token ids are left out; nothing is known of one drafter's view on another's tokens.",
+)
+KEYS = ("id", "drafters")
+
+
+def sees(found: Fields) -> bool:
+    """Whether an object could be of this format."""
+    return all(key in found for key in KEYS)
+
+
+def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """One request per line; raises TraceFormatError."""
+    ids = UniqueIds()
+    for path in files:
+        for line in read_objects(path):
+            request_id = line.text("id")
+            ids.add(line, "id", request_id)
+            yield _request(line, request_id, learned)
+
+
+def _request(line: Fields, request_id: str, learned: Learned) -> RoundsRequest:
+    prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
+    emitted = _emitted(line.nested("drafters"), len(output) or None)
+    if not emitted:
+        raise line.error("drafters", "must name a drafter", "none")
+    length = len(next(iter(emitted.values())))
+    start = np.arange(length)
+    rounds = {}
+    for method, tokens in emitted.items():
+        name = learned.drafter(method)
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (--drafter)", name)
+        if name in rounds:
+            raise line.error("drafters", "must have names of their own (--drafter)", name)
+        rounds[name] = learned.rounds(name, line, start, tokens - 1, length=length)
+    return RoundsRequest(
+        request_id=request_id,
+        tag=line.text("tag", default=""),
+        prompt_tokens=_prompt_tokens(line, prompt),
+        num_tokens={PLAIN: length},
+        rounds=rounds,
+        prompt=prompt,
+        output=output,
+    )
+
+
+def _tokens(line: Fields, key: str) -> tuple[int, ...]:
+    return tuple(line.counts(key, least=0).tolist()) if key in line else ()
+
+
+def _prompt_tokens(line: Fields, prompt: tuple[int, ...]) -> int:
+    told = line.count("prompt_tokens", least=0, default=len(prompt))
+    if prompt and told != len(prompt):
+        raise line.error("prompt_tokens", f"must be the number of prompt_token_ids, {len(prompt)}", told)
+    return told
+
+
+def _emitted(drafters: Fields, length: int | None) -> dict[str, NDArray[np.int64]]:
+    """Tokens of each drafter's rounds, every one with an entry per output position."""
+    emitted = {drafters.sound(method, method): drafters.counts(method, least=1) for method in drafters.values}
+    for method, tokens in emitted.items():
+        wanted = max(len(tokens), 1) if length is None else length
+        if len(tokens) != wanted:
+            raise drafters.error(method, f"must hold one entry per output position, {wanted}", f"{len(tokens)} entries")
+        length = wanted
+    return emitted

@@ -1,0 +1,99 @@
+"""vLLM's acceptance of each request, step by step (`--per-request-spec-decode-metrics detailed`, vLLM PR 48915).
+
+Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.
+
+Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens only);
+seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an answer is one
+token shorter than its `completion_tokens`. Steps that drafted nothing at all are not in vLLM's lists: where an answer
+has more tokens than its steps explain, the rest stands behind the last round.
+
+One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
+`per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
+first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
+tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: refused.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..imported.rounds import RoundsRequest
+from .fields import Fields
+from .json_lines import read_objects
+from .learned import Learned, rounds_of_steps
+from .unique import UniqueIds
+
+NOTES = (
+    "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
+    "Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
+    "only); seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an "
+    "answer is one token shorter than its `completion_tokens`. Steps that drafted nothing at all are not in vLLM's "
+    "lists: where an answer has more tokens than its steps explain, the rest stands behind the last round.",
+)
+KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
+METHOD = "drafter"
+_ACCEPTED, _DRAFTED, _HISTOGRAM = "per_step_accepted", "per_step_drafted", "acceptance_histogram"
+_PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
+_UNEXPLAINED = "answers have more tokens than their steps explain; the rest stands behind their last round"
+
+
+def sees(found: Fields) -> bool:
+    """Whether an object could be of this format."""
+    return _metrics(found) is not None
+
+
+def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """One request per line; raises TraceFormatError."""
+    ids = UniqueIds()
+    for path in files:
+        name = learned.drafter(METHOD, path)
+        for number, line in enumerate(read_objects(path), start=1):
+            key = next((key for key in ("id", "request_id") if key in line), None)
+            request_id = line.text(key) if key else f"{path.name.split('.')[0]}/{number}"
+            ids.add(line, key or "id", request_id)
+            yield _request(line, request_id, name, learned)
+
+
+def _metrics(found: Fields) -> Fields | None:
+    """The object that holds the steps or the histogram, wherever the response keeps it."""
+    places = [found, *(place for path in _PLACES if (place := _within(found, path)) is not None)]
+    choices = found.values.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        choice = Fields(found.place, choices[0], f"{found.prefix}choices[0].")
+        stats = _within(choice, ("speculative_decoding_stats",))
+        places += [] if stats is None else [stats]
+    return next((place for place in places if _ACCEPTED in place or _HISTOGRAM in place), None)
+
+
+def _within(found: Fields, path: tuple[str, ...]) -> Fields | None:
+    """The object that these keys lead to, None if there is none."""
+    for key in path:
+        if not isinstance(found.values.get(key), dict):
+            return None
+        found = found.nested(key)
+    return found
+
+
+def _request(line: Fields, request_id: str, name: str, learned: Learned) -> RoundsRequest:
+    metrics = _metrics(line)
+    if metrics is None:
+        raise line.error(_ACCEPTED, "must be there, alone or under metrics.speculative_decoding", "nothing")
+    if _ACCEPTED not in metrics:
+        rule = "must be there (`detailed`): a histogram does not say in which order steps came"
+        raise metrics.error(_ACCEPTED, rule, "nothing")
+    accepted, drafted = metrics.counts(_ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    explained = int(accepted.sum()) + len(accepted)
+    usage = line.nested("usage") if "usage" in line else Fields(line.place, {})
+    told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
+    length = max(told, 1)
+    if told > explained:
+        learned.note(_UNEXPLAINED)
+    if explained and told <= explained - int(accepted[-1]) - 1:
+        rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
+        raise usage.error("completion_tokens", rule, told + 1)
+    return RoundsRequest(
+        request_id=request_id,
+        tag="",
+        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
+        num_tokens={name: length},
+        rounds={name: rounds_of_steps(learned, name, metrics, accepted, drafted, length=length)},
+    )
