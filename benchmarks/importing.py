@@ -1,7 +1,7 @@
 """Seconds and memory of an import from a cold process: 480 published questions, and a positions file of any length.
 
-The questions are those of specbench_yukiki in PACELINE_DATA (without it: shared/data beside the checkout), left out
-where there are none. The positions file is synthetic: two drafters, geometric rounds of at most 8 drafted tokens.
+The questions are those of specbench_yukiki in the folder that PACELINE_DATA names, left out where there are
+none. The positions file is synthetic: two drafters, geometric rounds of at most 8 drafted tokens.
 
 python benchmarks/importing.py [--requests 100000] [--positions 200]
 """
@@ -41,7 +41,7 @@ def paceline(*words: str) -> list[str]:
 
 
 def questions() -> list[str]:
-    folder = Path(os.environ.get("PACELINE_DATA", ROOT.parent / "shared" / "data")) / "specbench_yukiki"
+    folder = Path(os.environ.get("PACELINE_DATA", "")) / "specbench_yukiki"
     return [str(path) for path in sorted(folder.glob("*.jsonl.gz"))]
 
 

@@ -56,6 +56,7 @@ class Scenarios:
 
 
 def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: int) -> Recording:
+    # One line for each kind: a constrained type variable does not take their union.
     if isinstance(recording, RoundsTrace):
         return tables_of(shift_acceptance(recording, shifts, seed=seed))
     return tables_of(shift_acceptance(recording, shifts, seed=seed))

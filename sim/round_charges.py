@@ -1,8 +1,8 @@
 """What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
 
 Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
-the prompt. Drafting in a recorded round takes that round's seconds if what is asked for is what was asked for then;
-so does the verification behind it, if nothing else is pending.
+the prompt. Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were
+drafted then; so does the verification behind it, if nothing else is pending.
 """
 
 import numpy as np

@@ -100,6 +100,9 @@ class Alignment:
             found = self._spelled(suffix, drafted, self._target_lead if before and not suffix else [])
             if found is not None:
                 tokens, num_chars = found
+                # A context that reads as nothing, such as a lone space, may still change how the first token reads.
+                if not before and _decode(self._target, [*context, *tokens]) != drafted.text[:num_chars]:
+                    return []
                 ends_here = ends_text and drafted.is_whole and num_chars == len(drafted.text)
                 return [*tokens, self._target_eos] if ends_here else tokens
         return []

@@ -67,6 +67,14 @@ def test_every_span_ends_with_a_token_of_both(pair, data):
     assert said in {other.decode([*before, *draft[:end]]) for end in range(len(draft) + 1)}
 
 
+def test_behind_a_lone_space_no_word_with_a_space_of_its_own_counts():
+    target, other, alignment = aligned("unigram judges")
+    space = target.token_to_id("▁")
+    assert target.decode([space, EOS]) == ""
+    tokens = alignment.drafted([space, EOS], plain(other, "the"))
+    assert target.decode([space, EOS, *tokens]) in {"", "the"}
+
+
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_perfect_drafter_is_understood(pair):
     """The other writes exactly what the target would: nearly all of its text comes over, whatever the cut."""

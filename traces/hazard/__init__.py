@@ -1,6 +1,6 @@
 """What recorded rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-Needs numpy only; imports the record of rounds and nothing else of the package.
+Imports the record of rounds and nothing else of the package; nothing of tries, stores or replay.
 """
 
 from .counts import DepthCounts, Told, count_depths, told_by

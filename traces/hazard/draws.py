@@ -1,8 +1,8 @@
 """Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-See `depths` for the estimate and `difficulty` for what neighbouring rounds have in
-common. Draws are keyed by (seed, request, position, drafter),
-so that two policies that come to the same unknown meet the same luck (common random numbers).
+See `depths` for the estimate and `difficulty` for what neighbouring rounds have in common. Draws are keyed by (seed,
+request, position, drafter), so that two policies that come to the same unknown meet the same luck (common random
+numbers).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Some requests of an imported recording as columns, as stored; `rounds_gather` makes them.
+"""Some requests of an imported recording as columns, as stored; `gather` makes them.
 
 Letters: Q requests, M answers (one per method of each request), S segments (one per drafter that ran on a request),
 R rounds of all segments.

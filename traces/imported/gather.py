@@ -1,6 +1,6 @@
 """Requests of an imported recording to the columns that are stored.
 
-Letters: Q requests, R rounds, as in `rounds_columns`.
+Letters: Q requests, R rounds, as in `columns`.
 """
 
 from collections.abc import Mapping, Sequence

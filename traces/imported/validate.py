@@ -1,6 +1,6 @@
 """What must hold of an imported recording, checked on columns piece by piece; the first breach is named.
 
-Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `rounds_columns`.
+Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `columns`.
 """
 
 from dataclasses import dataclass
