@@ -1,11 +1,12 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
 # make test   everything CI runs
+# make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test slow bench clean lint types layers
+.PHONY: demo check test slow bench experiments clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -27,7 +28,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --retries 0 --timeout 5 --constraint constraints.txt \
 		--extra-index-url https://download.pytorch.org/whl/cpu torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[runtime,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[figures,runtime,search,dev]'
 	touch $@ $(VENV)/.base
 
 demo: $(VENV)/.base
@@ -55,6 +56,9 @@ slow: $(VENV)/.dev
 # Scripts with a main; the other files there are what they share.
 bench: $(VENV)/.dev
 	for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python $$script || exit 1; done
+
+experiments: $(VENV)/.dev
+	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures
 
 clean:
 	rm -rf $(VENV) .typing build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,23 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..policies.chain import Chain
 from ..policies.contract import Policy
 from ..policies.pool import Pool
 from ..policies.registry import make_policy
-from ..reports.agreement import Agreement, compare_runs
-from ..reports.agreement_table import agreement_table, difference_text, total_line
+from ..reports.agreement import Agreement
+from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
 from ..runtime.prompts import Prompt, read_prompts
-from ..sim.cost import TableCost
-from ..sim.recorded_pool import recorded_pool
-from ..sim.replay import UnrecordedContextError
-from ..sim.simulate import Scenario, simulate
-from ..sim.tables import TraceTables
-from ..traces.meta import Closure, CostTable, Sampling, TraceMeta
-from ..traces.run_log import RunLog
+from ..traces.meta import Closure, Sampling
 from ..traces.trie import Trace
+from .both_worlds import BothWorlds
 from .closure import ClosureKind, closure_of
 from .compare import default_policies
+from .lossless import LosslessOption, admitted
 from .matching_trace import matching_trace
 from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
@@ -36,8 +31,7 @@ if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
 
 DIFFERENT = 1  # exit code: the worlds differ
-LEAST_REACH = 16  # the longest draft of any policy of this package with its default options
-MOST_NEW_TOKENS = 10**9  # of a forward; beyond any batch
+LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
 
 
 def agree(
@@ -58,13 +52,14 @@ def agree(
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: CacheOption = CacheMode.slots,
     closure: Annotated[
-        ClosureKind | None, typer.Option(help="Of the recording: monotone (the default) or full (for lossy policies).")
+        ClosureKind | None,
+        typer.Option(help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."),
     ] = None,
     reach: Annotated[
         int | None,
         typer.Option(
             help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
-            f"the sum of its windows. Default: the largest such sum, at least {LEAST_REACH}.",
+            f"the sum of its windows. Default: the most that any policy says it needs, at least {LEAST_REACH}.",
             min=0,
         ),
     ] = None,
@@ -73,6 +68,7 @@ def agree(
         typer.Option(help="Most of them by a member behind a larger one's; default: as --reach.", min=0),
     ] = None,
     limit: LimitOption = None,
+    lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
     json: JsonOption = None,
 ) -> None:
@@ -82,14 +78,15 @@ def agree(
     _check_options(mode, trace, closure, reach, run)
     requests = read_prompts(prompts)[:limit]
     loaded = load_pool(pool, threads=threads)
-    policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded))
+    policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded), lossless=lossless)
     if trace is None:
         deep = _needed_reach(policies) if reach is None else reach
         wanted = closure_of(closure or ClosureKind.monotone, reach=deep, run=deep if run is None else run)
         recording = _recorded(loaded, requests, mode, wanted, max_new_tokens)
     else:
         recording = matching_trace(trace, loaded, requests, sampling=mode, max_new_tokens=max_new_tokens)
-    agreements = _agreements(loaded, recording, requests, policies, batch=batch, cache=cache)
+    worlds = BothWorlds(pool=loaded, recording=recording, prompts=requests, batch=batch, cache=cache, lossless=lossless)
+    agreements = _agreements(worlds, policies)
     meta = _meta(loaded, recording, max_new_tokens=max_new_tokens, batch=batch, cache=cache)
     if json is None:
         _print(meta, mode, agreements, loaded)
@@ -108,20 +105,20 @@ def _check_options(
         raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
 
 
-def _policies(names: list[str] | None, pool: Pool) -> dict[str, Policy]:
+def _policies(names: list[str] | None, pool: Pool, *, lossless: bool) -> dict[str, Policy]:
     """The policies of the runtime by name, built first: a wrong one is told before a long recording."""
     policies: dict[str, Policy] = {}
     for name in names or default_policies(pool):
         if name in policies:
             raise ValueError(f"--policy {name} is given twice")
-        policies[name] = make_policy(name, pool)
+        policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
+        runtime_module("no_oracles").refuse_oracle(policies[name], name)
     return policies
 
 
 def _needed_reach(policies: Mapping[str, Policy]) -> int:
-    """Tokens a policy may have pending: what a chain's windows hold together."""
-    chains = [policy for policy in policies.values() if isinstance(policy, Chain)]
-    return max([LEAST_REACH, *(sum(chain.spec.windows) for chain in chains)])
+    """The most tokens that any of the policies says it may have pending."""
+    return max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies.values())])
 
 
 def _recorded(
@@ -141,57 +138,12 @@ def _recorded(
     return trace
 
 
-def _agreements(
-    pool: "ModelPool",
-    recording: Trace,
-    prompts: Sequence[Prompt],
-    policies: Mapping[str, Policy],
-    *,
-    batch: int,
-    cache: CacheMode,
-) -> list[Agreement]:
+def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> list[Agreement]:
     """Replay all policies, which is quick and may refuse, then run and compare each."""
-    scenario = Scenario(tables=TraceTables(recording), cost=_any_cost(recording), batch=batch, strict=True)
-    replays = [_replayed(scenario, recording.meta, name) for name in progress(list(policies), "replaying")]
-    agreements = []
-    for (name, policy), (log, tokens) in zip(policies.items(), replays, strict=True):
-        outputs, ran = runtime_module("decode").decode(
-            pool,
-            policy,
-            prompts,
-            sampling=recording.meta.sampling,
-            max_new_tokens=recording.requests[0].max_new_tokens,
-            name=name,
-            batch=batch,
-            memory=runtime_module("world").Memory(cache=cache.value),
-        )
-        if ran.meta["interrupted"]:
-            raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing
-        ran_tokens = {output.request_id: output.tokens for output in outputs}
-        agreements.append(compare_runs(log, ran, replayed_tokens=tokens, ran_tokens=ran_tokens))
-    return agreements
-
-
-def _any_cost(recording: Trace) -> TableCost:
-    """A second a forward: seconds are not compared, and this cost knows every model and batch."""
-    table = CostTable(new_tokens=(1, MOST_NEW_TOKENS), seconds=(1.0, 1.0))
-    return TableCost("none", dict.fromkeys(recording.meta.model_names, table))
-
-
-def _replayed(scenario: Scenario, meta: TraceMeta, name: str) -> tuple[RunLog, dict[str, list[int]]]:
-    """Log and committed tokens of a replay that never left the record; `meta` is the record's."""
-    tokens: dict[str, list[int]] = {}
-    try:
-        log = simulate(scenario, make_policy(name, recorded_pool(meta)), name, outputs=tokens)
-    except UnrecordedContextError as error:
-        request_id, position, _ = error.args
-        closure = meta.closure
-        raise ValueError(
-            f"policy {name} leaves the recording (request {request_id}, output position {position}), and what is "
-            f"modelled cannot agree: it was recorded with --closure {closure.kind} --reach {closure.reach} "
-            f"--run {closure.run}; record deeper, a lossy policy with --closure full"
-        ) from error
-    return log, tokens
+    replays = [worlds.replay(name) for name in progress(list(policies), "replaying")]
+    return [
+        worlds.agreement(name, policy, replay) for (name, policy), replay in zip(policies.items(), replays, strict=True)
+    ]
 
 
 def _meta(pool: "ModelPool", recording: Trace, *, max_new_tokens: int, batch: int, cache: CacheMode) -> dict[str, Any]:
@@ -223,6 +175,9 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
         f"tokens each, batch {meta['batch']}, cache {meta['cache']}"
     )
     print_table(agreement_table(agreements))
+    for agreement in agreements:
+        if agreement.left is not None:
+            typer.echo(leaving_line(agreement, agreement.left))
     differing = [(agreement, agreement.difference) for agreement in agreements if agreement.difference]
     for agreement, difference in differing:
         typer.echo(difference_text(agreement, difference, pool.decode))

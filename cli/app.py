@@ -9,6 +9,7 @@ from typer.main import get_command
 
 from .agree import agree
 from .compare import compare
+from .experiment import experiment_app
 from .policy import policy_app
 from .pool import pool_app
 from .record import record
@@ -47,4 +48,5 @@ def command() -> Callable[..., object]:
     app.add_typer(trace_app(), name="trace")
     app.add_typer(policy_app(), name="policy")
     app.add_typer(pool_app(), name="pool")
+    app.add_typer(experiment_app(), name="experiment")
     return get_command(app)

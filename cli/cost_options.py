@@ -9,6 +9,7 @@ from ..sim.cost.base import CostModel
 from ..sim.cost.make import default_cost, make_cost
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
+from .named_numbers import named_numbers
 
 CostOption = Annotated[
     str | None,
@@ -54,19 +55,11 @@ def cost_of(
         default_cost(source) if name is None else name,
         source,
         tensor_parallel=tensor_parallel,
-        scale=_factors(scale or ()),
+        scale=factors_of(scale),
         extrapolate=extrapolate,
     )
 
 
-def _factors(options: Sequence[str]) -> dict[str, float]:
-    factors: dict[str, float] = {}
-    for option in options:
-        model, _, factor = option.partition("=")
-        if model in factors:
-            raise ValueError(f"--scale {model} is given twice")
-        try:
-            factors[model] = float(factor)
-        except ValueError:
-            raise ValueError(f"--scale must be NAME=FACTOR, got {option!r}") from None
-    return factors
+def factors_of(options: Sequence[str] | None) -> dict[str, float]:
+    """From `NAME=FACTOR` texts; raises ValueError for one that is none, and for a name given twice."""
+    return named_numbers("--scale", "FACTOR", options)

@@ -49,21 +49,25 @@ def run_command(command: Callable[..., object]) -> int:
 
 @contextmanager
 def one_interrupt() -> Iterator[None]:
-    """The first Ctrl-C interrupts; further ones are ignored, so that what is finished is written in peace."""
+    """The first Ctrl-C, or order to end, interrupts; further ones are ignored, so that what is finished is written."""
     if threading.current_thread() is not threading.main_thread():  # others have no say in signals
         yield
         return
 
-    def interrupt(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def interrupt(*_: int | FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is interrupt:
-            signal.signal(signal.SIGINT, before)
+        for number, handler in before:
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, handler)
 
 
 def _refuse_usage(error: typer.TyperException) -> int:

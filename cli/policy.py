@@ -1,14 +1,18 @@
 """`paceline policy list | check`."""
 
 import inspect
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ..policies.check import check_policy, check_pool
-from ..policies.registry import known_policies, make_policy, policy_options
+from ..policies.about import about_of
+from ..policies.check import CheckReport, check_policy, check_pool
+from ..policies.policy_options import PolicyClass, any_key, policy_options, takes_policies
+from ..policies.registry import known_policies, make_policy
 from .output import JsonOption, print_table, write_json
+
+CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 
 
 def policy_app() -> typer.Typer:
@@ -20,26 +24,48 @@ def policy_app() -> typer.Typer:
 
 
 def list_policies(json: JsonOption = None) -> None:
-    """Every policy by name with its options and their defaults."""
-    rows = [
-        {"name": name, "summary": (inspect.getdoc(cls) or "").split("\n")[0], "options": _options(name)}
-        for name, cls in known_policies().items()
-    ]
+    """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options."""
+    rows = [_row(name, cls) for name, cls in known_policies().items()]
     if json is not None:
         write_json({"policies": rows}, json)
         return
-    table = Table("name", "what it does", "options", header_style="bold")
+    table = Table("name", "what it does", "paper", "text", "needs", "options", header_style="bold", show_lines=True)
     for row in rows:
-        table.add_row(row["name"], row["summary"], row["options"])
+        table.add_row(row["name"], row["summary"], row["paper"], _text_kind(row), _needs(row), row["options"])
     print_table(table)
 
 
-def _options(name: str) -> str:
+def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
+    """What a policy says of itself; of one that says nothing, and of those made of others, `lossless` is None."""
+    about = about_of(cls)
+    return {
+        "name": name,
+        "summary": (inspect.getdoc(cls) or "").split("\n")[0],
+        "paper": "" if about is None else about.paper,
+        "lossless": None if about is None or takes_policies(cls) else about.lossless,
+        "members": "" if about is None else about.members,
+        "observes": [] if about is None else sorted(about.observes),
+        "oracle": about is not None and about.oracle,
+        "options": _options(cls),
+    }
+
+
+def _text_kind(row: dict[str, Any]) -> str:
+    kind = {True: "lossless", False: "LOSSY", None: "depends"}[row["lossless"]]
+    return f"{kind}, simulator only" if row["oracle"] else kind
+
+
+def _needs(row: dict[str, Any]) -> str:
+    return "; ".join(need for need in (row["members"], *row["observes"]) if need)
+
+
+def _options(cls: PolicyClass) -> str:
     words = []
-    for option in policy_options(known_policies()[name]).values():
+    for option in policy_options(cls).values():
         needed = option.default is inspect.Parameter.empty
         words.append(option.name if needed else f"{option.name}={option.default}")
-    return ", ".join(words)
+    free = any_key(cls)
+    return ", ".join(words if free is None else [*words, f"any of {free}"])
 
 
 def check(
@@ -47,14 +73,25 @@ def check(
     seed: Annotated[int, typer.Option(help="Of the requests and the toy models.")] = 0,
     json: JsonOption = None,
 ) -> None:
-    """Run a policy through toy models: legal steps, progress, end of text, budgets, batches. Exit 2 on a breach."""
+    """Run a policy through toy models: legal steps, progress, end of text, budgets, batches.
+
+    Exit 1 if it says it is lossless and was not, 2 on a breach of the contract.
+    """
     report = check_policy(lambda pool: make_policy(policy, pool), name=policy, pool=check_pool(), seed=seed)
     if json is not None:
-        fields = ("num_requests", "num_steps", "num_tokens", "lossless")
+        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted")
         write_json({"policy": policy, **{field: getattr(report, field) for field in fields}}, json)
-        return
+    else:
+        typer.echo(_told(policy, report))
+    if report.contradicted:
+        raise typer.Exit(CONTRADICTED)
+
+
+def _told(policy: str, report: CheckReport) -> str:
     kind = "lossless: committed what the target alone writes" if report.lossless else "LOSSY: committed other text"
-    typer.echo(
+    if report.contradicted:
+        kind += ", though it says of itself that it is lossless"
+    return (
         f"{policy}: keeps the contract ({report.num_requests} requests, {report.num_steps} steps, "
         f"{report.num_tokens} tokens); {kind}"
     )

@@ -1,4 +1,4 @@
-"""`paceline pool show | train`."""
+"""`paceline pool show | train | search-slim`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from rich.table import Table
 from .models import load_pool
 from .output import JsonOption, print_table, write_json
 from .runtime_door import runtime_module
+from .search_slim import search_slim
 
 
 def pool_app() -> typer.Typer:
@@ -16,6 +17,7 @@ def pool_app() -> typer.Typer:
     app = typer.Typer(help="Pools of real models.", no_args_is_help=True)
     app.command("show")(show)
     app.command("train")(train)
+    app.command("search-slim")(search_slim)
     return app
 
 

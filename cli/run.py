@@ -15,9 +15,11 @@ from ..reports.summary import summarise_run
 from ..runtime.prompts import read_prompts
 from ..traces.run_log import RunLog, write_run_log
 from .errors import Interrupted
+from .lossless import LosslessOption, admitted
 from .memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
+from .quality_option import QualityOption, measured
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
 
@@ -52,6 +54,8 @@ def run(
         ForwardMode, typer.Option(help="Run models fused, by their own modules, or fused where that is possible.")
     ] = ForwardMode.auto,
     limit: LimitOption = None,
+    lossless: LosslessOption = False,
+    quality: QualityOption = True,
     threads: ThreadsOption = 1,
     debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
     json: JsonOption = None,
@@ -74,19 +78,19 @@ def run(
         raise ValueError(f"--out and --json must differ, got {out} for both")
     requests = read_prompts(prompts)[:limit]
     loaded = load_pool(pool, threads=threads)
-    outputs, log = runtime_module("decode").decode(
-        loaded,
-        make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded)),
-        requests,
-        sampling=mode,
-        max_new_tokens=max_new_tokens,
-        name=name,
-        batch=batch,
-        memory=runtime_module("world").Memory(**kept),
-        forward=forward.value,
-        stop=stop or (),
-        debug=debug,
-    )
+    decider = make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded))
+    shape = {
+        "sampling": mode,
+        "max_new_tokens": max_new_tokens,
+        "batch": batch,
+        "memory": runtime_module("world").Memory(**kept),
+        "forward": forward.value,
+        "stop": stop or (),
+    }
+    decider = admitted(decider, name, lossless=lossless)
+    outputs, log = runtime_module("decode").decode(loaded, decider, requests, name=name, debug=debug, **shape)
+    if quality:
+        log = measured(log, loaded, requests, outputs, shape)
     rows = [asdict(output) for output in outputs]
     if out is not None and rows:
         write_run_log(log, out, extra={"outputs.jsonl": "".join(json_format.dumps(row) + "\n" for row in rows)})

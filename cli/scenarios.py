@@ -11,6 +11,7 @@ from ..sim.simulate import Scenario
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.shifted import shift_acceptance
 from ..traces.trie import Trace
+from .named_numbers import named_numbers
 
 SeedsOption = Annotated[
     int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2)
@@ -64,15 +65,4 @@ def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: 
 
 def shifts_of(options: Sequence[str] | None) -> dict[str, float]:
     """From `NAME=DELTA` texts; raises ValueError for one that is none, and for a name given twice."""
-    shifts: dict[str, float] = {}
-    for option in options or ():
-        name, equals, delta = option.partition("=")
-        if name in shifts:
-            raise ValueError(f"--shift-acceptance {name} is given twice")
-        try:
-            if not (name and equals):
-                raise ValueError
-            shifts[name] = float(delta)
-        except ValueError:
-            raise ValueError(f"--shift-acceptance must be NAME=DELTA, got {option!r}") from None
-    return shifts
+    return named_numbers("--shift-acceptance", "DELTA", options)

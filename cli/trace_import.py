@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import track
 
@@ -13,7 +13,10 @@ from ..traces.errors import TraceFormatError
 from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
 from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
 from ..traces.meta import ModelInfo
+from ..traces.strict_json import decode_json
 from .output import JsonOption, check_json_path, check_new_folder, write_json
+
+_Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def import_(
@@ -42,7 +45,7 @@ def import_(
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
     check_new_folder("--out", out, what="a recording")
-    check_json_path(json)
+    _check_json(json, out, files if models is None else [*files, models])
     options = ImportOptions(
         name=out.name.removesuffix(".trace") if name is None else name,
         target=target,
@@ -62,6 +65,13 @@ def import_(
     typer.echo(_told(out, meta, counted.requests))
     for note in meta.notes:
         typer.echo(f"  {note}")
+
+
+def _check_json(json: Path | None, out: Path, files: list[Path]) -> None:
+    """Refuse, before the import, a `--json` that would be written where something else stands; raises ValueError."""
+    check_json_path(json)
+    if json is not None and json.resolve() in (out.resolve(), *(path.resolve() for path in files)):
+        raise ValueError(f"--json must be a file of its own, got {str(json)!r}")
 
 
 class _Counted:
@@ -106,11 +116,17 @@ def _window(name: str, text: str) -> int:
 
 
 def _models(path: Path) -> tuple[ModelInfo, ...]:
-    """Shapes of models from a file; raises TraceFormatError."""
+    """Shapes of models from a file, at least one; raises TraceFormatError."""
     try:
-        return tuple(TypeAdapter(list[ModelInfo]).validate_json(path.read_bytes(), strict=True))
+        text = path.read_bytes()
     except OSError as error:
         raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
+    try:
+        decode_json(text)
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
+    try:
+        return tuple(TypeAdapter(_Shapes).validate_json(text, strict=True))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"
@@ -119,7 +135,8 @@ def _models(path: Path) -> tuple[ModelInfo, ...]:
 
 def _told(out: Path, meta: RoundsMeta, requests: int) -> str:
     drafters = ", ".join(_drafter(drafter) for drafter in meta.drafters) or "none"
-    return f"{out}: imported from {meta.source}, {requests} requests, drafters {drafters}"
+    counted = "1 request" if requests == 1 else f"{requests} requests"
+    return f"{out}: imported from {meta.source}, {counted}, drafters {drafters}"
 
 
 def _drafter(drafter: DrafterInfo) -> str:

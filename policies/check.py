@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from .about import about_of
 from .contract import Policy, PolicyError
 from .loop import Loop
 from .pool import Member, Pool
@@ -22,12 +23,19 @@ class CheckReport:
         num_steps: steps the policy decided.
         num_tokens: tokens committed.
         lossless: every request committed exactly what the target alone writes.
+        says_lossless: whether the policy says of itself that it always does; None if it says nothing.
     """
 
     num_requests: int
     num_steps: int
     num_tokens: int
     lossless: bool
+    says_lossless: bool | None = None
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether a policy that says it is lossless was not."""
+        return bool(self.says_lossless) and not self.lossless
 
 
 class _Count:
@@ -77,8 +85,12 @@ def check_policy(
 
     Raises:
         PolicyError: an illegal step, an exception, or no progress.
+        ValueError: an oracle; toy models have no future to show it.
     """
     pool = check_pool() if pool is None else pool
+    about = about_of(build(pool))
+    if about is not None and about.oracle:
+        raise ValueError(f"policy {name} sees ahead, which only a recording can grant; toy models cannot check it")
     steps = tokens = requests = 0
     lossless = True
     for batch, ends in ((1, 0.0), (1, 0.1), (4, 0.02), (16, 0.3)):
@@ -93,7 +105,13 @@ def check_policy(
         for session in sessions:
             tokens += len(session.emitted)
             lossless &= session.emitted == world.trunk(session)
-    return CheckReport(num_requests=requests, num_steps=steps, num_tokens=tokens, lossless=lossless)
+    return CheckReport(
+        num_requests=requests,
+        num_steps=steps,
+        num_tokens=tokens,
+        lossless=lossless,
+        says_lossless=None if about is None else about.lossless,
+    )
 
 
 def _sessions(pool: Pool, rng: Random, *, count: int) -> list[Session]:

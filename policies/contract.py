@@ -114,6 +114,7 @@ class Outcome(NamedTuple):
         duration_s: seconds of the batched operation this step was part of.
         num_rows: requests in that operation.
         done: whether the request is finished.
+        num_escalated: of the accepted tokens, how many the verifier left to the next one (`rules.Band`).
     """
 
     request_id: str
@@ -128,6 +129,7 @@ class Outcome(NamedTuple):
     duration_s: float
     num_rows: int
     done: bool
+    num_escalated: int = 0
 
 
 class Policy(Protocol):

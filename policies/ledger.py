@@ -32,6 +32,7 @@ class Ledger(Protocol):
         emitted: int,
         modelled: int,
         end_s: float,
+        escalated: int = 0,
     ) -> None:
         """A step of one request finished, behind the `note_op` it was part of."""
         ...

@@ -156,6 +156,7 @@ class Loop:
                 outcome.num_emitted,
                 row.num_modelled,  # type: ignore[union-attr]
                 now_s,
+                outcome.num_escalated,
             )
             self._feed_back(session, outcome)
 

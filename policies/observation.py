@@ -91,6 +91,10 @@ class Observation:
         """Tokens committed behind the prompt."""
         return len(self._session.emitted)
 
+    def emitted_from(self, start: int) -> list[int]:
+        """Ids of the committed tokens behind the prompt from index `start` >= 0 on (`Observable.text`)."""
+        return self._session.emitted[start:]
+
     @property
     def remaining(self) -> int:
         """Tokens of the budget not yet committed, >= 1."""

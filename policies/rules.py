@@ -1,34 +1,44 @@
 """What a verifier accepts: declarative values whose test is plain arithmetic and comparisons.
 
-The same `accepts` runs on floats, numpy arrays and torch tensors. Letters: K judged tokens. A rule says of itself
-whether it is lossless, and whether it looks at `target_prob`, which a recording may lack for a token it did not follow.
+The same `accepts` runs on floats, numpy arrays and torch tensors. A rule says of itself whether it is lossless, and
+whether it looks at `target_prob` or `own_draft_prob`, which a recording may lack for a token it did not follow.
+A rule with `escalates` gives a third answer: leave the token to the next verifier.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from enum import Enum
+from typing import Any, ClassVar
+
+from .deferral_rule import Deferral
+from .equilibrium_rule import Equilibrium
+from .facts import Facts, unknown_facts
+
+__all__ = [
+    "Band",
+    "Deferral",
+    "Divergence",
+    "Equilibrium",
+    "Exact",
+    "Facts",
+    "Fuzzy",
+    "Lenience",
+    "Ratio",
+    "Rule",
+    "Ruling",
+    "Typical",
+    "Vouched",
+    "ruling",
+    "unknown_facts",
+]
 
 
-class Facts(NamedTuple):
-    """What a rule is told of a judged token: from both distributions at the context before it.
+class Ruling(Enum):
+    """What becomes of a judged token."""
 
-    Every field has one shape, `[]` or `[K]`; so has the answer of a rule.
-
-    Attributes:
-        same: whether the verifier would write this very token.
-        draft_prob: the drafter's probability of it, 0 to 1; NaN for a model-free drafter.
-        target_prob: the verifier's probability of it, 0 to 1.
-        top_prob: the verifier's largest probability, 0 to 1.
-        entropy: of the verifier, nats.
-        tvd: total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter.
-    """
-
-    same: Any
-    draft_prob: Any
-    target_prob: Any
-    top_prob: Any
-    entropy: Any
-    tvd: Any
+    keep = "keep"  # it stays, and the verifier stands behind it
+    escalate = "escalate"  # it stays, and the verifier leaves it to the next one
+    refuse = "refuse"  # it goes, with all behind it; the verifier's own token takes its place
 
 
 def _check_open_unit(name: str, value: float) -> None:
@@ -122,4 +132,89 @@ class Divergence:
         return facts.tvd <= self.tau
 
 
-Rule = Exact | Ratio | Typical | Lenience | Divergence
+@dataclass(frozen=True, slots=True)
+class Fuzzy:
+    """Keep what the verifier writes itself, and any token where the two differ by at most `tau`. Lossy.
+
+    The fuzzy acceptance of PyramidSD (arXiv:2510.12966): the divergence, there left open, is the total variation
+    distance (0 to 1) here. At 0 it keeps what `Exact` keeps.
+    """
+
+    tau: float
+    lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.tau <= 1.0:
+            raise ValueError(f"tau must be in [0, 1], got {self.tau!r}")
+
+    def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+        """Whether the token stays."""
+        return facts.same | (facts.tvd <= self.tau)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Three ways by r = target_prob / top_prob, the routing of VIA-SD (arXiv:2606.12243). Lossy.
+
+    r >= accept: the token stays and this verifier stands behind it. escalate <= r < accept: the verifier's own token
+    takes its place. r < escalate: the verifier does not trust itself; the token stays for the next one to judge, and
+    the tokens behind it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
+    docs/policies-lossy.md says what we take.
+
+    Attributes:
+        accept: 0 to 1.
+        escalate: 0 to `accept`; at 0 nothing is escalated.
+    """
+
+    accept: float
+    escalate: float
+    lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_open_unit("accept", self.accept)
+        if not 0.0 <= self.escalate < self.accept:
+            raise ValueError(f"escalate must be in [0, accept={self.accept:g}), got {self.escalate!r}")
+
+    def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+        """Whether the token stays with this verifier behind it."""
+        return facts.target_prob >= self.accept * facts.top_prob
+
+    def escalates(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+        """Whether the token is left to the next verifier."""
+        return facts.target_prob < self.escalate * facts.top_prob
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """Keep a token that the member at `level` or a larger one stands behind, and judge the others as `Exact`. Lossy.
+
+    With it the target takes a smaller verifier's word, and looks at what that one escalated only.
+
+    Attributes:
+        level: of the pool, >= 1; `Facts.judge` is compared with it.
+    """
+
+    level: int
+    lossless: ClassVar[bool] = False
+    needs_target_prob: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.level < 1:
+            raise ValueError(f"level must be >= 1, got {self.level!r}")
+
+    def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
+        """Whether the token stays."""
+        return facts.same | (facts.judge >= self.level)
+
+
+Rule = Exact | Ratio | Typical | Lenience | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium
+
+
+def ruling(rule: Rule, facts: Facts) -> Ruling:
+    """What `rule` says of one token, whose facts are scalars."""
+    if rule.accepts(facts):
+        return Ruling.keep
+    escalates = getattr(rule, "escalates", None)
+    return Ruling.escalate if escalates is not None and escalates(facts) else Ruling.refuse

@@ -229,7 +229,10 @@ class Session:
         num_judged = len(self.tokens) - first
         kept = first + judged.num_accepted
         refused = judged.num_accepted < num_judged
+        left = [(first + index, self.judges[first + index]) for index in judged.escalated]
         self._truncate(kept, level)
+        for index, judge in left:  # whoever stood behind an escalated token still does, nobody else
+            self.judges[index] = judge
         num_own = 0
         if self.room > 0:
             num_own = 1
@@ -257,6 +260,7 @@ class Session:
             duration_s,
             num_rows,
             num_emitted > 0 and self.done,
+            len(left),
         )
         return outcome
 

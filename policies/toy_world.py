@@ -10,7 +10,7 @@ from zlib import crc32
 from .contract import Draft, Verify
 from .lookup import prompt_lookup
 from .pool import Pool
-from .rules import Facts
+from .rules import Facts, Ruling, ruling
 from .session import Session
 from .signal import NO_SIGNAL, Signal
 from .verdicts import Drafted, Judged
@@ -114,16 +114,25 @@ class ToyWorld:
         first = session.first_unjudged(level)
         context = [*session.prompt, *session.emitted, *session.tokens[:first]]
         tvd: list[float] = []
-        for token in session.tokens[first:]:
-            wanted = self.next_token(level, context)
-            same = token == wanted
+        escalated: list[int] = []
+        for index, token in enumerate(session.tokens[first:]):
+            same = token == self.next_token(level, context)
             tvd.append(0.1 if same else 0.9)
-            facts = Facts(same, 0.5, 0.9 if same else 0.3, 0.9, 1.0, tvd[-1])
-            if not step.rule.accepts(facts):
+            judge = session.judges[first + index]
+            says = ruling(step.rule, self._facts(level, context, same=same, tvd=tvd[-1], judge=judge))
+            if says is Ruling.refuse:
                 break
+            if says is Ruling.escalate:
+                escalated.append(index)
             context.append(token)
         num_accepted = len(context) - session.num_prompt - len(session.emitted) - first
-        return Judged(num_accepted, self.next_token(level, context), 0, tuple(tvd))
+        own_token = self.next_token(level, context)
+        return Judged(num_accepted, own_token, 0, tuple(tvd), escalated=tuple(escalated))
+
+    def _facts(self, level: int, context: list[int], *, same: bool, tvd: float, judge: int) -> Facts:
+        """Made-up probabilities; what is not the verifier's own token has anything up to the largest one."""
+        target_prob = 0.9 if same else 0.9 * self._unit(context, 70 + level)
+        return Facts(same, 0.5, target_prob, 0.9, 1.0, tvd, judge, 0.6, 0.2)
 
     def _unit(self, context: list[int], salt: int) -> float:
         """A number in [0, 1) from the context."""

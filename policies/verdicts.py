@@ -15,11 +15,12 @@ class Judged(NamedTuple):
     """What a world's verifier said of one request's pending tokens.
 
     Attributes:
-        num_accepted: leading judged tokens that stay.
+        num_accepted: leading judged tokens that stay, escalated ones among them.
         own_token: the token the verifier writes behind them.
         own_place: the place behind `own_token`.
         tvd: per judged token up to and including the first refused one.
         num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
+        escalated: indices of the tokens that stay without this verifier behind them, ascending, < `num_accepted`.
     """
 
     num_accepted: int
@@ -27,3 +28,4 @@ class Judged(NamedTuple):
     own_place: int
     tvd: tuple[float, ...] = ()
     num_modelled: int = 0
+    escalated: tuple[int, ...] = ()

@@ -6,15 +6,18 @@ Reads what a run wrote; knows neither world.
 from .comparison import Comparison
 from .comparison_table import comparison_table
 from .interval import Interval, mean_interval
+from .quality import Quality, quality_of
 from .summary import LevelSummary, Spread, Summary, summarise_run
 
 __all__ = [
     "Comparison",
     "Interval",
     "LevelSummary",
+    "Quality",
     "Spread",
     "Summary",
     "comparison_table",
     "mean_interval",
+    "quality_of",
     "summarise_run",
 ]

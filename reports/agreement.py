@@ -2,19 +2,33 @@
 
 Both worlds share the loop and the session, and neither has a clock, so everything that is counted has to be equal: the
 steps of each request in order, the operations they were part of, and every committed token. Seconds are not compared.
+Where a lossy policy takes the replay out of its record, the comparison ends: what is modelled cannot agree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
 from ..traces.run_log import COMMIT, DRAFT, RunLog
+from .leaving import Leaving, leavings
 
 AROUND = 12  # tokens that a difference shows on either side
 
-_STEP_FIELDS = ("request", "op", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
+_STEP_FIELDS = (
+    "request",
+    "op",
+    "kind",
+    "level",
+    "asked",
+    "drafted",
+    "judged",
+    "accepted",
+    "own",
+    "escalated",
+    "emitted",
+)
 _OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
 
 
@@ -64,8 +78,11 @@ class Agreement:
         num_steps: steps that were compared and found alike: those of all operations before the first difference.
         num_ops: these operations.
         num_tokens: committed tokens that were compared and found alike.
-        num_other_answers: requests whose whole answers are not the same.
+        num_other_answers: requests whose whole answers are not the same, those that left the record not among them.
         difference: the first one, None if there is none.
+        num_replayed: steps of the replay, compared or not.
+        num_left: requests that left the record.
+        left: the first step outside the record, None if there is none. It ends the comparison.
     """
 
     policy: str
@@ -75,6 +92,9 @@ class Agreement:
     num_tokens: int
     num_other_answers: int
     difference: Difference | None
+    num_replayed: int
+    num_left: int
+    left: Leaving | None
 
 
 class _Step(NamedTuple):
@@ -132,8 +152,13 @@ def compare_runs(
     """
     _check_same(replayed, ran)
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
-    parted = [at for request_id in ours.steps if (at := _parting(request_id, ours, theirs))]
-    end = min(parted).start if parted else len(replayed.steps["op"])
+    left = leavings(replayed)
+    num_replayed = len(replayed.steps["op"])
+    known_end = _start(ours, left[0]) if left else num_replayed
+    parted = [at for name in ours.steps if (at := _parting(name, ours, theirs))]
+    if left:
+        parted = [at for at in parted if at.start < known_end]
+    end = min(parted).start if parted else known_end
     alike = [step for steps in ours.steps.values() for step in steps if step.start < end]
     return Agreement(
         policy=replayed.meta["policy"],
@@ -141,9 +166,31 @@ def compare_runs(
         num_steps=len(alike),
         num_ops=len({step.fields[0] for step in alike if step.op}),
         num_tokens=sum(len(step.tokens) for step in alike),
-        num_other_answers=sum(_answer(steps) != _answer(theirs.steps[name]) for name, steps in ours.steps.items()),
+        num_other_answers=_num_other_answers(ours, theirs, {leaving.request_id for leaving in left}),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
+        num_replayed=num_replayed,
+        num_left=len(left),
+        left=left[0] if left else None,
     )
+
+
+def joined(agreements: Sequence[Agreement]) -> Agreement:
+    """One of all requests, from those of one policy on some requests each, in the order of the runs."""
+    counted = ("num_requests", "num_steps", "num_ops", "num_tokens", "num_other_answers", "num_replayed", "num_left")
+    sums = {name: sum(getattr(agreement, name) for agreement in agreements) for name in counted}
+    difference = next((agreement.difference for agreement in agreements if agreement.difference), None)
+    left = next((agreement.left for agreement in agreements if agreement.left), None)
+    return replace(agreements[0], **sums, difference=difference, left=left)
+
+
+def _start(run: _Run, leaving: Leaving) -> int:
+    """The row at which the operation of a step begins."""
+    return run.steps[leaving.request_id][leaving.step].start
+
+
+def _num_other_answers(ours: _Run, theirs: _Run, left: set[str]) -> int:
+    known = [name for name in ours.steps if name not in left]
+    return sum(_answer(ours.steps[name]) != _answer(theirs.steps[name]) for name in known)
 
 
 def _check_same(replayed: RunLog, ran: RunLog) -> None:
@@ -225,13 +272,14 @@ def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Sid
 
 def _told(step: _Step, members: Sequence[str]) -> str:
     """A step in words."""
-    op, kind, level, asked, drafted, judged, accepted, own, emitted = step.fields
+    op, kind, level, asked, drafted, judged, accepted, own, escalated, emitted = step.fields
     if kind == COMMIT:
         return f"commit of {emitted} pending tokens as they are"
     if kind == DRAFT:
         what = f"draft by {members[level]}: {drafted} tokens of {asked} asked for"
     else:
         own_token = "own token added" if own else "no own token"
-        what = f"verify by {members[level]}: {accepted} of {judged} accepted, {own_token}, {emitted} committed"
+        left = f" ({escalated} escalated)" if escalated else ""
+        what = f"verify by {members[level]}: {accepted} of {judged} accepted{left}, {own_token}, {emitted} committed"
     _, _, num_rows, num_forwards, new_tokens = step.op
     return f"{what} (operation {op}: rows {num_rows}, forwards {num_forwards}, tokens fed {new_tokens})"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.table import Table
 
 from .agreement import Agreement, Difference
+from .leaving import Leaving
 
 Decode = Callable[[list[int]], str]
 
@@ -28,6 +29,15 @@ def total_line(agreements: Sequence[Agreement]) -> str:
     differ = sum(row.difference is not None for row in agreements)
     verdict = f"{differ} of {len(agreements)} policies differ" if differ else "no difference"
     return f"compared {num_steps:,} steps, {num_tokens:,} tokens: {verdict}"
+
+
+def leaving_line(agreement: Agreement, left: Leaving) -> str:
+    """Where a policy left the record, and how much of the run lies before that."""
+    return (
+        f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
+        f"({agreement.num_left} of {agreement.num_requests} requests left it; "
+        f"{agreement.num_steps:,} of {agreement.num_replayed:,} steps compared)"
+    )
 
 
 def difference_text(agreement: Agreement, difference: Difference, decode: Decode) -> str:

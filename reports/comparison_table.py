@@ -8,6 +8,7 @@ from rich.text import Text
 
 from .comparison import Comparison
 from .interval import Interval
+from .quality_table import quality_cells, quality_headings, quality_remarks
 from .summary import LevelSummary, Summary
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
@@ -20,8 +21,10 @@ def comparison_table(comparison: Comparison) -> Table:
     table.caption_justify = "left"
     table.add_column("policy", overflow="fold")
     headings = ("speed-up", "tokens/s", "accept. length", "target calls /token", "wasted tokens", "exact share")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    further = quality_headings(comparison.rows)
+    for heading in (*headings, *further):
+        # With so many columns, none may be wider than what stands in it.
+        table.add_column(heading.replace(" ", "\n") if further else heading, justify="right")
     table.add_column("member: share of seconds, drafted, accepted/judged (refused)", overflow="fold")
     best = max(comparison.output_tokens_per_s(row) for row in comparison.rows)
     for row in comparison.rows:
@@ -34,6 +37,7 @@ def comparison_table(comparison: Comparison) -> Table:
             f"{row.target_calls_per_token:.3f}",
             f"{row.wasted_tokens:,}",
             _share(row.exact_share),
+            *quality_cells(row, comparison.rows),
             _levels(row),
         )
     return table
@@ -67,7 +71,7 @@ def _remarks(comparison: Comparison) -> list[str]:
             f"±: 95% interval of the mean over seeds {seed} to {seed + max(counts) - 1}, where chance has a part; "
             "other figures are those of the first seed"
         )
-    return remarks
+    return remarks + quality_remarks(comparison.rows)
 
 
 def _speed_up(comparison: Comparison, row: Summary) -> str:

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from .quality_table import REJECTION_REMARK, quality_line
 from .summary import Summary
 
 
@@ -13,7 +14,8 @@ def run_table(summary: Summary) -> Table:
         f"TTFT {summary.ttft_s.mean * 1e3:.1f} ms, TPOT {summary.tpot_s.mean * 1e3:.2f} ms, "
         f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){_troubles(summary)}"
     )
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", caption=_quality(summary), caption_justify="left")
+    table.header_style = "bold"
     headings = ("member", "seconds", "share", "forwards", "drafted", "judged", "accepted", "acceptance", "refused")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "member" else "right")
@@ -27,6 +29,15 @@ def run_table(summary: Summary) -> Table:
             f"{level.refused:,}",
         )
     return table
+
+
+def _quality(summary: Summary) -> str | None:
+    """What a lossy policy refused, and its texts beside the target's; None for any other."""
+    quality = summary.quality
+    if quality is None or not quality.lossy:
+        return None
+    lines = [f"rejection rate {summary.rejection_rate:.1%}", quality_line(quality)]
+    return "\n".join(lines if quality.num_divergences is not None else [*lines, REJECTION_REMARK])
 
 
 def _troubles(summary: Summary) -> str:

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..traces.run_log import VERIFY, RunLog
+from .quality import Quality, quality_of
+from .rejection import rejection_rate
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -61,6 +63,7 @@ class Summary:
     requests_per_s: float
     acceptance_length: float
     draft_acceptance_rate: float
+    rejection_rate: float
     accepted_histogram: tuple[int, ...]
     target_calls_per_token: float
     wasted_tokens: int
@@ -76,6 +79,7 @@ class Summary:
     policy_s: float
     policy_share: float
     levels: tuple[LevelSummary, ...]
+    quality: Quality | None
 
 
 def summarise_run(log: RunLog) -> Summary:
@@ -111,6 +115,7 @@ def summarise_run(log: RunLog) -> Summary:
         requests_per_s=num_finished / duration_s,
         acceptance_length=_ratio(tokens, rounds),
         draft_acceptance_rate=_ratio(int(accepted.sum()), judged),
+        rejection_rate=rejection_rate(steps),
         accepted_histogram=tuple(np.bincount(accepted).tolist()) if rounds else (),
         target_calls_per_token=rounds / tokens,
         wasted_tokens=written - (tokens - int(steps["own"][by_target].sum())),
@@ -126,6 +131,7 @@ def summarise_run(log: RunLog) -> Summary:
         policy_s=policy_s,
         policy_share=_ratio(policy_s, duration_s),
         levels=_levels(log),
+        quality=quality_of(log),
     )
 
 

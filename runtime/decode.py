@@ -17,6 +17,7 @@ from .forward import ForwardKind
 from .kv_fit import check_fit
 from .plain_speed import plain_step_s
 from .pools.pool import ModelPool
+from .priced_seconds import Prices
 from .progress import progress_bar
 from .prompts import Prompt
 from .run_setup import Run, session_of
@@ -61,6 +62,7 @@ def decode(
     forward: ForwardKind = "auto",
     stop: Sequence[str] = (),
     on_token: OnToken | None = None,
+    prices: Prices | None = None,
     debug: bool = False,
     show_progress: bool = True,
 ) -> tuple[tuple[Output, ...], RunLog]:
@@ -81,6 +83,8 @@ def decode(
         forward: how models run, see `forward.choose_forward`.
         stop: texts that end an answer.
         on_token: called with request id, token and the text it adds, for every committed token.
+        prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
+            decoding.
         debug: check the caches at every step.
         show_progress: draw a bar where stderr is a terminal.
 
@@ -95,14 +99,14 @@ def decode(
     if batch < 1:
         raise ValueError(f"batch must be >= 1, got {batch}")
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
-    run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token))
+    run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop, frozenset(pool.target.eos_token_ids) - {pool.eos_token_id})
     sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending) for prompt in prompts]
     _check_ids(sessions)
     check_fit(pool, sessions[:batch], world.memory)
     interrupted = _drive(run.driver, sessions, batch, show_progress=show_progress)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
-    plain_s = None if interrupted else _plain_step_s(pool, sampling, sessions, batch, forward)
+    plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
     meta |= {"plain_step_s": plain_s, "interrupted": interrupted}
     log = run.ledger.finish(meta, reanchored={}, divergent={})

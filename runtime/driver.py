@@ -1,4 +1,4 @@
-"""Drives the loop offline: a list of requests, so many at a time, on the clock of this machine."""
+"""Drives the loop offline: a list of requests, so many at a time, on the clock of this machine or by a price list."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -6,6 +6,7 @@ from itertools import islice
 from ..policies.loop import Loop
 from ..policies.session import Session
 from ..traces.run_ledger import RunLedger
+from .priced_seconds import PricedSeconds
 from .world import TorchWorld
 
 OnCommit = Callable[[Session, list[int]], None]
@@ -20,17 +21,27 @@ class Driver:
         world: carries out.
         ledger: of the loop.
         on_commit: told of every request's newly committed tokens, in order.
+        priced: tells the seconds instead of the clock; None measures.
 
     Attributes:
         failed: the errors of requests that failed, by id.
     """
 
-    def __init__(self, loop: Loop, world: TorchWorld, ledger: RunLedger, *, on_commit: OnCommit | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        world: TorchWorld,
+        ledger: RunLedger,
+        *,
+        on_commit: OnCommit | None = None,
+        priced: PricedSeconds | None = None,
+    ) -> None:
         self.failed: dict[str, Exception] = {}
         self._loop = loop
         self._world = world
         self._ledger = ledger
-        self._clock = world.clock
+        self._clock = priced or world.clock
+        self._priced = priced
         self._on_commit = on_commit
         self._told: dict[str, int] = {}
         self._running: dict[str, Session] = {}
@@ -51,6 +62,8 @@ class Driver:
                 continue
             start_s = clock.now_s()
             results = self._world.execute(op)
+            if self._priced is not None:
+                results = self._priced.priced(op, results)
             loop.finish(op, results, start_s=start_s, now_s=clock.now_s())
             self._note_evicted()
             yield self._refill(waiting)

@@ -3,14 +3,18 @@
 from dataclasses import asdict
 from typing import Any
 
+from ..policies.about import about_of
 from ..policies.contract import Policy
 from ..policies.loop import Loop
 from ..policies.pool import Pool
 from ..policies.session import Ending, Session
+from ..policies.step_watch import StepWatch
 from ..traces.run_ledger import RunLedger
 from .driver import Driver, OnCommit
+from .no_oracles import refuse_oracle
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
+from .priced_seconds import PricedSeconds, Prices
 from .prompts import Prompt
 from .timed_policy import TimedPolicy
 from .world import TorchWorld
@@ -24,22 +28,38 @@ class Run:
         policy: built for `loaded_pool(world.pool)`; one object for all requests.
         name: of the policy, for errors and the log.
         on_commit: told of every request's newly committed tokens.
+        prices: what operations are said to take; None measures.
 
     Attributes:
         world: as given.
         members: the pool as the policy sees it.
         ledger: told of all that happens.
         driver: answers the sessions of the run.
+
+    Raises:
+        ValueError: an oracle.
     """
 
-    def __init__(self, world: TorchWorld, policy: Policy, *, name: str, on_commit: OnCommit | None = None) -> None:
+    def __init__(
+        self,
+        world: TorchWorld,
+        policy: Policy,
+        *,
+        name: str,
+        on_commit: OnCommit | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        refuse_oracle(policy, name)
         self.world = world
         self.members = loaded_pool(world.pool)
         self.ledger = RunLedger()
         self._name = name
-        self._timed = TimedPolicy(policy)
+        self._policy = policy
+        self._watch = StepWatch(self.members.target)
+        self._timed = TimedPolicy(policy, self._watch)
         loop = Loop(pool=self.members, policy=self._timed, name=name, world=world, ledger=self.ledger)
-        self.driver = Driver(loop, world, self.ledger, on_commit=on_commit)
+        priced = None if prices is None else PricedSeconds(prices, self.members.names)
+        self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
 
     def meta(self, *, pool: str, max_new_tokens: int, batch: int) -> dict[str, Any]:
         """What a run log says of the run so far; `pool` is the name of the models."""
@@ -53,9 +73,15 @@ class Run:
             "cache": self.world.memory.cache,
             "forward": self.world.forward_names,
             "members": list(self.members.names),
+            "lossless": about.lossless if (about := about_of(self._policy)) else None,
+            "lossy_steps": self._lossy_steps(),
             "policy_s": self._timed.seconds,
             "phases": asdict(self.world.phases),
         }
+
+    def _lossy_steps(self) -> bool:
+        """Whether steps may have changed the text, or under rejection sampling what it follows."""
+        return self._watch.lossy_drawn if self.world.sampling.mode == "rejection" else self._watch.lossy
 
 
 def session_of(

@@ -4,22 +4,28 @@ from time import perf_counter
 
 from ..policies.contract import Outcome, Policy, Step
 from ..policies.observation import Observation
+from ..policies.step_watch import StepWatch
 
 
 class TimedPolicy:
-    """Passes on to a policy, and adds up the seconds it takes.
+    """Passes on to a policy, adds up the seconds it takes, and notes its steps.
 
     Not by `Clock`, which waits for devices: that wait is not the policy's. What a policy asks of a pending token (its
     signal) is computed when asked for, and counts.
+
+    Args:
+        policy: any.
+        watch: told of every step.
 
     Attributes:
         seconds: in `decide` and `learn` so far.
     """
 
-    __slots__ = ("_policy", "seconds")
+    __slots__ = ("_policy", "_watch", "seconds")
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, watch: StepWatch) -> None:
         self._policy = policy
+        self._watch = watch
         self.seconds = 0.0
 
     def decide(self, seen: Observation) -> Step:
@@ -27,6 +33,7 @@ class TimedPolicy:
         start_s = perf_counter()
         step = self._policy.decide(seen)
         self.seconds += perf_counter() - start_s
+        self._watch.note(step)
         return step
 
     def learn(self, outcome: Outcome) -> None:

@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+from ..policies.about import Observable, check_observes
+from ..policies.contract import Policy
 from ..policies.pool import Pool
 from ..policies.session import Session
 from ..policies.world import World
 from ..traces.imported.rounds import RoundsTrace
+from ..traces.text_quality import TextQuality
 from ..traces.trie import Trace
 from .cost import CostModel
 from .rounds_tables import RoundsTables
@@ -20,10 +23,12 @@ class RecordedWorld(World, Protocol):
         num_reanchored: per request, times replay resumed on the trunk after it had left the record.
         num_divergent: per closed request, committed tokens that differ from the trunk at their position, and
             positions that only one of the two texts has.
+        quality: per closed request, how the target sees its text; none where the recording holds no log-probabilities.
     """
 
     num_reanchored: dict[str, int]
     num_divergent: dict[str, int]
+    quality: dict[str, TextQuality]
 
     def sessions(self) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for."""
@@ -38,12 +43,14 @@ class Recording(Protocol):
         kind: "recorded", "synthetic" or "imported".
         pool: its members in level order.
         num_requests: at least 1.
+        observables: what it knows of tokens, and a policy can see in replay.
     """
 
     name: str
     kind: str
     pool: Pool
     num_requests: int
+    observables: frozenset[Observable]
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> RecordedWorld:
         """A world that replays it.
@@ -59,3 +66,8 @@ class Recording(Protocol):
 def tables_of(trace: Trace | RoundsTrace) -> Recording:
     """A recording of either kind, ready for replay."""
     return RoundsTables(trace) if isinstance(trace, RoundsTrace) else TraceTables(trace)
+
+
+def check_observed(policy: Policy, name: str, recording: Recording) -> None:
+    """Refuse a policy that has to see what the recording does not hold; raises ValueError, naming both."""
+    check_observes(policy, name, recording.observables, f"recording {recording.name}")

@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 from ..policies.contract import Draft, Verify
 from ..policies.lookup import prompt_lookup
 from ..policies.pool import Pool
-from ..policies.rules import Facts
+from ..policies.rules import Ruling, ruling, unknown_facts
 from ..policies.session import Session
 from ..policies.signal import NO_SIGNAL, Signal
 from ..policies.verdicts import Drafted, Judged
 from ..policies.world import Op, Results
 from ..traces.fallback import Fallback
+from ..traces.text_quality import TextQuality
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel
+from .recorded_facts import lacks, recorded_facts
+from .text_quality import recorded_quality
 
 if TYPE_CHECKING:
     from .tables import RequestTables, TraceTables
@@ -63,6 +66,8 @@ class ReplayWorld:
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
         self.num_divergent: dict[str, int] = {}
+        self.quality: dict[str, TextQuality] = {}
+        self._anchors: dict[str, dict[int, int]] = {}
 
     def sessions(self) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for."""
@@ -82,11 +87,13 @@ class ReplayWorld:
         session.place = 0
 
     def close(self, session: Session) -> None:
-        """Forget the request, but for how far it came from the trunk."""
-        recorded = self._open.pop(session.request_id)
-        trunk = [recorded.token[node] for node in recorded.trunk[1:]]
-        differ = sum([ours != theirs for ours, theirs in zip(session.emitted, trunk, strict=False)])
-        self.num_divergent[session.request_id] = differ + abs(len(trunk) - len(session.emitted))
+        """Forget the request, but for how its text compares with the trunk."""
+        request_id = session.request_id
+        recorded = self._open.pop(request_id)
+        anchors = self._anchors.pop(request_id, {})
+        quality = recorded_quality(recorded, self._pool.target_level, session.emitted, anchors)
+        self.quality[request_id] = quality
+        self.num_divergent[request_id] = max(len(session.emitted), quality.trunk_tokens) - quality.same_tokens
 
     def execute(self, op: Op) -> Results:
         """Walk every item's trie, then charge the operation."""
@@ -208,15 +215,18 @@ class ReplayWorld:
         tables = self._open[session.request_id]
         node = session.places[first - 1] if first else session.place
         tvd: list[float] = []
+        escalated: list[int] = []
         num_modelled = 0
         tokens = session.tokens
         index = first
         while index < len(tokens):
-            accepted, modelled, distance = self._verdict(session, tables, step, level, index, node)
+            says, modelled, distance = self._verdict(session, tables, step, level, index, node)
             tvd.append(distance)
             num_modelled += modelled
-            if not accepted:
+            if says is Ruling.refuse:
                 break
+            if says is Ruling.escalate:
+                escalated.append(index - first)
             node = session.places[index]
             index += 1
         if node < 0:
@@ -226,51 +236,38 @@ class ReplayWorld:
                 self._need_fallback(session, "verify")
         else:
             own_token, own_place = tables.next_token[level][node], tables.child[level][node]
-        return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled)
+        return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
 
     def _verdict(
         self, session: Session, tables: "RequestTables", step: Verify, level: int, index: int, node: int
-    ) -> tuple[bool, bool, float]:
-        """(accepted, modelled, distance) for pending token `index` in the context `node`."""
+    ) -> tuple[Ruling, bool, float]:
+        """(ruling, modelled, distance) for pending token `index` in the context `node`."""
         proposer = session.judges[index]
+        rule = step.rule
         if node < 0 or session.tokens[index] == UNKNOWN:
-            self._need_fallback(session, "verify")
-            if proposer < self._num_free:
-                return False, True, nan
-            assert self._fallback is not None
-            position = len(session.emitted) + index
-            free = self._num_free
-            return self._fallback.accepts(session.request_id, position, proposer - free, level - free), True, nan
+            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # it would, whatever the record said
+                return Ruling.keep, False, nan
+            return self._modelled_verdict(session, level, index, proposer), True, nan
         distance = tables.tvd[level][proposer][node]
         same = tables.next_token[level][node] == session.tokens[index]
-        if step.rule.lossless:
-            return same, False, distance
-        if not same and session.places[index] < 0 and step.rule.needs_target_prob:
-            # The token's own node is not recorded, so the verifier's probability of it is not known.
+        if rule.lossless:
+            return Ruling.keep if same else Ruling.refuse, False, distance
+        facts = recorded_facts(session, tables, self._num_free, level, index, node, same=same, tvd=distance)
+        if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
             self._need_fallback(session, "verify")
-            return False, True, distance
-        facts = self._facts(session, tables, level, index, node, same=same, tvd=distance)
-        return bool(step.rule.accepts(facts)), False, distance
+            return Ruling.refuse, True, distance
+        return ruling(rule, facts), False, distance
 
-    def _facts(
-        self, session: Session, tables: "RequestTables", level: int, index: int, node: int, *, same: bool, tvd: float
-    ) -> Facts:
-        """What a lossy rule is told of pending token `index` in the context `node`."""
-        child = session.places[index]
-        drafter = session.drafters[index]
-        if same:
-            target_prob = exp(tables.next_log_prob[level][node])
-        else:
-            target_prob = exp(tables.own_log_prob[level][child]) if child >= 0 else nan
-        draft_prob = exp(tables.next_log_prob[drafter][node]) if drafter >= self._num_free else nan
-        return Facts(
-            same=same,
-            draft_prob=draft_prob,
-            target_prob=target_prob,
-            top_prob=exp(tables.top_log_prob[level][node]),
-            entropy=tables.entropy[level][node],
-            tvd=tvd,
-        )
+    def _modelled_verdict(self, session: Session, level: int, index: int, proposer: int) -> Ruling:
+        """What the fallback says of a token outside the record: the two members agree on it, or they do not."""
+        self._need_fallback(session, "verify")
+        if proposer < self._num_free:
+            return Ruling.refuse
+        assert self._fallback is not None
+        position = len(session.emitted) + index
+        free = self._num_free
+        agrees = self._fallback.accepts(session.request_id, position, proposer - free, level - free)
+        return Ruling.keep if agrees else Ruling.refuse
 
     # -- where the record ends
 
@@ -283,6 +280,7 @@ class ReplayWorld:
             session.place = trunk[min(len(session.emitted), len(trunk) - (2 if ends else 1))]
             count = self.num_reanchored.get(session.request_id, 0)
             self.num_reanchored[session.request_id] = count + 1
+            self._anchors.setdefault(session.request_id, {})[len(session.emitted)] = session.place
         return session.place
 
     def _need_fallback(self, session: Session, what: str) -> None:

@@ -4,7 +4,7 @@ The tokens of a text whose ids nobody logged are its positions, counted from 1: 
 compared with others of the same position.
 """
 
-from ..traces.imported.rounds import RoundsMeta, RoundsRequest
+from ..traces.imported.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
 from .known_tokens import known_tokens
 
 
@@ -36,7 +36,7 @@ class RequestRounds:
         # Behind known ids come tokens that are no ids: where the log ends, nothing can be looked up.
         self.trunk = [*output, *range(-longest - 1, -len(output) - 1)] if output else list(range(1, longest + 1))
         self.refused = -1 if output else 0
-        self.num_tokens = request.length("")
+        self.num_tokens = request.length(TARGET_ALONE)
         self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
         self.prefilled = False
         self.verify_s: float | None = None

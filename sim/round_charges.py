@@ -10,12 +10,10 @@ import numpy as np
 from ..policies.session import Session
 from ..policies.verdicts import Drafted
 from ..policies.world import Forward, Item
-from ..traces.imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, RoundsRequest
+from ..traces.imported.rounds import TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, RoundsRequest
 from .charges import draft_forwards
 from .cost import RoundCost
 from .request_rounds import RequestRounds
-
-TARGET_ALONE = ""
 
 
 class RoundCharges:

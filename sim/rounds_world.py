@@ -9,23 +9,22 @@ nothing is drawn, since the target refuses all of it. Verification then compares
 
 from collections.abc import Iterator
 from math import nan
-from typing import TYPE_CHECKING
 
 from ..policies.contract import Draft, Verify
 from ..policies.lookup import prompt_lookup
+from ..policies.pool import Pool
 from ..policies.session import Session
 from ..policies.signal import NO_SIGNAL, Signal
 from ..policies.verdicts import Drafted, Judged
 from ..policies.world import Forward, Item, Op, Results
 from ..traces.hazard import Hazard
+from ..traces.imported.rounds import RoundsTrace
+from ..traces.text_quality import TextQuality
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel, RoundCost
 from .replay import UnrecordedContextError
 from .request_rounds import RequestRounds
 from .round_charges import RoundCharges
-
-if TYPE_CHECKING:
-    from .rounds_tables import RoundsTables
 
 ON_TRUNK, OFF_TRUNK = 1, 0
 MAX_MATCH = 3  # longest suffix prompt lookup looks for, as in the shipped pool
@@ -46,27 +45,29 @@ class RoundsWorld:
     """Answers operations from an imported recording and charges seconds from a cost model.
 
     Args:
-        tables: the recording.
+        trace: the recording.
+        pool: its members.
         cost: seconds of forwards.
         hazard: draws what no round says; None makes the first unknown an error.
     """
 
-    def __init__(self, *, tables: "RoundsTables", cost: CostModel, hazard: Hazard | None) -> None:
-        self._tables = tables
-        self._pool = tables.pool
-        self._num_free = tables.num_free
+    def __init__(self, *, trace: RoundsTrace, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
+        self._trace = trace
+        self._pool = pool
+        self._num_free = len(pool.members) - len(trace.meta.drafters) - 1
         self._cost = cost
         self._hazard = hazard
-        meta = tables.trace.meta
+        meta = trace.meta
         self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
         self._open: dict[str, RequestRounds] = {}
         self.num_reanchored: dict[str, int] = {}
         self.num_divergent: dict[str, int] = {}
+        self.quality: dict[str, TextQuality] = {}
 
     def sessions(self) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for."""
-        for request in self._tables.trace.requests:
-            state = self._open[request.request_id] = self._tables.open(request)
+        for request in self._trace.requests:
+            state = self._open[request.request_id] = RequestRounds(request, self._trace.meta)
             yield Session(
                 pool=self._pool,
                 request_id=request.request_id,
@@ -207,7 +208,7 @@ class RoundsWorld:
             raise UnrecordedRoundError(session.request_id, position, what)
 
     def _no_probabilities(self, step: Draft | Verify) -> ValueError:
-        meta = self._tables.trace.meta
+        meta = self._trace.meta
         return ValueError(
             f"{step} needs probabilities, and recording {meta.name!r} holds none: it was imported from {meta.source}"
         )

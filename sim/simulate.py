@@ -5,14 +5,18 @@ from itertools import islice
 
 import simpy
 
+from ..policies.about import about_of
 from ..policies.contract import Policy
 from ..policies.loop import Loop
+from ..traces.meta import MOST_SECONDS
 from ..traces.run_ledger import RunLedger
 from ..traces.run_log import RunLog
+from ..traces.text_quality import with_quality
 from .cost import CostModel
 from .device import device_process
+from .foresight import grant_foresight
 from .paused_collector import paused_collector
-from .recording import Recording
+from .recording import Recording, check_observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,7 @@ class Scenario:
         batch: requests running at a time, >= 1 (a closed loop: one finishes, the next starts).
         seed: of decisions that have to be modelled.
         strict: refuse what is not recorded instead of modelling it.
-        decide_s: seconds a policy costs per step, >= 0.
+        decide_s: seconds a policy costs per step, 0 to 1e9.
 
     Raises:
         ValueError: batch or decide_s out of range.
@@ -41,8 +45,8 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"batch must be >= 1, got {self.batch}")
-        if not 0 <= self.decide_s < float("inf"):
-            raise ValueError(f"decide_s must be >= 0 and finite, got {self.decide_s}")
+        if not 0 <= self.decide_s <= MOST_SECONDS:
+            raise ValueError(f"decide_s must be in [0, {MOST_SECONDS:g}], got {self.decide_s}")
 
 
 def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str, list[int]] | None = None) -> RunLog:
@@ -58,9 +62,12 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
         PolicyError: the policy broke the contract.
         UnrecordedContextError: `strict`, and a decision is not recorded.
         CostRangeError: an operation outside what the cost model knows.
+        ValueError: an oracle, and the recording was imported; a policy that needs what the recording does not hold.
     """
     recording = scenario.tables
     pool = recording.pool
+    check_observed(policy, name, recording)
+    grant_foresight(policy, name, recording, scenario.cost)
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
     ledger = RunLedger()
     loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
@@ -96,5 +103,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
         "seed": scenario.seed,
         "decide_s": scenario.decide_s,
         "members": list(pool.names),
+        "lossless": about.lossless if (about := about_of(policy)) else None,
     }
-    return ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
+    log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
+    return with_quality(log, world.quality)

@@ -5,6 +5,7 @@ A list look-up is several times faster than reading one element of a numpy array
 
 from math import nan
 
+from ..policies.about import ALL_OBSERVABLES
 from ..traces.fallback import Fallback
 from ..traces.meta import TraceMeta
 from ..traces.trie import RequestRecord, Trace
@@ -21,6 +22,8 @@ class RequestTables:
     Attributes:
         token: `[N]` token behind each node.
         trunk: nodes of the trunk from the root down.
+        trunk_tokens: the tokens of the trunk, which the target writes.
+        trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.trie.Trie`.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
@@ -37,6 +40,8 @@ class RequestTables:
         "token",
         "top_log_prob",
         "trunk",
+        "trunk_log_prob",
+        "trunk_tokens",
         "tvd",
     )
 
@@ -45,7 +50,10 @@ class RequestTables:
         free: list[list[int]] = [[] for _ in range(num_free)]
         free_floats: list[list[float]] = [[] for _ in range(num_free)]
         self.token: list[int] = trie.token.tolist()
-        self.trunk: list[int] = trie.trunk.tolist()
+        trunk = trie.trunk
+        self.trunk: list[int] = trunk.tolist()
+        self.trunk_tokens: list[int] = trie.token[trunk[1:]].tolist()
+        self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
         self.next_token: list[list[int]] = free + trie.next_token.tolist()
         self.child: list[list[int]] = free + trie.children().tolist()
         self.next_log_prob: list[list[float]] = free_floats + trie.next_log_prob.tolist()
@@ -78,6 +86,7 @@ class TraceTables:
         self.name = trace.meta.name
         self.kind: str = trace.meta.kind
         self.pool = recorded_pool(trace.meta)
+        self.observables = ALL_OBSERVABLES
         self.num_requests = len(trace.requests)
         self.num_free = 1 if trace.meta.ngram else 0
         self._tables: dict[str, RequestTables] = {}

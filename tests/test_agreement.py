@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 from paceline.policies import (
+    Band,
     Commit,
     Divergence,
     Draft,
@@ -19,14 +20,16 @@ from paceline.policies import (
     Ratio,
     Typical,
     Verify,
+    Vouched,
     make_policy,
 )
-from paceline.policies.chain import Chain
+from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.world import Memory
+from paceline.sim.cost import made_up_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tables import TraceTables
@@ -34,11 +37,12 @@ from paceline.traces.meta import Closure, Sampling
 from paceline.traces.resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 
 from .tiny_models import random_prompts, tiny_pool_of_four
-from .unit_cost import UnitCost
 
 SAMPLINGS = (Sampling(mode="greedy"), Sampling(mode="coupled", temperature=0.8, seed=7))
 # The last one holds the end-of-sequence token, for lookups to copy.
 PROMPTS = (*random_prompts(4, seed=2), Prompt(request_id="ends", text="t5 t0 t9 t5 t0 t9 t5"))
+# What policies plan with in place of measured seconds, which are other ones in each world.
+COSTS = "costs=draft:1/mid:2/slim:3/target:6"
 POLICIES = {
     text: lambda pool, text=text: make_policy(text, pool)
     for text in (
@@ -52,13 +56,30 @@ POLICIES = {
         "adaptive,most=8",
         "confident,most=8",
         "confident,most=8,draft=mid,below=0.7",
+        f"two-level,most=8,warmup=2,every=2,{COSTS}",
+        "two-level,most=8,warmup=2,every=2",
+        "adaedl,most=8",
+        "svip,most=8",
+        "ngram-model,tokens=4",
+        "banditspec,reward=tokens,arms=target@draft:4/target@draft:2/mid:4/target@ngram:3/target",
+        f"banditspec,kind=exp3,seed=1,arms=target@mid:4/target@draft:2/slim:4/target,{COSTS}",
+        "hedgespec,window=4,every=3,reward=tokens",
+        f"hedgespec,window=4,every=2,{COSTS}",
+        f"cas-spec,most=4,warmup=1,every=2,{COSTS}",
+        "cas-spec,most=4,warmup=1,every=2",
+        "via-sd-lossless,tokens=4",
+        "per-tag,default=draft:4/target,a=mid:3/target",
+        f"guarded,policy=draft:4/target,trial=2,retry=3,{COSTS}",
     )
 } | {
     "entropy": lambda pool: Chain(pool, "draft:8/target", stop=EntropyAbove(2.0)),
     "gap": lambda pool: Chain(pool, "mid:8/target", stop=GapBelow(0.1)),
     "product": lambda pool: Chain(pool, "slim:8/target", stop=ProductBelow(0.1)),
 }
-COMPARED_STEPS = ("op", "request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
+COMPARED_STEPS = (
+    *("op", "request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted"),
+    "escalated",
+)
 COMPARED_OPS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
 
 
@@ -73,11 +94,13 @@ class Watched:
         pending = seen.pending
         caches = tuple(seen.cached(name) for name in seen.pool.names)
         plain = tuple((token.token, token.drafter, token.judge) for token in pending)
-        self.seen.append(((seen.request_id, seen.remaining, seen.room, caches, plain), [t.signal for t in pending]))
+        load = (seen.load.now_s, seen.load.num_running, seen.load.num_waiting, tuple(seen.load.batch))
+        view = (seen.request_id, seen.remaining, seen.room, caches, load, plain)
+        self.seen.append((view, [token.signal for token in pending]))
         return self._policy.decide(seen)
 
     def learn(self, outcome):
-        self.learnt.append((outcome._replace(duration_s=0.0, tvd=()), outcome.tvd))
+        self.learnt.append((outcome._replace(tvd=()), outcome.tvd))
         self._policy.learn(outcome)
 
 
@@ -111,6 +134,24 @@ class Wanderer:
 
     def learn(self, outcome):
         pass
+
+
+class Thrifty:
+    """Weighs seconds, as the clock, outcomes and estimates tell them."""
+
+    def __init__(self, pool):
+        self._model = "draft"
+        self._spent = dict.fromkeys(pool.names, 0.0)
+
+    def decide(self, seen):
+        if seen.num_pending or seen.room < 1:
+            return Verify("target")
+        known = [seen.estimates.forward_s(name, num_rows=1, new_tokens=1) or 0.0 for name in ("draft", "mid")]
+        late = seen.load.now_s % 4 > known[0] + 2 * known[1]
+        return Draft("mid" if late else "draft", 1 + int(self._spent["target"]) % 3)
+
+    def learn(self, outcome):
+        self._spent[outcome.step.model] += outcome.duration_s
 
 
 class Cycle:
@@ -165,9 +206,10 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens):
 def both_worlds(build, tables, prompts, *, batch=1, cache="slots"):
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
     pool, trace = tiny_pool_of_four(), tables.trace
+    prices = made_up_cost(trace.meta.model_names)
     watched = Watched(build(recorded_pool(trace.meta)))
     tokens = {}
-    log = simulate(Scenario(tables=tables, cost=UnitCost(), batch=batch), watched, "p", outputs=tokens)
+    log = simulate(Scenario(tables=tables, cost=prices, batch=batch), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0
     rewatched = Watched(build(loaded_pool(pool)))
     outputs, run = decode(
@@ -179,6 +221,7 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots"):
         name="p",
         batch=batch,
         memory=Memory(cache=cache),
+        prices=prices,
         debug=True,
         show_progress=False,
     )
@@ -232,12 +275,24 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
         ("adaptive,most=8", 0, 4),
         ("confident,most=8", 1, 3),
         ("product", 0, 5),
+        ("hedgespec,window=4,every=3,reward=tokens", 0, 4),
+        (f"cas-spec,most=4,warmup=1,every=2,{COSTS}", 1, 3),
+        ("per-tag,default=draft:4/target,a=mid:3/target", 1, 4),
     ],
 )
 def test_batches_take_the_same_steps(monotone, policy, index, batch, cache):
     replayed, run = both_worlds(POLICIES[policy], monotone[index], PROMPTS, batch=batch, cache=cache)
     assert_same(replayed, run)
     assert run[1].ops["num_rows"].max() == batch
+
+
+@pytest.mark.parametrize(("batch", "cache"), [(1, "slots"), (3, "mask")])
+def test_a_policy_that_weighs_seconds_takes_the_same_steps(monotone, batch, cache):
+    replayed, run = both_worlds(Thrifty, monotone[0], PROMPTS, batch=batch, cache=cache)
+    assert_same(replayed, run)
+    for part in ("start_s", "duration_s"):
+        np.testing.assert_array_equal(replayed[1].ops[part], run[1].ops[part])
+    assert len(set(run[1].steps["asked"].tolist())) > 2
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
@@ -271,7 +326,9 @@ def test_a_larger_member_stands_behind_a_token_that_a_smaller_one_judges(full, i
 
 @pytest.mark.parametrize(("index", "batch"), [(0, 1), (0, 4), (1, 3)], ids=str)
 @pytest.mark.parametrize(
-    "rule", [Ratio(0.4), Typical(0.3, 0.3), Lenience(0.6), Divergence(0.3)], ids=lambda rule: type(rule).__name__
+    "rule",
+    [Ratio(0.4), Typical(0.3, 0.3), Lenience(0.6), Divergence(0.3), Band(0.8, 0.5), Vouched(2)],
+    ids=lambda rule: type(rule).__name__,
 )
 def test_lossy_steps_are_taken_alike_where_the_record_holds_them(full, rule, index, batch):
     prompts = random_prompts(12, seed=3)
@@ -279,3 +336,29 @@ def test_lossy_steps_are_taken_alike_where_the_record_holds_them(full, rule, ind
     replayed, run = both_worlds(build, full[index], prompts, batch=batch)
     assert_same(replayed, run)
     assert replayed[1].requests["divergent_tokens"].sum() > 0
+    assert (run[1].steps["escalated"].sum() > 0) == isinstance(rule, Band)
+
+
+LOSSY = (
+    "via-sd,tokens=3",
+    "via-sd,tokens=2,draft=mid,accept=0.9,escalate=0.7",
+    "via-sd,tokens=3,slim=mid,guard=0.1",
+    "via-sd,tokens=3,budget=100",
+    "via-sd-lossless,tokens=3,escalate=0.6",
+    "cascade,tokens=3,eps=0.4",
+    "cascade,tokens=3,rule=opt,eps=0.5",
+    "cascade,tokens=3,rule=diff,eps=0.3",
+    "cascade,tokens=3,rule=chow,eps=0.9",
+    "pyramid-sd,tokens=2,gather=3",
+    "early-commit,tokens=2,high=0.3,middle=0.1,low=0",
+    "entropy-patch,theta=3.4,most=3",
+    "equilibrium,tokens=3",
+)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("policy", LOSSY)
+def test_lossy_policies_take_the_same_steps(full, policy, index):
+    build = lambda pool: make_policy(policy, pool)  # noqa: E731
+    replayed, run = both_worlds(build, full[index], random_prompts(12, seed=3), batch=1 + index)
+    assert_same(replayed, run)

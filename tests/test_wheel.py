@@ -118,7 +118,7 @@ def test_the_installed_package_runs(installed):
     made = installed("-m", "paceline", "trace", "make", "t.trace", "--requests", "2", "--tokens", "8")
     assert made.startswith("t.trace: synthetic")
     told = installed("-m", "paceline", "compare", "--trace", "t.trace", "--json", "-")
-    assert len(json.loads(told)["policies"]) == 4
+    assert len(json.loads(told)["policies"]) == 5
 
 
 def test_without_torch_everything_but_the_runtime_can_be_imported(installed):

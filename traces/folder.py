@@ -157,6 +157,10 @@ def replacing(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(former)
         unfinished.rename(path)
+    except OSError as error:
+        if error.filename is None:  # Arrow does not say which file it could not write
+            raise OSError(error.errno or 0, f"cannot be written: {error.strerror or error}", str(path)) from None
+        raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         if former.exists() and not path.exists():

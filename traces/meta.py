@@ -6,7 +6,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
-
+TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
+# Counts of a model's shape stay within 64 bits, and seconds within what sums and quotients of them leave finite.
+MOST_COUNT = 2**63 - 1
+LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature leave what float32 can tell apart
 
@@ -31,10 +34,10 @@ class ModelInfo(Record):
     """
 
     name: str = Field(pattern=NAME_PATTERN)
-    parameters: int = Field(ge=1)
-    layers: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    kv_bytes_per_token: int = Field(ge=0)
+    parameters: int = Field(ge=1, le=MOST_COUNT)
+    layers: int = Field(ge=1, le=MOST_COUNT)
+    hidden_size: int = Field(ge=1, le=MOST_COUNT)
+    kv_bytes_per_token: int = Field(ge=0, le=MOST_COUNT)
     dtype: str
     submodel_of: str | None = None
 
@@ -115,7 +118,7 @@ class CostTable(Record):
 
     Attributes:
         new_tokens: strictly increasing, >= 1.
-        seconds: of one forward, > 0, one per entry of `new_tokens`.
+        seconds: of one forward, 1e-12 to 1e9, one per entry of `new_tokens`.
     """
 
     new_tokens: tuple[int, ...] = Field(min_length=1)
@@ -126,8 +129,8 @@ class CostTable(Record):
         increasing = all(a < b for a, b in zip(self.new_tokens, self.new_tokens[1:], strict=False))
         if len(self.new_tokens) != len(self.seconds) or not increasing or self.new_tokens[0] < 1:
             raise ValueError("new_tokens must be strictly increasing from >= 1, with one entry of seconds each")
-        if not all(0 < second < float("inf") for second in self.seconds):
-            raise ValueError("seconds must be positive and finite")
+        if not all(LEAST_SECONDS <= second <= MOST_SECONDS for second in self.seconds):
+            raise ValueError(f"seconds must be in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]")
         return self
 
 
@@ -149,7 +152,7 @@ class TraceMeta(Record):
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Literal[1] = 1
-    name: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
+    name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["recorded", "synthetic"]
     models: tuple[ModelInfo, ...] = Field(min_length=1)
     ngram: NgramInfo | None = None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import astuple
 from math import nan
 from struct import Struct
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_columns
+from .text_quality import TextQuality
 
 
 class RunLedger:
@@ -71,17 +73,30 @@ class RunLedger:
         emitted: int,
         modelled: int,
         end_s: float,
+        escalated: int = 0,
     ) -> None:
         """A step of one request finished; it belongs to the latest operation."""
         request = self._indices[request_id]
         self._steps += self._pack_step(
-            self._last_op, request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end_s
+            self._last_op,
+            request,
+            verify,
+            level,
+            asked,
+            drafted,
+            judged,
+            accepted,
+            own,
+            emitted,
+            modelled,
+            end_s,
+            escalated,
         )
 
     def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
         """Pending tokens were taken as they were."""
         request = self._indices[request_id]
-        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s)
+        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0)
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
@@ -103,6 +118,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
+        What is known of the texts' quality is added by `text_quality.with_quality`.
+
         Args:
             meta: what was run.
             reanchored: per request, times replay resumed on the trunk after leaving the record.
@@ -113,12 +130,13 @@ class RunLedger:
         first, last = _first_and_last(steps, len(self._requests))
         emitted = np.bincount(steps["request"], weights=steps["emitted"], minlength=len(self._requests))
         rows = []
+        quality = astuple(TextQuality())
         for index, (request_id, tag, num_prompt, arrived, admitted) in enumerate(self._requests):
             failed, finished = self._failed.get(request_id, ("", float(last[index])))
             row = (request_id, tag, num_prompt, int(emitted[index]), arrived, admitted, float(first[index]), finished)
             counts = (reanchored.get(request_id, 0), divergent.get(request_id, 0))
             ratio = nan if times_plain is None else times_plain.get(request_id, nan)
-            rows.append((*row, *counts, failed, self._preempted[request_id], ratio))
+            rows.append((*row, *counts, failed, self._preempted[request_id], ratio, *quality))
         requests = to_columns(REQUEST_FIELDS, rows)
         return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
 

@@ -33,6 +33,21 @@ STEP_FIELDS = (
     "emitted",
     "modelled",
     "end_s",
+    "escalated",
+)
+# Of a request's text, see `text_quality.TextQuality`.
+QUALITY_FIELDS = (
+    "divergences",
+    "seen_tokens",
+    "scored_tokens",
+    "log_prob",
+    "trunk_tokens",
+    "trunk_log_prob",
+    "same_tokens",
+    "same_start",
+    "exact_start",
+    "right",
+    "trunk_right",
 )
 REQUEST_FIELDS = (
     "request_id",
@@ -48,6 +63,7 @@ REQUEST_FIELDS = (
     "failed",
     "preempted",
     "times_plain",
+    *QUALITY_FIELDS,
 )
 # Kinds of steps and operations.
 DRAFT, VERIFY, COMMIT = range(3)

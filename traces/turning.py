@@ -51,9 +51,8 @@ def checked_shifts(shifts: Mapping[str, float], names: Iterable[str]) -> dict[st
     drafters = tuple(names)
     for name in shifts:
         if name not in drafters:
-            raise ValueError(
-                f"shifted acceptance must name a drafter of the recording, one of {drafters}, got {name!r}"
-            )
+            known = ", ".join(drafters) or "none"
+            raise ValueError(f"shifted acceptance must name a drafter of the recording ({known}), got {name!r}")
     return {name: shift for name, shift in shifts.items() if shift}
 
 

@@ -5,23 +5,22 @@ Letters: B requests, N contexts (of all requests, one behind the other), K judge
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from math import exp, isfinite
+from math import isfinite
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...policies.rules import Facts, Rule
+from ...policies.rules import Rule, Ruling, ruling
 from ...traces.meta import Sampling
-from ...traces.resolution import ENTROPIES, LOG_PROBS
 from ..noise import RequestNoise
 from ..sampling.chance import Chance
 from ..sampling.rejection import judge, probabilities
 from ..sampling.truncation import truncated
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
-from ..views import entropies
+from .token_facts import facts_of, facts_of_all, law_behind, ruled
 
 
 class Judging(NamedTuple):
@@ -34,6 +33,7 @@ class Judging(NamedTuple):
         start: index of the first of the request's K + 1 contexts among all N.
         position: output position of the first judged token.
         distances: `[K]` total variation distance of each token's distribution to the verifier's; NaN without one.
+        judges: `[K]` level of whoever stands behind each token.
     """
 
     state: RequestState
@@ -42,13 +42,24 @@ class Judging(NamedTuple):
     start: int
     position: int
     distances: list[float]
+    judges: list[int]
 
 
 class Verdict(NamedTuple):
-    """How many tokens stay, and the verifier's own behind them."""
+    """What becomes of one request's judged tokens.
+
+    Attributes:
+        num_accepted: how many stay.
+        own_token: the verifier's own behind them.
+        escalated: indices of those that stay escalated.
+        laws: `[num_accepted + 1]` the distribution that each of them and the own token follows, as logits `[V]`; the
+            entry is None for a certain token, and all is None where the tokens follow the verifier's.
+    """
 
     num_accepted: int
     own_token: int
+    escalated: tuple[int, ...] = ()
+    laws: list[Tensor | None] | None = None
 
 
 # Below these a single call of torch is quicker than two that divide the work.
@@ -118,13 +129,16 @@ class SameToken(Sampler):
         return [self._verdict(logits, row, written) if _known(scores, row) else None for row in judgings]
 
     def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
-        at = row.start
-        for view, distance in zip(row.views, row.distances, strict=True):
-            same = written[at] == view.token
-            if not (same if row.rule.lossless else accepts(row.rule, view, logits[at], distance, same=same)):
+        start = row.start
+        if not row.rule.lossless:
+            kept, escalated = _kept(row, logits[start:], written[start:])
+            return Verdict(kept, written[start + kept], escalated)
+        at = start
+        for view in row.views:
+            if written[at] != view.token:
                 break
             at += 1
-        return Verdict(at - row.start, written[at])
+        return Verdict(at - start, written[at])
 
 
 class Rejecting(Sampler):
@@ -162,12 +176,20 @@ class Rejecting(Sampler):
     def _by_rule(self, logits: Tensor, probs: Tensor, row: Judging) -> Verdict:
         """A lossy rule: `same` means the most probable token; the own token is a draw from the verifier."""
         written: list[int] = logits.argmax(dim=-1).tolist()
-        kept = 0
-        for view, distance in zip(row.views, row.distances, strict=True):
-            if not accepts(row.rule, view, logits[kept], distance, same=written[kept] == view.token):
-                break
-            kept += 1
-        return Verdict(kept, _chance(row.state).draw(probs[kept]))
+        escalated: list[int] = []
+        laws: list[Tensor | None] = []
+        for index, view in enumerate(row.views):
+            facts = facts_of_all(view, logits[index], written[index], tvd=row.distances[index], judge=row.judges[index])
+            keeps, leaves = ruled(row.rule, facts)
+            if not (keeps[view.token] or leaves[view.token]):
+                own_token = _chance(row.state).draw(probs[index])
+                laws.append(law_behind(view, probs[index], keeps | leaves))
+                return Verdict(index, own_token, tuple(escalated), laws)
+            if not keeps[view.token]:
+                escalated.append(index)
+            laws.append(law_behind(view, probs[index], keeps | leaves))
+        own_token = _chance(row.state).draw(probs[-1])
+        return Verdict(len(row.views), own_token, tuple(escalated), [*laws, logits[len(row.views)]])
 
 
 def make_sampler(sampling: Sampling) -> Sampler:
@@ -175,24 +197,23 @@ def make_sampler(sampling: Sampling) -> Sampler:
     return Rejecting(sampling) if sampling.mode == "rejection" else SameToken(sampling)
 
 
-def accepts(rule: Rule, view: PendingView, logits: Tensor, distance: float, *, same: bool) -> bool:
-    """A rule's verdict on one token, from the verifier's distribution `[V]` at the context before it."""
-    log_probs = torch.log_softmax(logits, dim=-1)
-    facts = torch.stack([log_probs[view.token], log_probs.max()]).cpu().numpy()
-    target_log_prob, top_log_prob = LOG_PROBS.round(facts).tolist()
-    entropy = ENTROPIES.round(entropies(log_probs.exp()).cpu().numpy())
-    return bool(
-        rule.accepts(
-            Facts(
-                same=same,
-                draft_prob=view.signal().prob,
-                target_prob=exp(target_log_prob),
-                top_prob=exp(top_log_prob),
-                entropy=float(entropy),
-                tvd=distance,
-            )
-        )
-    )
+def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[int, ...]]:
+    """How many leading tokens a lossy rule keeps, and which of them it escalates.
+
+    Args:
+        row: the request's part.
+        logits: `[K + 1, V]` or more, of its contexts.
+        written: what the verifier would write at each of them.
+    """
+    escalated: list[int] = []
+    for index, view in enumerate(row.views):
+        facts = facts_of(view, logits[index], written[index], tvd=row.distances[index], judge=row.judges[index])
+        says = ruling(row.rule, facts)
+        if says is Ruling.refuse:
+            return index, tuple(escalated)
+        if says is Ruling.escalate:
+            escalated.append(index)
+    return len(row.views), tuple(escalated)
 
 
 def _known(best: Sequence[float], row: Judging) -> bool:

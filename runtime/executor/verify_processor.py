@@ -106,7 +106,8 @@ class VerifyProcessor:
             step, session = row.item.step, row.item.session
             assert isinstance(step, Verify)
             position = len(session.emitted) + row.first
-            judgings.append(Judging(row.state, step.rule, row.views, start, position, apart))
+            judges = session.judges[row.first :]
+            judgings.append(Judging(row.state, step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
         verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
@@ -122,15 +123,20 @@ class VerifyProcessor:
     def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
         """Note who stands behind the kept tokens now, and roll every cache back to them."""
         session: Session = row.item.session
-        accepted, own_token = verdict
+        accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites
-        for index, view in enumerate(row.views[:accepted]):
-            # A larger member that stands behind the token goes on doing so.
-            if always or session.judges[row.first + index] <= level:
-                view.judge = logits[judging.start + index]
-        self._rollback.behind(row.state, session.num_prompt + judging.position + accepted)
         own = PendingView(own_token, logits[judging.start + accepted])
-        return Judged(accepted, own_token, row.state.add(own), tuple(judging.distances[: accepted + 1]))
+        if laws is not None:
+            for view, law in zip([*row.views[:accepted], own], laws, strict=True):
+                view.judge = law
+        else:
+            for index, view in enumerate(row.views[:accepted]):
+                # A larger member that stands behind the token goes on doing so; so does whoever wrote an escalated one.
+                if index not in escalated and (always or judging.judges[index] <= level):
+                    view.judge = logits[judging.start + index]
+        self._rollback.behind(row.state, session.num_prompt + judging.position + accepted)
+        tvd = tuple(judging.distances[: accepted + 1])
+        return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
 
     def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> list[list[float]]:
         """Per request `[K]` total variation distance of whoever stands behind each token to the verifier."""

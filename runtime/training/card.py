@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..answers import is_right
 from ..pools.pool import ModelPool
 from .agreement import Agreement, TaggedPrompt, agreement
 from .loop import TrainingRun
@@ -133,13 +134,6 @@ def _answer_table(prompts: Sequence[TaggedPrompt], agreed: Agreement) -> str:
             num_right = sum(is_right(tag, answer, text) for answer, text in pairs)
             rows.append([tag, f"{num_right} of {len(pairs)}"])
     return _table(["domain", "right"], rows)
-
-
-def is_right(tag: str, answer: str, text: str) -> bool:
-    """True if `text` gives `answer`; a text that the token limit cut short counts as wrong."""
-    if tag == "math":
-        return text.rstrip().endswith(f"Answer: {answer}")
-    return text.strip() == answer.strip()
 
 
 def _samples(prompts: Sequence[TaggedPrompt], agreed: Agreement) -> str:

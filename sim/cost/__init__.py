@@ -8,6 +8,7 @@ from .cost_file import FileCost, read_cost_file
 from .devices import LAYER_LAUNCH_S, Device, device_sheet
 from .grid import CostGrid, GridProfile
 from .linear import CostLine
+from .made_up import made_up_cost
 from .make import default_cost, make_cost
 from .roofline import RooflineCost
 from .scaled import ScaledCost, ScaledRoundCost, scaled
@@ -34,6 +35,7 @@ __all__ = [
     "default_cost",
     "device_sheet",
     "has_seconds",
+    "made_up_cost",
     "make_cost",
     "read_cost_file",
     "scaled",

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable
+from ...traces.strict_json import decode_json, kind_of_json
 from .base import LOOKUP_S
 from .grid import CostGrid, GridProfile
 from .linear import CostLine
@@ -79,16 +80,14 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
         ValueError: a file that cannot be read or breaks the format, or a model without figures; one line.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = decode_json(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
-    try:
-        by_model = TypeAdapter(dict[str, object]).validate_python(content)
-    except ValidationError as error:
-        raise _breach(path, "", error) from None
-    figures = {model: _figures(path, model, content) for model, content in by_model.items()}
+    if not isinstance(content, dict):
+        raise TraceFormatError(path, "content", "must be an object of models", kind_of_json(content))
+    figures = {model: _figures(path, model, known) for model, known in content.items()}
     missing = [name for name in models if name not in figures]
     if missing:
         raise ValueError(f"{path}: no table for model {missing[0]!r} of the trace")
@@ -96,22 +95,30 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
 
 
 def _figures(path: Path, model: str, content: object) -> Figures:
-    kind: type[CostTable | CostGrid | CostLine] = CostTable
-    if isinstance(content, dict) and "context_tokens" in content:
-        kind = CostGrid
-    elif isinstance(content, dict) and content.keys() & CostLine.model_fields.keys():
-        kind = CostLine
+    kind = _form(content)
+    if kind is None:
+        rule = "must be an object with new_tokens and seconds, or with intercept_s"
+        shown = f"keys {', '.join(content)}" if isinstance(content, dict) and content else kind_of_json(content)
+        raise TraceFormatError(path, model or "content", rule, shown)
     try:
-        return kind.model_validate(content)
+        # From text once more: strict, it takes lists for tuples, but neither texts nor true for numbers.
+        return kind.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
-        raise _breach(path, model, error) from None
-
-
-def _breach(path: Path, model: str, error: ValidationError) -> TraceFormatError:
-    first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join([model, *(str(part) for part in first["loc"])]).strip(".") or "content"
     rule = first["msg"].removeprefix("Value error, ")
-    return TraceFormatError(path, field, rule[:1].lower() + rule[1:], first["input"])
+    raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], first["input"])
+
+
+def _form(content: object) -> type[CostTable | CostGrid | CostLine] | None:
+    """Which of the three forms these figures have, by their keys; None if none of them."""
+    if not isinstance(content, dict):
+        return None
+    if "context_tokens" in content:
+        return CostGrid
+    if content.keys() & CostLine.model_fields.keys():
+        return CostLine
+    return CostTable if content.keys() & CostTable.model_fields.keys() else None
 
 
 def _whatever_is_held(profile: Profile) -> _Formula:

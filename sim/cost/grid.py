@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from pydantic import Field, model_validator
 
-from ...traces.meta import Record
+from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, Record
 from .base import CostRangeError
 from .table import Profile
 
@@ -18,7 +18,7 @@ class CostGrid(Record):
     Attributes:
         new_tokens: `[N]`, strictly increasing, >= 1.
         context_tokens: `[C]`, strictly increasing, >= 0.
-        seconds: `[N, C]`, > 0 and finite.
+        seconds: `[N, C]`, 1e-12 to 1e9.
     """
 
     new_tokens: tuple[int, ...] = Field(min_length=1)
@@ -35,8 +35,8 @@ class CostGrid(Record):
             raise ValueError("seconds must have one row for each entry of new_tokens")
         if any(len(row) != len(self.context_tokens) for row in self.seconds):
             raise ValueError("each row of seconds must have one entry for each of context_tokens")
-        if not all(0 < second < float("inf") for row in self.seconds for second in row):
-            raise ValueError("seconds must be positive and finite")
+        if not all(LEAST_SECONDS <= second <= MOST_SECONDS for row in self.seconds for second in row):
+            raise ValueError(f"seconds must be in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]")
         return self
 
 

@@ -24,15 +24,17 @@ class RooflineCost:
     Args:
         device: the accelerator.
         models: shapes of the recorded models; all of them lie in device memory at once.
-        tensor_parallel: devices the models are split over, >= 1.
+        tensor_parallel: devices the models are split over, 1 to the least hidden size.
 
     Raises:
-        ValueError: a dtype the device sheet has no figure for, weights that do not fit, or devices without a link.
+        ValueError: a number out of range, a dtype the device sheet has no figure for, weights that do not fit, or
+            devices without a link.
     """
 
     def __init__(self, device: Device, models: tuple[ModelInfo, ...], *, tensor_parallel: int = 1) -> None:
-        if tensor_parallel < 1:
-            raise ValueError(f"tensor_parallel must be >= 1, got {tensor_parallel}")
+        most = min(model.hidden_size for model in models)
+        if not 1 <= tensor_parallel <= most:
+            raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
         self.lookup_s = LOOKUP_S
         _check_memory(self.name, device, models, tensor_parallel)

@@ -1,9 +1,10 @@
 """What if a model were faster: seconds of another cost model, scaled by member."""
 
 from collections.abc import Mapping
-from math import isfinite
 
 from .base import CostModel, RoundCost
+
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
@@ -13,15 +14,15 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
 
     Args:
         cost: what is scaled.
-        factors: by member; all > 0 and finite.
+        factors: by member; 1e-6 to 1e6.
         target: the pool's last member.
 
     Raises:
-        ValueError: a factor that is not positive and finite.
+        ValueError: a factor out of range.
     """
     for model, factor in factors.items():
-        if not (isfinite(factor) and factor > 0):
-            raise ValueError(f"scale of {model} must be positive and finite, got {factor}")
+        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            raise ValueError(f"scale of {model} must be in [{LEAST_FACTOR:g}, {MOST_FACTOR:g}], got {factor}")
     if not factors:
         return cost
     if isinstance(cost, RoundCost):

@@ -5,13 +5,12 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from ...traces.imported.rounds import Rounds, RoundsRequest, RoundsTrace
+from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
 from .base import LOOKUP_S, CostRangeError
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
 
 TIMED = "timed"
-TARGET_ALONE = ""
 
 
 class TimedCost:

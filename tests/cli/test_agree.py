@@ -20,9 +20,15 @@ POLICY_KEYS = {
     "num_tokens",
     "num_other_answers",
     "difference",
+    "num_replayed",
+    "num_left",
+    "left",
 }
 
 POLICIES = '''
+from pathlib import Path
+from random import Random
+
 from paceline.policies import Draft, Ratio, Verify
 
 
@@ -36,16 +42,32 @@ class Base:
 
 class ByTheClock(Base):
     def decide(self, seen):
-        if seen.num_pending or seen.room < 1 or seen.load.now_s > 40:
+        if seen.num_pending or seen.room < 1 or seen.load.now_s > 4:
+            return Verify("target")
+        return Draft("mid", 2)
+
+
+class Coin(Base):
+    """Tosses one that nobody gave a seed."""
+
+    def __init__(self, pool):
+        self.coin = Random()
+
+    def decide(self, seen):
+        if seen.num_pending or seen.room < 1 or self.coin.random() < 0.5:
             return Verify("target")
         return Draft("mid", 2)
 
 
 class Interrupted(Base):
-    """By the user, while the models run: only replayed seconds are whole."""
+    """By the user, while the models run: theirs is the object that is made first."""
+
+    def __init__(self, pool):
+        self.first = not Path("made").exists()
+        Path("made").touch()
 
     def decide(self, seen):
-        if seen.load.now_s % 1:
+        if self.first:
             raise KeyboardInterrupt
         return Verify("target")
 
@@ -184,18 +206,45 @@ def test_a_policy_that_leaves_the_recording():
     assert "--closure monotone --reach 2 --run 2; record deeper" in line
 
 
-def test_a_lossy_policy_needs_a_full_recording(tmp_path):
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_lossy_policy_is_compared_up_to_where_it_leaves_the_record(tmp_path, batch):
     (tmp_path / "mine.py").write_text(POLICIES)
-    args = ("--policy", "mine.py:Lossy", "--max-new-tokens", "5")
-    assert "a lossy policy with --closure full" in refused(*agree(*args))
-    text = done(*agree(*args, "--closure", "full", "--reach", "5"))
-    assert "no difference" in text
+    args = ("--policy", "plain", "--policy", "mine.py:Lossy", "--batch", str(batch))
+    text = done(*agree(*args))
+    assert "mine.py:Lossy: left the record at step " in text
+    assert text.splitlines()[-1].endswith("no difference")
+    plain, lossy = json.loads(done(*agree(*args, "--json", "-")))["policies"]
+    assert (plain["num_left"], plain["left"], plain["num_replayed"]) == (0, None, plain["num_steps"])
+    assert set(lossy["left"]) == {"request_id", "step"}
+    assert 1 <= lossy["num_left"] <= lossy["num_requests"] == 4
+    assert 0 < lossy["num_steps"] < lossy["num_replayed"]
+    assert lossy["difference"] is None
 
 
-def test_a_policy_that_reads_the_clock_differs(tmp_path):
-    """A replayed forward takes a second here, a tiny model's a millisecond."""
+def test_a_full_recording_holds_what_a_lossy_policy_does(tmp_path):
     (tmp_path / "mine.py").write_text(POLICIES)
-    ran = paceline(*agree("--policy", "mine.py:ByTheClock"))
+    args = ("--policy", "mine.py:Lossy", "--max-new-tokens", "5", "--closure", "full", "--reach", "5")
+    (row,) = json.loads(done(*agree(*args, "--json", "-")))["policies"]
+    assert (row["num_left"], row["left"], row["num_replayed"]) == (0, None, row["num_steps"])
+
+
+def test_a_lossy_policy_that_differs_before_it_leaves_the_record(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(POLICIES)
+    recorded()
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: tiny_pool_of_four(seed=2)))
+    ran = paceline(*agree("--policy", "mine.py:Lossy", "--trace", "made.trace"))
+    assert (ran.code, ran.err) == (1, "")
+    assert "1 of 1 policies differ" in ran.out.splitlines()[-1]
+
+
+def test_a_policy_that_reads_the_clock_is_told_the_same_time(tmp_path):
+    (tmp_path / "mine.py").write_text(POLICIES)
+    assert "no difference" in done(*agree("--policy", "mine.py:ByTheClock", "--batch", "2"))
+
+
+def test_a_policy_without_a_seed_differs(tmp_path):
+    (tmp_path / "mine.py").write_text(POLICIES)
+    ran = paceline(*agree("--policy", "mine.py:Coin"))
     assert (ran.code, ran.err) == (1, "")
     assert "verify by target: 0 of 0 accepted" in ran.out
     assert "draft by mid: 2 tokens of 2 asked for" in ran.out
@@ -206,6 +255,7 @@ def test_an_interrupt_is_no_verdict(tmp_path):
     (tmp_path / "mine.py").write_text(POLICIES)
     ran = paceline(*agree("--policy", "plain", "--policy", "mine.py:Interrupted", "--json", "out.json"))
     assert (ran.code, ran.out) == (130, "")
+    assert (tmp_path / "made").exists()
     assert not (tmp_path / "out.json").exists()
 
 

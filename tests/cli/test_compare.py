@@ -82,6 +82,7 @@ def test_a_representative_set_is_the_default(trace):
         "ngram:6/mid:6/target",
         "adaptive",
         "confident",
+        "specrouter",
     ]
 
 

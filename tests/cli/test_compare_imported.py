@@ -114,7 +114,7 @@ def test_without_seconds_a_cost_must_be_named(tmp_path):
 @pytest.mark.parametrize(
     ("policy", "told"),
     [
-        ("confident", "Draft(model='feature', tokens=12, stop=ConfidenceBelow(prob=0.4)) needs probabilities, and "),
+        ("confident", "policy confident needs signals of tokens, which recording log does not hold"),
         ("feature:2/tokens:4/target", "tokens cannot verify and can only stand first"),
         ("ngram", "policy ngram needs a model-free member"),
     ],
@@ -189,3 +189,22 @@ def test_a_shift_given_twice(log):
 
 def test_one_seed_is_no_interval(log):
     assert "--seeds" in refused("compare", "--trace", log, "--seeds", "1")
+
+
+@pytest.mark.parametrize(
+    "policy", ["confident,draft=tokens", "svip,draft=tokens", "adaedl", "guarded,policy=confident"]
+)
+def test_policies_that_look_at_probabilities_say_that_there_are_none(log, policy):
+    told = refused("compare", "--trace", log, "--policy", "plain", "--policy", policy)
+    assert told == f"policy {policy} needs signals of tokens, which recording log does not hold"
+
+
+def test_policies_that_read_text_say_where_there_is_none(log):
+    assert "hedgespec scores drafters" in refused("compare", "--trace", log, "--policy", "hedgespec")
+
+
+@pytest.mark.parametrize(
+    "policy", ["two-level,most=4", "banditspec,kind=exp3", "cas-spec,most=4", "guarded,policy=adaptive"]
+)
+def test_policies_that_choose_work_on_rounds(log, policy):
+    assert row(compared(log, "--policy", policy), policy)["output_tokens"] == 44

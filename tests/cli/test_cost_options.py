@@ -1,5 +1,5 @@
 import pytest
-from paceline.cli.cost_options import cost_of
+from paceline.cli.cost_options import cost_of, factors_of
 from paceline.traces import Trace
 
 from ..sim.cost.shapes import META
@@ -21,18 +21,13 @@ def test_options_of_an_imported_recording():
     assert cost_of("timed", recording, scale=["eagle=0.5"]).name == "timed, eagle x0.5"
 
 
-@pytest.mark.parametrize("option", ["", "draft", "draft=", "draft=x", "draft=1=2"])
-def test_a_scale_is_a_name_and_a_factor(option):
-    with pytest.raises(ValueError, match=f"--scale must be NAME=FACTOR, got '{option}'"):
-        cost_of("h100", TRACE, scale=[option])
-
-
-@pytest.mark.parametrize("option", ["draft=0", "draft=-1", "draft=nan", "draft=inf", "other=1", "=1"])
+@pytest.mark.parametrize("option", ["draft=0", "draft=-1", "draft=1e-7", "draft=1e308", "other=1"])
 def test_a_scale_that_means_nothing(option):
     with pytest.raises(ValueError, match=r"^scale "):
         cost_of("h100", TRACE, scale=[option])
 
 
-def test_a_scale_once_for_each_model():
-    with pytest.raises(ValueError, match="--scale draft is given twice"):
-        cost_of("h100", TRACE, scale=["draft=1", "draft=2"])
+def test_a_scale_is_a_name_and_a_factor():
+    assert factors_of(None) == {}
+    with pytest.raises(ValueError, match="--scale must be NAME=FACTOR, got 'draft'"):
+        cost_of("h100", TRACE, scale=["draft"])

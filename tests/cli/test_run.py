@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from paceline.cli.memory import CacheMode, dead_share_of, limit_bytes
-from paceline.policies.plain import Plain
+from paceline.policies.lossless.plain import Plain
 from paceline.policies.registry import make_policy
 
 from .command_line import done, paceline, refused

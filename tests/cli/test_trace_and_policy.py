@@ -7,7 +7,7 @@ from paceline.policies.registry import own_policies
 from paceline.traces import SyntheticSpec, make_trace, read_trace
 
 from ..traces.test_store import assert_equal
-from .command_line import done
+from .command_line import done, paceline, refused
 
 
 def test_make_then_look(tmp_path):
@@ -63,19 +63,30 @@ def test_every_policy_is_listed():
     rows = json.loads(done("policy", "list", "--json", "-"))["policies"]
     assert set(own_policies()) <= {row["name"] for row in rows}
     for row in rows:
-        assert set(row) == {"name", "summary", "options"}
+        assert set(row) == {"name", "summary", "paper", "lossless", "members", "observes", "oracle", "options"}
         assert row["summary"].endswith(".")
+        assert row["members"]
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["adaedl"]["paper"] == "AdaEDL, arXiv:2410.18351"
+    assert by_name["adaedl"]["lossless"] is True
+    assert by_name["adaedl"]["observes"] == ["signals"]
+    assert by_name["per-tag"]["lossless"] is None
+    assert by_name["per-tag"]["options"] == "default, any of tags"
+    assert by_name["oracle-chain"]["oracle"] is True
+    assert by_name["adaptive"]["options"] == "draft=None, start=4, up=2, down=1, most=16"
     text = done("policy", "list")
-    assert "draft=None, start=4, up=2, down=1, most=16" in text
+    for word in (*own_policies(), "lossless", "LOSSY", "depends", "simulator only"):
+        assert word in text
 
 
 @pytest.mark.parametrize(
-    "policy", [*(name for name in own_policies() if name != "chain"), "draft:3/mid:6/target", "target"]
+    "policy", ["plain", "two-level", "per-tag,default=ngram,a=svip", "draft:3/mid:6/target", "target"]
 )
 def test_our_own_keep_the_contract(policy):
     assert "keeps the contract" in done("policy", "check", policy)
     told = json.loads(done("policy", "check", policy, "--json", "-"))
-    assert set(told) == {"policy", "num_requests", "num_steps", "num_tokens", "lossless"}
+    fields = {"policy", "num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted"}
+    assert set(told) == fields
     assert told["lossless"] is True
     assert told["policy"] == policy
 
@@ -99,3 +110,33 @@ class Mine:
     )
     assert "LOSSY: committed other text" in done("policy", "check", "my_policy.py:Mine")
     assert json.loads(done("policy", "check", "my_policy.py:Mine", "--json", "-"))["lossless"] is False
+
+
+def test_a_policy_that_is_not_what_it_says_is_told(tmp_path):
+    (tmp_path / "claims.py").write_text(
+        """
+from paceline.policies import About, Commit, Draft
+
+
+class Claims:
+    about = About(lossless=True)
+
+    def __init__(self, pool):
+        pass
+
+    def decide(self, seen):
+        return Commit(seen.num_pending) if seen.num_pending else Draft("draft", 4)
+
+    def learn(self, outcome):
+        pass
+"""
+    )
+    ran = paceline("policy", "check", "claims.py:Claims")
+    assert ran.code == 1
+    assert "LOSSY: committed other text, though it says of itself that it is lossless" in ran.out
+    assert paceline("policy", "check", "claims.py:Claims", "--json", "-").code == 1
+
+
+def test_oracles_cannot_be_checked():
+    told = refused("policy", "check", "oracle-chain")
+    assert told.startswith("policy oracle-chain sees ahead, which only a recording can grant")

@@ -62,8 +62,14 @@ def test_models_for_cost_models(files, tmp_path):
     assert "models must name members of the pool" in refused(*command, "--out", "y.trace")
     for text, told in (
         (json.dumps([{**MODEL, "layers": 0}]), "models.json: 0.layers: input should be greater than or equal to 1"),
-        (json.dumps({}), "models.json: content: input should be a valid array"),
-        ("[", "models.json: content: invalid JSON"),
+        (
+            json.dumps([{**MODEL, "parameters": 10**400}]),
+            "models.json: 0.parameters: input should be less than or equal",
+        ),
+        (json.dumps([]), "models.json: content: list should have at least 1 item"),
+        (json.dumps({}), "models.json: content: input should be a valid"),
+        ("[", "models.json: content: must be JSON, got"),
+        ('[{"name": "a", "name": "b"}]', "models.json: content: must be JSON, got \"key 'name' twice\""),
     ):
         path.write_text(text)
         assert told in refused(*command, "--out", "y.trace")
@@ -85,15 +91,25 @@ def test_a_recording_is_never_overwritten(files, tmp_path):
     [
         (["--drafter", "draft"], "--drafter must be of the form KEY=VALUE, got 'draft'"),
         (["--drafter", "draft=a:b"], "a drafter's name must match"),
-        (["--drafter", "nobody=x"], "--drafter must name a file or a method of the files, got 'nobody'"),
+        (
+            ["--drafter", "nobody=x"],
+            "--drafter must name a file or a method of the files, and one that no other --drafter names, got 'nobody'",
+        ),
         (["--drafter", "draft=mid"], "drafters: must have names of their own (--drafter), got 'mid'"),
         (["--drafter", "draft=a", "--drafter", "draft=b"], "--drafter must name draft once"),
         (["--window", "draft=many"], "--window draft must be a whole number, got 'many'"),
-        (["--window", "draft=0"], "the window of draft must be >= 1, got 0"),
+        (["--drafter", "pos.jsonl=x"], "and one that no other --drafter names, got 'pos.jsonl'"),
+        (["--window", "draft=0"], "the window of draft must be in [1, 2147483647], got 0"),
+        (["--window", "draft=2147483648"], "the window of draft must be in [1, 2147483647], got 2147483648"),
         (["--window", "draft=1"], "must hold rounds within --window draft=1, got 2"),
         (["--window", "nobody=3"], "--window must name a drafter of draft, mid, got 'nobody'"),
         (["--token-drafter", "nobody"], "--token-drafter must name a drafter of draft, mid"),
         (["--target", "draft"], "names of drafters and target must be unique"),
+        (["--target", "a b"], "the target's name must match"),
+        (["--name", ""], "the recording's name must be one line that is not empty, got ''"),
+        (["--name", "a\nb"], "the recording's name must be one line that is not empty, got 'a\\nb'"),
+        (["--json", "x.trace"], "--json must be a file of its own, got 'x.trace'"),
+        (["--json", "files/pos.jsonl"], "--json must be a file of its own, got 'files/pos.jsonl'"),
         (["--json", "none/x.json"], "no folder none"),
     ],
 )
@@ -111,7 +127,7 @@ def test_files_that_do_not_fit(files, tmp_path):
     assert "none.jsonl: file: must be a readable file" in refused(
         "trace", "import", "auto", "none.jsonl", "--out", "x.trace"
     )
-    assert "format must be one of" in refused("trace", "import", "csv", cut, "--out", "x.trace")
+    assert "format must be auto or one of" in refused("trace", "import", "csv", cut, "--out", "x.trace")
     other = write_lines(tmp_path / "odd.jsonl", answer(1, [3, 1], new_tokens=[9]))
     assert "odd.jsonl: line 1: choices[0].accept_lengths: must add up to the 9" in refused(
         "trace", "import", "auto", other, "--out", "x.trace"
@@ -135,11 +151,11 @@ def shown_commands(guide):
 def test_the_guide_shows_what_happens(tmp_path):
     guide = GUIDE.read_text(encoding="utf-8")
     files = dict(shown_files(guide))
-    assert set(files) == {"toy-vanilla.jsonl", "toy-sps.jsonl", "positions.jsonl", "models.json", "cut.jsonl"}
+    assert len(files) == len(re.findall("```json", guide)) == 9
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     commands = [(words, output) for words, output in shown_commands(guide) if words[0] == "trace"]
-    assert len(commands) == 6
+    assert len(commands) == 9
     for words, output in commands:
         ran = paceline(*words)
         told = "\n".join(line.rstrip() for line in (ran.out + ran.err).splitlines())

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
-from paceline.policies.adaptive import Adaptive
-from paceline.policies.chain import Chain
+from paceline.policies.about import About, about_of
 from paceline.policies.check import check_pool
-from paceline.policies.confident import Confident
+from paceline.policies.lossless.adaptive import Adaptive
+from paceline.policies.lossless.chain import Chain
+from paceline.policies.lossless.confident import Confident
 from paceline.policies.registry import own_policies
 from paceline.policies.stops import ProductBelow
 from paceline.policies.toy_world import EOS, ToyWorld
@@ -15,7 +16,11 @@ from paceline.policies.toy_world import EOS, ToyWorld
 from .script import Script, run
 from .strategies import chains, pools
 
-SPECS = {"chain": "chain,spec=draft:3/mid:5/target"}
+SPECS = {
+    "chain": "chain,spec=draft:3/mid:5/target",
+    "per-tag": "per-tag,default=draft:4/target,a=mid:3/target",
+    "guarded": "guarded,policy=draft:4/target",
+}
 VARIANTS = (
     "target",
     "draft:4/target",
@@ -29,19 +34,75 @@ VARIANTS = (
     "confident,below=1.0,draft=slim",
     "confident,draft=ngram",
     "ngram,tokens=1",
+    "ngram-model,draft=slim,tokens=1,window=9",
+    "two-level,draft=ngram,warmup=1,every=1,memory=1",
+    "two-level,draft=mid,start=16,warmup=3,every=2",
+    "two-level,costs=draft:5/mid:6/slim:7/target:5,warmup=1,every=2",
+    "adaedl,threshold=1.0,step=0",
+    "adaedl,draft=slim,threshold=0,wanted=0.5,step=0.5,most=3",
+    "adaedl,draft=ngram",
+    "svip,h=0.1",
+    "svip,draft=mid,h=9,most=1",
+    "banditspec,kind=exp3,seed=3,explore=1.0",
+    "banditspec,arms=target@ngram:3/draft:2/mid:4/target,explore=0",
+    "banditspec,reward=tokens,arms=slim:2/target",
+    "banditspec,costs=draft:1/mid:3/slim:4/target:10",
+    "hedgespec,window=1,every=2,memory=1,seed=5",
+    "hedgespec,reward=tokens,window=9",
+    "hedgespec,costs=draft:1/mid:3/slim:4/target:10",
+    "cas-spec,most=1,every=1,recent=1.0,warmup=1",
+    "cas-spec,most=20,costs=draft:1/mid:3/slim:4/target:90",
+    "per-tag,default=plain,a=guarded+policy=two-level++most=8,b=ngram-model",
+    "guarded,policy=banditspec+kind=exp3,trial=1,retry=1,margin=3",
+    "guarded,policy=cas-spec+warmup=1,trial=2,retry=3,margin=9,costs=draft:1/mid:3/slim:4/target:10",
+    "guarded,policy=hedgespec+every=2,trial=2,retry=3,margin=9",
 )
 
 
-def names(pool):
-    return [SPECS.get(name, name) for name in own_policies()]
+def texts():
+    """Every policy of ours but the oracles, which no toy world can show the future."""
+    return [SPECS.get(name, name) for name, cls in own_policies().items() if not about_of(cls).oracle]
 
 
-@pytest.mark.parametrize("text", [*names(check_pool()), *VARIANTS])
+@pytest.mark.parametrize("text", [*texts(), *VARIANTS])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_policies_keep_the_contract_and_commit_the_trunk(text, seed):
+def test_policies_keep_the_contract_and_commit_the_trunk_if_they_say_so(text, seed):
     report = check_policy(lambda pool: make_policy(text, pool), name=text, seed=seed)
-    assert report.lossless
+    assert report.says_lossless is not None
+    assert not report.contradicted
     assert report.num_tokens >= report.num_requests
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "two-level",
+        "banditspec",
+        "banditspec,kind=exp3",
+        "hedgespec",
+        "cas-spec",
+        "guarded,policy=two-level",
+        "per-tag,default=two-level",
+    ],
+)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_policies_that_choose_suit_any_pool_with_a_drafter(text, data):
+    pool = data.draw(pools(least=2))
+    report = check_policy(lambda pool: make_policy(text, pool), name=text, pool=pool, seed=data.draw(st.integers(0, 9)))
+    assert report.lossless
+
+
+def test_every_policy_of_ours_says_what_it_is():
+    for name, cls in own_policies().items():
+        about = about_of(cls)
+        assert about is not None, name
+        assert about.members, name
+
+
+def test_oracles_are_refused_by_the_check():
+    with pytest.raises(ValueError, match="policy oracle-window sees ahead, which only a recording can grant"):
+        check_policy(lambda pool: make_policy("oracle-window", pool), name="oracle-window")
 
 
 @settings(max_examples=30, deadline=None)
@@ -193,6 +254,17 @@ class TestCheckPolicy:
                 return Verify("target", Ratio(0.1)) if seen.num_pending else Draft("draft", 4)
 
         assert not check_policy(Lossy).lossless
+
+    def test_a_policy_that_is_not_what_it_says_is_told(self):
+        class Claims(CommitsAll):
+            about = About(lossless=True)
+
+        class Admits(CommitsAll):
+            about = About(lossless=False)
+
+        assert check_policy(Claims).contradicted
+        assert not check_policy(Admits).contradicted
+        assert not check_policy(CommitsAll).contradicted
 
     def test_a_policy_that_never_gets_on_is_stopped(self):
         class Lazy(CommitsAll):

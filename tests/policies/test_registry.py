@@ -6,13 +6,14 @@ from importlib.metadata import EntryPoint
 import pytest
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
 from paceline.policies import registry as registry_module
-from paceline.policies.adaptive import Adaptive
-from paceline.policies.chain import Chain
 from paceline.policies.check import check_pool
-from paceline.policies.confident import Confident
-from paceline.policies.ngram import Ngram
-from paceline.policies.plain import Plain
-from paceline.policies.registry import known_policies, own_policies, policy_options
+from paceline.policies.lossless.adaptive import Adaptive
+from paceline.policies.lossless.chain import Chain
+from paceline.policies.lossless.confident import Confident
+from paceline.policies.lossless.ngram import Ngram
+from paceline.policies.lossless.plain import Plain
+from paceline.policies.policy_options import policy_options
+from paceline.policies.registry import known_policies, own_policies
 
 POOL = check_pool()
 MINE = """
@@ -61,7 +62,7 @@ def mine(tmp_path):
         ("adaptive,start=2,draft=mid", Adaptive),
         ("confident,below=0.25", Confident),
         ("ngram,tokens=3", Ngram),
-        ("paceline.policies.plain:Plain", Plain),
+        ("paceline.policies.lossless.plain:Plain", Plain),
     ],
 )
 def test_texts_name_policies(text, kind):
@@ -69,9 +70,9 @@ def test_texts_name_policies(text, kind):
 
 
 def test_every_own_policy_is_built_by_its_name():
+    needed = {"chain": ",spec=draft:4/target", "per-tag": ",default=plain", "guarded": ",policy=plain"}
     for name, kind in own_policies().items():
-        options = ",spec=draft:4/target" if name == "chain" else ""
-        assert type(make_policy(name + options, POOL)) is kind
+        assert type(make_policy(name + needed.get(name, ""), POOL)) is kind
 
 
 def test_a_file_and_a_module_take_options(mine, monkeypatch):
@@ -86,7 +87,7 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("nothing", "unknown policy 'nothing': known are plain, chain, adaptive, confident, ngram"),
+        ("nothing", "unknown policy 'nothing': known are plain, chain, two-level, "),
         ("", "unknown policy ''"),
         ("adaptive,window=4", "unknown option 'window'; it takes draft, start, up, down, most"),
         ("plain,window=4", "unknown option 'window'; it takes no options"),
@@ -106,7 +107,7 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
         ("draft/target", "'draft' needs a window"),
         ("no_such_file.py:Mine", "no file no_such_file.py"),
         ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
-        ("paceline.policies.plain:Nobody", "'Nobody' is not a class with decide and learn"),
+        ("paceline.policies.lossless.plain:Nobody", "'Nobody' is not a class with decide and learn"),
     ],
 )
 def test_faults_are_one_line(text, rule):
@@ -168,14 +169,20 @@ class TestEntryPoints:
         monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
 
     def test_theirs_are_found_by_name(self, monkeypatch):
-        self.register(monkeypatch, ("theirs", "paceline.policies.plain:Plain"))
+        self.register(monkeypatch, ("theirs", "paceline.policies.lossless.plain:Plain"))
         assert "theirs" in known_policies()
         assert type(make_policy("theirs", POOL)) is Plain
 
     @pytest.mark.parametrize("name", ["plain", "theirs"])
     def test_a_name_is_taken_once(self, monkeypatch, name):
-        self.register(monkeypatch, ("theirs", "paceline.policies.plain:Plain"), (name, "paceline.policies.ngram:Ngram"))
-        with pytest.raises(PolicySpecError, match=f"'{name}' is registered twice .*paceline.policies.ngram:Ngram"):
+        self.register(
+            monkeypatch,
+            ("theirs", "paceline.policies.lossless.plain:Plain"),
+            (name, "paceline.policies.lossless.ngram:Ngram"),
+        )
+        with pytest.raises(
+            PolicySpecError, match=f"'{name}' is registered twice .*paceline.policies.lossless.ngram:Ngram"
+        ):
             known_policies()
 
 

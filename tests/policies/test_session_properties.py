@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.policies import Commit, Draft, Ratio, Verify
+from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.policies.world import Item, Op
 
@@ -138,8 +138,20 @@ class SessionMachine(RuleBasedStateMachine):
         assert outcome.refused_at == (outcome.num_accepted if refused else None)
         assert len(outcome.tvd) == outcome.num_accepted + refused
         if level != self.pool.target_level:
+            kept_judges = self.session.judges[:kept]
             raised = [max(judge, level) for judge in judges[:kept]]
-            assert self.session.judges == raised + [level] * outcome.num_own
+            left = [index for index in range(kept) if kept_judges[index] != raised[index]]
+            # One that a larger member stood behind already shows no sign of it.
+            assert len(left) <= outcome.num_escalated
+            assert len(left) == outcome.num_escalated or any(judge >= level for judge in judges[:kept])
+            assert [kept_judges[index] for index in left] == [judges[index] for index in left]
+            assert self.session.judges[kept:] == [level] * outcome.num_own
+            if left:
+                assert self.session.first_unjudged(level) == left[0], "the same verifier may look again"
+        assert outcome.num_escalated <= outcome.num_accepted
+        assert not outcome.num_escalated or isinstance(step.rule, Band)
+        held = self.session.num_prompt + len(self.session.emitted) + len(self.session.tokens) - outcome.num_own
+        assert self.session.cached[level] == held, "what is escalated was read all the same"
 
     @precondition(lambda self: not self.session.done)
     @rule(data=st.data())
@@ -153,10 +165,10 @@ class SessionMachine(RuleBasedStateMachine):
         self.lossless = False
 
     @precondition(lambda self: not self.session.done)
-    @rule(data=st.data(), theta=st.sampled_from([0.2, 1.0]))
-    def lossy(self, data, theta):
+    @rule(data=st.data(), rule=st.sampled_from([Ratio(0.2), Ratio(1.0), Band(0.9, 0.6), Band(1.0, 0.99), Vouched(2)]))
+    def lossy(self, data, rule):
         verifies = [step for step in legal_steps(self.session) if isinstance(step, Verify)]
-        self.step(Verify(data.draw(st.sampled_from(verifies)).model, Ratio(theta)))
+        self.step(Verify(data.draw(st.sampled_from(verifies)).model, rule))
         self.lossless = False
 
     @precondition(lambda self: self.session.done)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports import Comparison, LevelSummary, Spread, Summary, comparison_table, summarise_run
+from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, comparison_table, summarise_run
 from paceline.reports.run_table import run_table
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
@@ -46,6 +46,7 @@ POLICY_KEYS = COMPARED_KEYS | {
     "requests_per_s",
     "acceptance_length",
     "draft_acceptance_rate",
+    "rejection_rate",
     "accepted_histogram",
     "target_calls_per_token",
     "wasted_tokens",
@@ -61,6 +62,7 @@ POLICY_KEYS = COMPARED_KEYS | {
     "policy_s",
     "policy_share",
     "levels",
+    "quality",
 }
 
 
@@ -124,6 +126,7 @@ def test_every_field_by_hand():
         requests_per_s=0.5,
         acceptance_length=7 / 3,  # three verifications by the target
         draft_acceptance_rate=4 / 5,
+        rejection_rate=1 / 5,  # five drafted tokens were looked at, one of them refused
         accepted_histogram=(1, 0, 2),
         target_calls_per_token=3 / 7,
         wasted_tokens=1,  # 5 drafted, 4 of them in the answer
@@ -163,6 +166,7 @@ def test_every_field_by_hand():
                 own=3,
             ),
         ),
+        quality=None,
     )
 
 
@@ -306,6 +310,8 @@ def test_the_documentation_lists_every_key():
     assert listed == POLICY_KEYS
     listed = set(re.findall(r"^\| `policies\[\]\.levels\[\]\.(\w+)`", text, re.MULTILINE))
     assert listed == LEVEL_KEYS
+    listed = set(re.findall(r"^\| `policies\[\]\.quality\.(\w+)`", text, re.MULTILINE))
+    assert listed == {field.name for field in fields(Quality)}
     for key in SPREAD_KEYS:
         assert f"`{key}`" in text
 

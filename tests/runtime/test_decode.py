@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 from paceline.policies import Commit, Draft, make_policy
-from paceline.policies.chain import Chain
+from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory

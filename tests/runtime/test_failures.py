@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.policies import ConfidenceBelow, Draft, Lenience, Verify, make_policy
-from paceline.policies.chain import Chain
+from paceline.policies.lossless.chain import Chain
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
 from paceline.runtime.executor.errors import NonFiniteLogitsError

@@ -11,8 +11,8 @@ import paceline
 import pytest
 import torch
 from paceline.policies import Draft, Member, Pool, Ratio, Verify
-from paceline.policies.chain import Chain
-from paceline.policies.confident import Confident
+from paceline.policies.lossless.chain import Chain
+from paceline.policies.lossless.confident import Confident
 from paceline.reports import summarise_run
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.state.errors import KVMemoryError

@@ -9,10 +9,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from paceline.policies import ConfidenceBelow, Draft, Verify, make_policy
-from paceline.policies.chain import Chain
+from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Verify, make_policy
 from paceline.policies.loop import Loop
+from paceline.policies.lossless.chain import Chain
+from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
+from paceline.policies.lossy.pyramid_sd import PyramidSD
 from paceline.policies.session import Session
+from paceline.runtime.executor import sampler
 from paceline.runtime.pools.loaded_members import LoadedMember
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
@@ -242,6 +245,34 @@ def test_preemption_changes_nothing(cache_kind):
     found = outcomes(enumerated.text)
     assert enumerated.world.manager.num_preempted > 0
     assert total_variation(found, alone(TOP_K, 2)) < 1e-9
+
+
+MIDDLES = {
+    "via-sd-lossless": lambda pool: ViaSDLossless(pool, draft="one", slim="two", tokens=1, escalate=0.6),
+    "behind lookup": lambda pool: ViaSDLossless(pool, draft="ngram", slim="two", tokens=2, escalate=0.9),
+    "pyramid-sd": lambda pool: PyramidSD(pool, draft="one", qualifier="two", tokens=1, gather=1, tau_q=0.2, tau_t=0.0),
+    "typical": lambda pool: Turns((Draft("one", 1), Verify("two", Typical(0.4, 0.7)), Verify("target"))),
+    "escalating": lambda pool: Turns((Draft("one", 1), Verify("three", Band(0.9, 0.5)), Verify("target"))),
+    "four levels": lambda pool: Turns((Draft("one", 1), Verify("two", Ratio(0.7)), Verify("three"), Verify("target"))),
+}
+
+
+@pytest.mark.parametrize("policy", MIDDLES)
+def test_a_lossy_middle_level_leaves_the_target_lossless(policy):
+    """Its verdict depends on the token; the target is told what the tokens follow behind it."""
+    assert distance(BOTH, MIDDLES[policy], 2) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", MIDDLES)
+def test_a_lossy_middle_level_leaves_the_target_lossless_over_all_tokens(policy):
+    assert distance(WARM, MIDDLES[policy], 2) < 1e-9
+
+
+@pytest.mark.parametrize("policy", ["via-sd-lossless", "pyramid-sd", "escalating"])
+def test_a_target_that_takes_such_tokens_for_the_middle_levels_is_found(monkeypatch, policy):
+    monkeypatch.setattr(sampler, "law_behind", lambda view, probs, stays: probs.log())
+    assert distance(WARM, MIDDLES[policy], 1) > 1e-3
 
 
 def test_the_measure_would_see_a_defect(monkeypatch):

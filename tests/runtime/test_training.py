@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.runtime.answers import is_right
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.training import agreement, pipeline, read_prompts, tiny_recipe, train_pool
-from paceline.runtime.training.card import is_right
 from paceline.runtime.training.corpus import build_corpus
 from paceline.runtime.training.distil import _top_cross_entropy
 from paceline.runtime.training.loop import make_model, run_training

@@ -17,7 +17,7 @@ from paceline.policies import (
     Typical,
     Verify,
 )
-from paceline.policies.chain import Chain
+from paceline.policies.lossless.chain import Chain
 from paceline.policies.rules import Exact
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory

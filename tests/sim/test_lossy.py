@@ -3,17 +3,19 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.policies import Commit, Divergence, Draft, Exact, Lenience, Ratio, Typical, Verify
+from paceline.policies import Band, Commit, Divergence, Draft, Exact, Lenience, Ratio, Typical, Verify, Vouched
+from paceline.policies.rules import Deferral, Equilibrium, Fuzzy
 from paceline.reports import summarise_run
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.replay import UnrecordedContextError
 from paceline.traces.run_log import COMMIT, DRAFT, VERIFY
 
 from ..strategies import synthetic_traces, traces
-from .small_traces import Anything, Script, replay, request_of, table, trace_of, trunk_of, with_ngram
+from .small_traces import THREE, Anything, Script, replay, request_of, table, trace_of, trunk_of, with_ngram
 
 STEP = ("kind", "level", "drafted", "judged", "accepted", "own", "emitted", "modelled")
-RULES = (Exact(), Ratio(0.5), Typical(0.3, 0.2), Lenience(0.2), Divergence(0.5))
+RULES = (Exact(), Ratio(0.5), Typical(0.3, 0.2), Lenience(0.2), Divergence(0.5), Fuzzy(0.2), Band(0.9, 0.6))
+RULES += (Vouched(1), Vouched(2), Deferral("token", 0.4), Deferral("opt", 0.1), Equilibrium())
 # The trunk is 10 11 12 13 14. The draft model writes 20 behind 10; the target finds 20 exp(-0.25) times as probable as
 # its own best token, and would go on with 30 behind it, which was not recorded.
 VIEWS = {
@@ -157,6 +159,94 @@ def test_an_unknown_token_is_looked_up_in_vain():
     log, _ = replay(trace, Script(recorded_pool(trace.meta), steps))
     assert log.steps["drafted"][2] == 0
     assert log.steps["modelled"][2] == 1
+
+
+# Three models: the draft writes 20 behind 10 and 21 behind that; mid would write 11 and then 21; so would the target,
+# but for 12 behind 10 11. Mid finds 20 exp(-0.25) times as probable as its own best token, the target exp(-1.5) times.
+THREE_VIEWS = {
+    (): (10, 10, 10),
+    (10,): (20, 11, 11),
+    (10, 11): (12, 12, 12),
+    (10, 11, 12): (13, 13, 13),
+    (10, 20): (21, 21, 22),
+    (10, 20, 21): (23, 23, 23),
+    (10, 20, 21, 23): (1, 1, 1),
+}
+
+
+def run_three(steps, **scenario):
+    own = {(10, 20): (-0.5, -0.75, -2.0)}
+    trace = trace_of(request_of(THREE_VIEWS, budget=4, own=own), models=THREE)
+    return replay(trace, Script(recorded_pool(trace.meta), steps), **scenario)
+
+
+def test_an_escalated_token_is_left_to_the_target():
+    steps = [Draft("draft", 3), Verify("mid", Band(0.9, 0.8)), Verify("target", Vouched(1))]
+    log, outputs = run_three(steps, strict=True)
+    assert table(log, "steps", *STEP, "escalated")[:3] == [
+        (DRAFT, 0, 3, 0, 0, 0, 0, 0, 0),
+        (VERIFY, 1, 0, 3, 3, 1, 0, 0, 1),  # 10 stays, 20 is escalated, 21 behind it stays; mid writes 23
+        (VERIFY, 2, 0, 4, 1, 1, 2, 0, 0),  # mid stands behind 10; the target refuses 20, and all behind it goes
+    ]
+    assert outputs == {"r0": [10, 11, 12, 13]}
+
+
+def test_what_a_band_does_not_escalate_it_replaces_or_keeps():
+    log, outputs = run_three([Draft("draft", 3), Verify("mid", Band(0.9, 0.7)), Verify("target")], strict=True)
+    assert table(log, "steps", "accepted", "own", "escalated")[1] == (1, 1, 0)
+    assert outputs == {"r0": [10, 11, 12, 13]}
+    log, outputs = run_three([Draft("draft", 3), Verify("mid", Band(0.7, 0.5)), Verify("target", Vouched(1))])
+    assert table(log, "steps", "accepted", "own", "escalated")[1:3] == [(3, 1, 0), (4, 0, 0)]
+    assert outputs == {"r0": [10, 20, 21, 23]}, "the target takes mid's word"
+
+
+def test_a_word_that_is_taken_needs_no_record():
+    """The token that mid stands behind is kept whatever the record says of it, and is not counted as modelled."""
+    views = {(): (7, 8, 8), (8,): (9, 9, 9)}
+    trace = trace_of(request_of(views, budget=2), models=THREE)
+    steps = [Draft("draft", 1), Verify("mid", Divergence(1.0)), Verify("target", Vouched(1))]
+    log, outputs = replay(trace, Script(recorded_pool(trace.meta), steps))
+    assert outputs["r0"][0] == 7  # a token nobody recorded anything behind
+    kind, judged, accepted, modelled = table(log, "steps", "kind", "judged", "accepted", "modelled")[2]
+    assert (kind, judged, accepted) == (VERIFY, 2, 2)
+    assert modelled == 0
+    plain = [Draft("draft", 1), Verify("mid", Divergence(1.0)), Verify("target")]
+    log, outputs = replay(trace, Script(recorded_pool(trace.meta), plain))
+    assert outputs["r0"][0] == 8
+
+
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        (Deferral("token", 0.23), 2),  # exp(-0.25) = 0.7788
+        (Deferral("token", 0.22), 1),
+        (Deferral("diff", 0.0), 2),  # all models are as sure of their best token: exp(-0.5)
+        (Deferral("opt", 0.0), 2),
+        (Deferral("chow", 0.40), 2),  # exp(-0.5) = 0.6065
+        (Deferral("chow", 0.39), 1),
+        (Fuzzy(0.25), 2),
+        (Fuzzy(0.24), 1),
+        (Equilibrium(discriminator=0.01), 2),
+        (Equilibrium(discriminator=100.0), 1),
+    ],
+    ids=str,
+)
+def test_where_a_cascade_defers_and_where_the_game_ends(rule, kept):
+    views = {**VIEWS, (10, 20): (21, 30)}
+    own = {(10, 20): (-0.5, -0.75), (10, 11): (-3.0, -0.5)}
+    trace = trace_of(request_of(views, budget=5, own=own))
+    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 2), Verify("target", rule)]))
+    assert log.steps["accepted"][1] == kept
+    assert not log.steps["modelled"][:2].any()
+
+
+def test_a_game_over_a_token_nobody_recorded_is_modelled():
+    """What the draft gives to the target's own token is not known where that token was not followed."""
+    views = {(): (7, 8), (7,): (9, 9)}
+    trace = trace_of(request_of(views, budget=2))
+    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Equilibrium())]))
+    assert table(log, "steps", "judged", "accepted", "modelled")[1][:2] == (1, 0)
+    assert log.steps["modelled"][1] >= 1
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,3 +1,4 @@
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
+from paceline.traces.folder import replacing
 from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
 from paceline.traces.imported.store import ROUNDS_FILES, read_rounds, write_rounds
 from paceline.traces.open_recording import open_recording
@@ -291,3 +293,11 @@ def test_a_drafter_that_had_no_time_to_draft(tmp_path):
     meta = RoundsMeta(name="short", source="test", drafters=(DrafterInfo(name="d", by_start=True),))
     write_rounds([request], lambda: meta, tmp_path / "t.trace")
     assert len(read_rounds(tmp_path / "t.trace").requests[0].rounds["d"].start) == 0
+
+
+def test_a_disk_that_is_full_names_the_recording(tmp_path):
+    full = pytest.raises(OSError, match="cannot be written: No space left on device")
+    with full as error, replacing(tmp_path / "x.trace"):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as Arrow does, without a file
+    assert error.value.filename == str(tmp_path / "x.trace")
+    assert not list(tmp_path.iterdir())

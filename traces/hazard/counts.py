@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 
 MIN_DECISIONS = 500
 MAX_DEPTHS = 64
+MOST_FITTED = 4000  # requests that a fit looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .counts import DepthCounts
+from .counts import MOST_FITTED, DepthCounts
 
 Floats = NDArray[np.float64]
 
 _STEPS = 300
 _STEADY = 1e-4
 _FIRST_SIGMA = 0.5
-_MOST_FITTED = 4000
 _GRID = np.linspace(-4.0, 4.0, 65)
 _LOG_PRIOR = -0.5 * _GRID**2
 _CERTAIN = 30.0
@@ -70,7 +69,7 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     seen = np.flatnonzero((agreed + refused).any(axis=1))
     if len(seen) < 2:  # one request says nothing of how requests differ
         return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
-    fitted = seen[:: -(-len(seen) // _MOST_FITTED)]
+    fitted = seen[:: -(-len(seen) // MOST_FITTED)]
     alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
     share = _shares(agreed, refused, alpha[mixed], sigma)
     mean = share @ _GRID

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..imported.rounds import DrafterInfo, RoundsRequest
-from .counts import MAX_DEPTHS, Told, count_depths, told_by
+from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths
 from .difficulty import DifficultyFit, fit_difficulty, no_persistence
 
@@ -18,7 +18,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MIN_ALIKE = 8
-_MOST_FITTED = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 
 
 def _difficulty(told: Told, depths: DepthFit) -> DifficultyFit:
-    told = told.thinned(_MOST_FITTED)
+    told = told.thinned(MOST_FITTED)
     window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
     survival = depths.survival(np.append(depths.beta, 0.0), window)
     return fit_difficulty(told, survival[:-1], survival[-1])

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from .rounds import Rounds, RoundsRequest
 
-MOST = 2**31 - 1
 SECONDS = ("draft_s", "verify_s")
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import REQUESTS, ROUNDS
-from .columns import MOST, SECONDS, RoundsColumns
-from .rounds import Rounds, RoundsRequest
+from .columns import SECONDS, RoundsColumns
+from .rounds import MOST, Rounds, RoundsRequest
 
 _COUNTS = ("start", "accepted", "drafted")
 

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ..meta import NAME_PATTERN, ModelInfo, Record
+from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, Record
 
 UNKNOWN_DRAFTED = -1
+MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
+TARGET_ALONE = ""  # the method that drafts nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class RoundsRequest:
     def length(self, method: str) -> int:
         """Output tokens under `method`; one that never ran here writes what the target alone, or the first one, did."""
         lengths = self.num_tokens
-        return lengths[method] if method in lengths else lengths.get("", next(iter(lengths.values())))
+        return lengths[method] if method in lengths else lengths.get(TARGET_ALONE, next(iter(lengths.values())))
 
     def seconds(self, method: str) -> float:
         """Measured seconds of the answer under `method`, NaN if unknown."""
@@ -100,7 +102,7 @@ class DrafterInfo(Record):
 
     name: str = Field(pattern=NAME_PATTERN)
     by_start: bool
-    window: int | None = Field(default=None, ge=1)
+    window: int | None = Field(default=None, ge=1, le=MOST)
 
 
 class RoundsMeta(Record):
@@ -118,7 +120,7 @@ class RoundsMeta(Record):
 
     format: Literal["paceline-trace"] = "paceline-trace"
     version: Literal[1] = 1
-    name: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
+    name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
     source: str
     target: str = Field(default="target", pattern=NAME_PATTERN)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .rounds import TARGET_ALONE, DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 from .store import ROUNDS_FILES
 
 
@@ -107,10 +107,10 @@ def emitted(rounds: Rounds, length: int) -> NDArray[np.int32]:
 
 def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> RoundsGroup:
     methods = {drafter.name: _summarise_drafter(drafter, requests) for drafter in meta.drafters}
-    alone = _token_s("", requests)
+    alone = _token_s(TARGET_ALONE, requests)
     if alone is not None:
-        measured = sum(1 for request in requests if "" in request.num_tokens)
-        methods[""] = MethodSummary(
+        measured = sum(1 for request in requests if TARGET_ALONE in request.num_tokens)
+        methods[TARGET_ALONE] = MethodSummary(
             num_requests=measured,
             num_rounds=0,
             tokens_per_round=None,
@@ -123,7 +123,7 @@ def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> Rou
     return RoundsGroup(
         num_requests=len(requests),
         num_prompt_tokens=sum(request.prompt_tokens for request in requests),
-        num_output_tokens=sum(request.length("") for request in requests),
+        num_output_tokens=sum(request.length(TARGET_ALONE) for request in requests),
         methods=methods,
     )
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import META, REQUESTS, ROUNDS
-from .columns import MOST, RoundsColumns, spans
-from .rounds import UNKNOWN_DRAFTED, RoundsMeta
+from .columns import RoundsColumns, spans
+from .rounds import MOST, TARGET_ALONE, UNKNOWN_DRAFTED, RoundsMeta
 
 
 class RoundsCheck:
@@ -45,7 +45,7 @@ class RoundsCheck:
         """Refuse a recording without requests, or one that its meta does not fit."""
         if not self._ids:
             raise TraceFormatError(self._path / REQUESTS, "id", "must name at least one request", [])
-        known = {"", *meta.drafter_names}
+        known = {TARGET_ALONE, *meta.drafter_names}
         for name, request_id in self._named.items():
             if name not in known:
                 rule = f"must be a drafter of {META}, {list(meta.drafter_names)} (request {request_id!r})"
@@ -108,10 +108,10 @@ class RoundsCheck:
                     self._refuse(field, "must be unique", request_id, list(group))
                 for name in group:
                     self._named.setdefault(name, request_id)
-            if "" in ran:
+            if TARGET_ALONE in ran:
                 self._refuse("drafters", "must have names, the target alone drafts nothing", request_id, list(ran))
             lengths = dict(zip(names, columns.num_tokens[methods].tolist(), strict=True))
-            length = lengths.get("", next(iter(lengths.values())))
+            length = lengths.get(TARGET_ALONE, next(iter(lengths.values())))
             given = int(columns.num_output[row])
             if given not in (0, length):
                 self._refuse("output", f"must hold {length} tokens, as num_tokens says, or none", request_id, given)

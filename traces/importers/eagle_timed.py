@@ -25,8 +25,7 @@ from ..imported.rounds import RoundsRequest
 from .fields import Fields
 from .json_lines import first_object, read_objects
 from .learned import Learned, starts_of
-from .merging import Answer, merged
-from .method_names import check_names, method_name
+from .methods import Answer, check_names, merged, method_name
 
 NOTES = (
     "Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "

@@ -1,15 +1,15 @@
 """A JSON object with the place it came from: each field is asked for with its rule, and a breach names both."""
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
+from ..imported.rounds import MOST
+from ..meta import LEAST_SECONDS, MOST_SECONDS
 
-MOST = 2**31 - 1  # positions and token ids are 32 bits wide
 _LONGEST_FIELD = 100
 _SCALARS = (str, int, float, bool, type(None))
 _NOTHING = object()
@@ -76,11 +76,11 @@ class Fields:
         return array
 
     def seconds(self, key: str) -> float:
-        """Seconds, finite and positive."""
+        """Seconds, 1e-12 to 1e9."""
         return self._second(key, self._value(key, None))
 
     def all_seconds(self, key: str) -> NDArray[np.float64]:
-        """`[N]` seconds, finite and positive."""
+        """`[N]` seconds, 1e-12 to 1e9."""
         return np.array([self._second(f"{key}[{i}]", v) for i, v in enumerate(self.sequence(key))], dtype=np.float64)
 
     def sequence(self, key: str) -> list[Any]:
@@ -118,13 +118,8 @@ class Fields:
         raise self.error(key, "must be there", "nothing" if found is _NOTHING else None)
 
     def _second(self, field: str, found: object) -> float:
-        if (
-            isinstance(found, bool)
-            or not isinstance(found, (int, float))
-            or not 0 < found <= MOST
-            or not isfinite(found)
-        ):
-            raise self.error(field, "must be seconds, finite and > 0", found)
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not LEAST_SECONDS <= found <= MOST_SECONDS:
+            raise self.error(field, f"must be seconds in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]", found)
         return float(found)
 
 

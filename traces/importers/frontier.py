@@ -21,7 +21,6 @@ from ..imported.rounds import RoundsRequest
 from .fields import Fields
 from .json_lines import read_object
 from .learned import Learned, rounds_of_steps
-from .unique import UniqueIds
 
 NOTES = (
     "Exact: accepted tokens of each iteration, and drafted ones where they are told. A round that accepted its whole "
@@ -43,7 +42,6 @@ def sees(found: Fields) -> bool:
 
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per entry; raises TraceFormatError."""
-    ids = UniqueIds()
     for path in files:
         name = learned.drafter(METHOD, path)
         found = read_object(path)
@@ -53,7 +51,7 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
             odd = sorted(set(scheduled.values) ^ set(committed.values))
             raise found.error(_SCHEDULED, f"must name the requests of {_COMMITTED}", odd[0])
         for request_id in committed.values:
-            ids.add(committed, request_id, committed.sound("request", request_id))
+            learned.request(committed, request_id, committed.sound("request", request_id))
             drafted = None if scheduled is None else scheduled.counts(request_id, least=0)
             yield _request(committed, request_id, drafted, name, learned)
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from ..imported.rounds import RoundsMeta, RoundsRequest, RoundsTrace
 from ..imported.store import write_rounds
 from .detect import detect
-from .formats import Format, format_named
+from .formats import Format, format_named, format_names
 from .learned import Learned
 from .options import ImportOptions
 
@@ -21,11 +21,16 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
     """The format of that name, or for "auto" the one the files have.
 
     Raises:
-        ValueError: no such format, or no files.
+        ValueError: no such format, no files, or one of them twice.
         TraceFormatError: the files do not say which.
     """
     if not files:
         raise ValueError("files must name at least one file, got none")
+    twice = [path for place, path in enumerate(files) if path in files[:place]]
+    if twice:
+        raise ValueError(f"files must be given once each, got {str(twice[0])!r} twice")
+    if name not in (AUTO, *format_names()):
+        raise ValueError(f"format must be {AUTO} or one of {', '.join(format_names())}, got {name!r}")
     return detect(files) if name == AUTO else format_named(name)
 
 
@@ -33,7 +38,7 @@ def read_recording(format_name: str, files: Sequence[Path], options: ImportOptio
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
     requests = tuple(source.read(files, learned))
-    return RoundsTrace(meta=_meta(source, files, learned), requests=requests)
+    return RoundsTrace(meta=_meta(source, learned), requests=requests)
 
 
 def import_recording(
@@ -58,17 +63,17 @@ def import_recording(
         ValueError: an option that names nothing of the files.
     """
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    return write_rounds(watch(source.read(files, learned)), lambda: _meta(source, files, learned), out)
+    return write_rounds(watch(source.read(files, learned)), lambda: _meta(source, learned), out)
 
 
-def _meta(source: Format, files: Sequence[Path], learned: Learned) -> RoundsMeta:
+def _meta(source: Format, learned: Learned) -> RoundsMeta:
     options = learned.options
     try:
         return RoundsMeta(
             name=options.name,
             source=source.name,
             target=options.target,
-            drafters=learned.drafters(tuple(files)),
+            drafters=learned.drafters(),
             models=options.models,
             notes=(*source.notes, *learned.notes()),
         )

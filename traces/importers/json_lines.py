@@ -1,13 +1,13 @@
 """Read files of JSON, one object a line or one in all, plain or gzip: an object with its place, or one clear error."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, cast
+from typing import Any, BinaryIO, cast
 
 from ..errors import TraceFormatError
+from ..strict_json import decode_json, kind_of_json
 from .fields import Fields
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -32,12 +32,14 @@ def read_objects(path: Path) -> Iterator[Fields]:
             ) from None
         yield Fields(f"{path}: line {number}", values)
     if empty:
-        raise TraceFormatError(path, "file", "must hold a JSON object", "nothing")
+        raise _nothing_in(path)
 
 
 def read_object(path: Path) -> Fields:
     """The one JSON object of a file, over as many lines as it likes; raises TraceFormatError as `read_objects`."""
     text = b"\n".join(line for _, line in _lines(path))
+    if not text:
+        raise _nothing_in(path)
     try:
         return Fields(str(path), _decode(text))
     except ValueError as error:
@@ -45,7 +47,13 @@ def read_object(path: Path) -> Fields:
 
 
 def first_object(path: Path) -> Fields:
-    """The first object of a file, whether it stands on one line or on many; raises TraceFormatError."""
+    """The first object of a file, whether it stands on one line or on many.
+
+    Raises:
+        TraceFormatError: as `read_objects`, and for what can be read only once, since whoever looks ahead reads again.
+    """
+    if path.is_fifo():
+        raise TraceFormatError(path, "file", "must not be a pipe, to be read twice", "a pipe")
     try:
         return next(read_objects(path))
     except TraceFormatError as error:
@@ -53,6 +61,10 @@ def first_object(path: Path) -> Fields:
             return read_object(path)
         except TraceFormatError:
             raise error from None
+
+
+def _nothing_in(path: Path) -> TraceFormatError:
+    return TraceFormatError(path, "file", "must hold a JSON object", "nothing")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -74,18 +86,7 @@ def _open(path: Path) -> BinaryIO:
 
 def _decode(line: bytes) -> dict[str, Any]:
     """One object; raises ValueError for everything else."""
-    try:
-        found = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"a byte that is no UTF-8, at {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{error.msg} at character {error.pos}") from None
-    except RecursionError:
-        raise ValueError("brackets nested too deep") from None
+    found = decode_json(line)
     if not isinstance(found, dict):
-        raise ValueError(f"a {type(found).__name__}")
+        raise ValueError(kind_of_json(found))
     return found
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word}, which is no JSON")

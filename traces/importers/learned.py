@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds
-from .fields import MOST, Fields
+from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds
+from .fields import Fields
 from .options import ImportOptions
 
 _CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
@@ -28,7 +28,8 @@ class Learned:
         self._by_start: dict[str, bool] = {}
         self._windows: dict[str, int] = {}
         self._counts: Counter[str] = Counter()
-        self._methods: set[str] = set()
+        self._used: set[str] = set()
+        self._ids: set[str] = set()
 
     def drafter(self, method: str, *paths: Path, by_start: bool = True) -> str:
         """The name of a drafter the files call `method`, or that a file stands for; noted where new.
@@ -38,11 +39,19 @@ class Learned:
             paths: the files that are this drafter's alone.
             by_start: whether acceptance depends on where the round started, unless the user says that it does not.
         """
-        by_file = next((name for path in paths if (name := self.options.name_of_file(path))), None)
-        name = by_file or self.options.names.get(method, method)
-        self._methods.add(method)
+        key = next((key for path in paths if (key := self.options.key_of_file(path)) is not None), method)
+        name = self.options.names.get(key, method)
+        self._used.add(key)
         self._by_start.setdefault(name, by_start and name not in self.options.token_drafters)
         return name
+
+    def request(self, fields: Fields, field: str, request_id: str) -> None:
+        """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
+        if not request_id:
+            raise fields.error(field, "must not be empty", request_id)
+        if request_id in self._ids:
+            raise fields.error(field, "must be unique", request_id)
+        self._ids.add(request_id)
 
     def note(self, words: str, times: int = 1) -> None:
         """Count something that every reader of the recording must know."""
@@ -98,9 +107,9 @@ class Learned:
             verify_s=verify_s,
         )
 
-    def drafters(self, files: tuple[Path, ...]) -> tuple[DrafterInfo, ...]:
+    def drafters(self) -> tuple[DrafterInfo, ...]:
         """Every drafter seen, in the order it was seen in; raises ValueError for an option that named nothing."""
-        self.options.refuse_unused(files, frozenset(self._methods), tuple(self._by_start))
+        self.options.refuse_unused(frozenset(self._used), tuple(self._by_start))
         return tuple(
             DrafterInfo(name=name, by_start=by_start, window=self._windows.get(name) or None)
             for name, by_start in self._by_start.items()

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..meta import NAME_PATTERN, ModelInfo
+from ..imported.rounds import MOST
+from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,12 +14,12 @@ class ImportOptions:
     """Options of an import.
 
     Attributes:
-        name: of the recording.
+        name: of the recording, one line.
         target: name of the model that verifies.
         names: a file (its path, or its name alone) or a method, as the files call it -> the drafter's name.
         token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
             position it drafted whatever round that is in.
-        windows: drafter -> most tokens it drafts in a round, >= 1.
+        windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
         models: shapes for cost models.
     """
 
@@ -30,29 +31,30 @@ class ImportOptions:
     models: tuple[ModelInfo, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in (*self.names.values(), self.target):
+        if not (self.name and re.fullmatch(TITLE_PATTERN, self.name)):
+            raise ValueError(f"the recording's name must be one line that is not empty, got {self.name!r}")
+        for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
             if not re.fullmatch(NAME_PATTERN, name):
-                raise ValueError(f"a drafter's name must match {NAME_PATTERN}, got {name!r}")
+                raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
         for name, window in self.windows.items():
-            if window < 1:
-                raise ValueError(f"the window of {name} must be >= 1, got {window}")
+            if not 1 <= window <= MOST:
+                raise ValueError(f"the window of {name} must be in [1, {MOST}], got {window}")
 
-    def name_of_file(self, path: Path) -> str | None:
-        """What the user calls the drafter of this file, None if nothing."""
-        return self.names.get(str(path), self.names.get(path.name))
+    def key_of_file(self, path: Path) -> str | None:
+        """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
+        return next((key for key in (str(path), path.name) if key in self.names), None)
 
-    def refuse_unused(self, files: tuple[Path, ...], methods: frozenset[str], drafters: tuple[str, ...]) -> None:
-        """Raise ValueError for an option that named nothing.
+    def refuse_unused(self, used: frozenset[str], drafters: tuple[str, ...]) -> None:
+        """Raise ValueError for an option that named nothing, or something that got its name from another one.
 
         Args:
-            files: that were read.
-            methods: as the files call them.
+            used: keys of `names` that gave some drafter its name.
             drafters: names they were given.
         """
-        known = {*methods, *map(str, files), *(path.name for path in files)}
         for key in self.names:
-            if key not in known:
-                raise ValueError(f"--drafter must name a file or a method of the files, got {key!r}")
+            if key not in used:
+                rule = "must name a file or a method of the files, and one that no other --drafter names"
+                raise ValueError(f"--drafter {rule}, got {key!r}")
         for option, names in (("--token-drafter", self.token_drafters), ("--window", self.windows)):
             unknown = sorted(name for name in names if name not in drafters)
             if unknown:

@@ -18,13 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import RoundsRequest
+from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from ..meta import NAME_PATTERN
 from .fields import Fields
 from .json_lines import read_objects
 from .learned import Learned
-from .method_names import PLAIN
-from .unique import UniqueIds
 
 NOTES = (
     "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
@@ -42,11 +40,10 @@ def sees(found: Fields) -> bool:
 
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per line; raises TraceFormatError."""
-    ids = UniqueIds()
     for path in files:
         for line in read_objects(path):
             request_id = line.text("id")
-            ids.add(line, "id", request_id)
+            learned.request(line, "id", request_id)
             yield _request(line, request_id, learned)
 
 
@@ -69,7 +66,7 @@ def _request(line: Fields, request_id: str, learned: Learned) -> RoundsRequest:
         request_id=request_id,
         tag=line.text("tag", default=""),
         prompt_tokens=_prompt_tokens(line, prompt),
-        num_tokens={PLAIN: length},
+        num_tokens={TARGET_ALONE: length},
         rounds=rounds,
         prompt=prompt,
         output=output,

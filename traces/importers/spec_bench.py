@@ -23,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..imported.rounds import RoundsRequest
+from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from .fields import Fields
 from .json_lines import read_objects
 from .learned import Learned, starts_of
-from .merging import Answer, merged
-from .method_names import PLAIN, TOKEN_METHODS, check_names, method_name
+from .methods import TOKEN_METHODS, Answer, check_names, merged, method_name
 
 NOTES = (
     "Exact: steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "
@@ -88,11 +87,11 @@ def _read_file(path: Path, learned: Learned) -> tuple[str, list[Turn]]:
                 raise line.error("question_id", "must be unique in the file", line.text("question_id"))
             turns[turn.request_id] = turn
     if all(len(turn.emitted) == turn.num_tokens for turn in turns.values()):
-        named = learned.options.name_of_file(path)
-        if named is not None:
+        key = learned.options.key_of_file(path)
+        if key is not None:
             rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
-            raise TraceFormatError(path, "accept_lengths", rule, named)
-        return PLAIN, list(turns.values())
+            raise TraceFormatError(path, "accept_lengths", rule, learned.options.names[key])
+        return TARGET_ALONE, list(turns.values())
     method = method_name([model_id], path)
     return learned.drafter(method, path, by_start=method not in TOKEN_METHODS), list(turns.values())
 
@@ -152,7 +151,7 @@ def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.in
 
 def _answer(turn: Turn, name: str, learned: Learned) -> Answer:
     rounds = None
-    if name != PLAIN:
+    if name != TARGET_ALONE:
         rounds = learned.rounds(name, turn.fields, starts_of(turn.emitted), turn.emitted - 1, length=turn.num_tokens)
     return Answer(
         request_id=turn.request_id,

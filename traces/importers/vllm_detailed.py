@@ -20,7 +20,6 @@ from ..imported.rounds import RoundsRequest
 from .fields import Fields
 from .json_lines import read_objects
 from .learned import Learned, rounds_of_steps
-from .unique import UniqueIds
 
 NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
@@ -43,13 +42,12 @@ def sees(found: Fields) -> bool:
 
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per line; raises TraceFormatError."""
-    ids = UniqueIds()
     for path in files:
         name = learned.drafter(METHOD, path)
         for number, line in enumerate(read_objects(path), start=1):
             key = next((key for key in ("id", "request_id") if key in line), None)
             request_id = line.text(key) if key else f"{path.name.split('.')[0]}/{number}"
-            ids.add(line, key or "id", request_id)
+            learned.request(line, key or "id", request_id)
             yield _request(line, request_id, name, learned)
 
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from paceline.traces import TraceFormatError
 from paceline.traces.importers import FORMATS, choose_format, detect, format_named, format_names
@@ -57,3 +59,7 @@ def test_a_format_by_name():
         format_named("csv")
     with pytest.raises(ValueError, match="files must name at least one file"):
         choose_format("auto", [])
+    with pytest.raises(ValueError, match=r"files must be given once each, got 'x\.jsonl' twice"):
+        choose_format("spec-bench", [Path("x.jsonl"), Path("y.jsonl"), Path("x.jsonl")])
+    with pytest.raises(ValueError, match=r"format must be auto or one of eagle-timed, .*, got 'csv'"):
+        choose_format("csv", [Path("x.jsonl")])

@@ -1,6 +1,7 @@
 """Files that cannot be read, and lines that are no JSON object: one line each, with file and number."""
 
 import gzip
+import os
 
 import pytest
 from paceline.traces import TraceFormatError
@@ -34,6 +35,10 @@ def test_compressed_files(tmp_path):
     [
         (b'{"a": 1', "line 2: JSON: must be one JSON object (the file's last line: is it cut?), got "),
         (b"[1, 2]", "got 'a list'"),
+        (b"null", "got 'null'"),
+        (b"true", "got 'true'"),
+        (b"3", "got 'a number'"),
+        (b'{"a": {"b": 1, "c": 2, "b": 1}}', "got \"key 'b' twice\""),
         (b'{"a": NaN}', "got 'NaN, which is no JSON'"),
         (b'{"a": -Infinity}', "got '-Infinity, which is no JSON'"),
         (b'{"a": "\xff"}', "got 'a byte that is no UTF-8, at 7'"),
@@ -63,6 +68,15 @@ def test_files_that_cannot_be_read(tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"\n \n")
     assert "file: must hold a JSON object, got 'nothing'" in refusal(empty)
+    for reading in (read_object, first_object):
+        with pytest.raises(TraceFormatError, match="file: must hold a JSON object, got 'nothing'"):
+            reading(empty)
+
+
+def test_nobody_looks_ahead_in_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TraceFormatError, match="pipe: file: must not be a pipe, to be read twice, got 'a pipe'"):
+        first_object(tmp_path / "pipe")
 
 
 def test_compressed_files_that_are_cut_or_altered(tmp_path):

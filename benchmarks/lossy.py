@@ -1,0 +1,184 @@
+"""What lossy policies do to speed and to text: on the shipped recording, and on the models with the same prompts.
+
+Simulated at the seconds measured with the recording, at the first seed. `--models` decodes the prompts of the recording
+with the real models, and their target judges the texts. `--speeds` times the first 18 of these prompts: policies in
+turn, the best of RUNS turns each, as whatever else the machine does only adds seconds.
+
+python benchmarks/lossy.py [--models] [--speeds RUNS]
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from paceline.cli.experiments.experiment import Setting
+from paceline.cli.experiments.live import pool_of, prompts_of, ran
+from paceline.cli.experiments.replaying import recording_of, replayed, scenario_of, speed_of
+from paceline.cli.matching_trace import matching_trace
+from paceline.cli.runtime_door import runtime_module
+from paceline.cli.shipped import shipped
+from paceline.reports import Quality, Summary, summarise_run
+from paceline.runtime.prompts import Prompt
+from paceline.sim import Scenario
+from paceline.traces import Sampling
+from paceline.traces.text_quality import with_quality
+from rich.console import Console
+from rich.table import Table
+
+TIMED_PROMPTS = 18
+GREEDY = Sampling(mode="greedy")
+POLICIES = (
+    "draft:5/target",
+    "via-sd",
+    "via-sd,draft=mid",
+    "via-sd,slim=mid",
+    "via-sd,guard=0.3",
+    "via-sd,budget=20",
+    "via-sd-lossless",
+    "via-sd-lossless,slim=mid",
+    "cascade,eps=0.05",
+    "cascade",
+    "cascade,rule=opt",
+    "cascade,rule=chow,eps=0.5",
+    "pyramid-sd",
+    "pyramid-sd,qualifier=mid",
+    "early-commit",
+    "early-commit,draft=mid",
+    "entropy-patch",
+    "equilibrium",
+)
+# To compare the above with: shorter blocks, and rules at equal divergences.
+FURTHER = (
+    "draft:4/target",
+    "cascade,eps=0.1",
+    "cascade,eps=0.7",
+    "cascade,rule=diff,eps=0",
+    "cascade,rule=opt,eps=0",
+)
+BUDGETS = (5, 10, 20, 40, 60)
+BUDGETED = ("via-sd", "via-sd,slim=mid")
+ON_MODELS = (
+    "draft:5/target",
+    "via-sd",
+    "via-sd,draft=mid",
+    "via-sd,guard=0.3",
+    "via-sd,budget=20",
+    "via-sd-lossless",
+    "cascade",
+    "pyramid-sd",
+    "early-commit",
+    "entropy-patch",
+    "equilibrium",
+)
+TIMED = ("draft:5/target", "via-sd", "via-sd,draft=mid", "via-sd,slim=mid", "via-sd,budget=20", "cascade")
+
+
+def quality_of(summary: Summary) -> Quality:
+    assert summary.quality is not None  # a recording of tries and a judged run know it
+    return summary.quality
+
+
+def figures(summary: Summary) -> list[str]:
+    """Target calls, rejection rate, divergences, log-likelihood."""
+    quality = quality_of(summary)
+    return [
+        f"{summary.target_calls_per_token:.3f}",
+        f"{summary.rejection_rate:.1%}",
+        f"{quality.divergences_per_1000:.1f}",
+        f"{quality.log_prob_per_token:.3f}",
+    ]
+
+
+def table_of(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
+def simulated_tables(scenario: Scenario) -> list[Table]:
+    """The policies, what to compare them with, and what a budget of divergences comes to."""
+    alone = summarise_run(replayed(scenario, "plain"))
+
+    def simulated(policy: str) -> tuple[Summary, str]:
+        summary = summarise_run(replayed(scenario, policy))
+        return summary, f"{summary.output_tokens_per_s / alone.output_tokens_per_s:.2f}x"
+
+    title = f"simulated, {alone.requests} requests, {alone.output_tokens:,} tokens"
+    own = f"log-lik. /token (own {quality_of(alone).own_log_prob_per_token:.3f})"
+    table = table_of(title, "speed-up", "target calls /token", "rejection rate", "diverg. /1,000", own)
+    for policy in (*POLICIES, *FURTHER):
+        summary, speed_up = simulated(policy)
+        table.add_row(policy, speed_up, *figures(summary), end_section=policy == POLICIES[-1])
+    budgets = table_of("divergences per 1,000 tokens, and speed-up, by budget", *(f"{budget}" for budget in BUDGETS))
+    for policy in BUDGETED:
+        found = [simulated(f"{policy},budget={budget}") for budget in BUDGETS]
+        budgets.add_row(policy, *(f"{quality_of(row).divergences_per_1000:.1f}, {speed_up}" for row, speed_up in found))
+    return [table, budgets]
+
+
+def models_table(setting: Setting, prompts: Sequence[Prompt], max_new_tokens: int) -> Table:
+    """The same figures of runs of the models, whose texts their target judges."""
+    pool, measure = pool_of(setting), runtime_module("quality")
+    rows = {}
+    for policy in ON_MODELS:
+        outputs, log = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)
+        alone = measure.Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
+        qualities = measure.text_qualities(pool, prompts, outputs, alone, show_progress=False)
+        rows[policy] = summarise_run(with_quality(log, qualities))
+    first = quality_of(next(iter(rows.values())))
+    own = f"log-lik. /token (own {first.own_log_prob_per_token:.3f})"
+    right = f"answers right (own {first.answers_own} of {first.answers_total})"
+    title = f"on the models, {len(prompts)} prompts, greedy, one at a time"
+    table = table_of(title, "target calls /token", "rejection rate", "diverg. /1,000", own, "same text", right)
+    for policy, summary in rows.items():
+        quality = quality_of(summary)
+        table.add_row(policy, *figures(summary), f"{quality.text_agreement:.0%}", f"{quality.answers_right}")
+    return table
+
+
+def speeds_table(setting: Setting, prompts: Sequence[Prompt], max_new_tokens: int, runs: int) -> Table:
+    """Policies in turn on the models, one thread; the best of each."""
+    pool = pool_of(setting)
+    best = dict.fromkeys(("plain", *TIMED), 0.0)
+    for _ in range(runs):
+        for policy, so_far in best.items():
+            _, log = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)
+            best[policy] = max(so_far, speed_of(log).tokens_per_s)
+    title = f"on the models, {len(prompts)} prompts, policies in turn, best of {runs} runs"
+    table = table_of(title, "tokens/s", "speed-up")
+    for policy, tokens_per_s in best.items():
+        table.add_row(policy, f"{tokens_per_s:.1f}", f"{tokens_per_s / best['plain']:.2f}x")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", action="store_true", help="also on the models, some minutes")
+    parser.add_argument("--speeds", type=int, default=0, metavar="RUNS", help="also speeds on the models")
+    options = parser.parse_args()
+    if options.speeds < 0:
+        parser.error(f"--speeds must be >= 0, got {options.speeds}")
+    recording = shipped("recordings", "pico.trace")
+    setting = Setting(pool=shipped("pools", "pico"), trace=recording, seed=0, threads=1, limit=None)
+    trace = recording_of(setting)
+    console = Console(width=100)
+    for table in simulated_tables(scenario_of(setting, trace)):
+        console.print(table)
+    if not options.models and not options.speeds:
+        return
+    budget = trace.requests[0].max_new_tokens
+    try:
+        prompts = prompts_of(setting, len(trace.requests))
+        matching_trace(recording, pool_of(setting), prompts, sampling=GREEDY, max_new_tokens=budget)
+    except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
+        sys.exit(f"nothing was measured on the models: {error}")
+    if options.models:
+        console.print(models_table(setting, prompts, budget))
+    if options.speeds:
+        console.print(speeds_table(setting, prompts[:TIMED_PROMPTS], budget, options.speeds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""How close a search for slim verifiers comes to the best of all masks, with and without its Bayesian part.
+
+python benchmarks/slim_search.py [--share 0.45] [--prompts 6] [--trials 60]
+
+Every mask of the shipped pool's target is measured once; then searches with other seeds read from that list.
+"""
+
+import argparse
+from collections.abc import Mapping
+from statistics import fmean
+
+from paceline.cli.shipped import shipped
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.submodel import make_submodel
+from paceline.runtime.prompts import read_prompts
+from paceline.runtime.slim.calibration import calibrate
+from paceline.runtime.slim.distance import Distance, measure_distance
+from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
+from paceline.runtime.slim.search import Budget, best_trial, search_masks
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+SEEDS = range(12)
+NEW_TOKENS = 32
+
+
+def every_mask(pool: ModelPool, skipped: int, num_prompts: int) -> dict[Mask, Distance]:
+    """The distance of each."""
+    folder = shipped("pools", "pico")
+    prompts = read_prompts(folder / "prompts.jsonl")[:num_prompts]
+    calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS)
+    masks = list(all_masks(pool.target.num_layers, skipped))
+    console = Console(stderr=True)
+    shown = track(masks, "every mask", console=console, transient=True, disable=not console.is_terminal)
+    return {mask: measure_distance(make_submodel(pool.target.model, mask), calibration) for mask in shown}
+
+
+def ranks(known: Mapping[Mask, Distance], num_layers: int, skipped: int, trials: int, random_trials: int) -> list[int]:
+    """Of the best mask each seed finds among all, from 1."""
+    order = sorted(known, key=lambda mask: (known[mask].tvd, known[mask].disagreement, mask))
+    found = []
+    for seed in SEEDS:
+        budget = Budget(trials=trials, random_trials=random_trials, seed=seed)
+        best = best_trial(search_masks(known.__getitem__, num_layers, skipped, budget))
+        found.append(order.index(best.skip_layers) + 1)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=0.45)
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--trials", type=int, default=60)
+    options = parser.parse_args()
+    pool = ModelPool.load(shipped("pools", "pico"))
+    num_layers = pool.target.num_layers
+    skipped = num_skipped(options.share, num_layers)
+    known = every_mask(pool, skipped, options.prompts)
+    title = f"{len(known)} masks of {skipped} of {num_layers} layers; rank of the best found, over {len(SEEDS)} seeds"
+    table = Table("trials", "random", "best found", "mean rank", "worst rank", title=title, title_justify="left")
+    for trials in (options.trials // 2, options.trials):
+        for random_trials in (trials, trials // 3):
+            found = ranks(known, num_layers, skipped, trials, random_trials)
+            best = f"{found.count(1)} of {len(found)}"
+            table.add_row(str(trials), str(random_trials), best, f"{fmean(found):.1f}", str(max(found)))
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What a policy says of itself: where it comes from, whether its text is the target's, and what it has to see."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .contract import Policy
+
+
+class Observable(StrEnum):
+    """What only some worlds know of a token. Counts, seconds and caches are known to all."""
+
+    signals = "signals"  # prob, entropy and gap of drafted tokens; rules that stop a draft read them too
+    distances = "distances"  # total variation distance of drafter and verifier, per judged token
+    verdict_probs = "verdict probabilities"  # what the verifier gives a judged token; lossy rules read them
+    text = "text"  # the ids of committed tokens
+
+
+# What the runtime and a recording of tries know: everything.
+ALL_OBSERVABLES = frozenset(Observable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Of a policy; it carries one as the class attribute `about`, which an object may override by its own.
+
+    Attributes:
+        paper: name and identifier, such as "SpecRouter, arXiv:2505.07680"; empty for one without.
+        lossless: whether it commits what the target alone would write, whatever its options.
+        members: what it needs of a pool, in words, such as "a model below the target".
+        observes: what it does not work without.
+        oracle: whether it sees ahead, which only a recording can grant.
+    """
+
+    paper: str = ""
+    lossless: bool
+    members: str = "a target"
+    observes: frozenset[Observable] = frozenset()
+    oracle: bool = False
+
+
+def about_of(policy: object) -> About | None:
+    """What a policy, or its class, says of itself; None if it says nothing (yours need not)."""
+    about = getattr(policy, "about", None)
+    return about if isinstance(about, About) else None
+
+
+def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:
+    """Refuse a policy that has to see what a world does not know.
+
+    Args:
+        policy: as built.
+        name: of the policy, for the message.
+        offered: what the world knows.
+        where: the world, as in "recording served".
+
+    Raises:
+        ValueError: something is missing.
+    """
+    about = about_of(policy)
+    missing = sorted(about.observes - set(offered)) if about else []
+    if missing:
+        raise ValueError(f"policy {name} needs {', '.join(missing)} of tokens, which {where} does not hold")

@@ -1,0 +1,33 @@
+"""Another policy, refused at its first step that could commit other text than the target's."""
+
+from ..about import About
+from ..contract import Commit, Outcome, Policy, Step, Verify
+from ..observation import Observation
+
+
+class OnlyLossless:
+    """Passes a policy's steps on while they are lossless.
+
+    For policies that nobody vouches for: what they do shows when they do it. A lossy rule below the target is no such
+    step, since the target judges what it kept.
+
+    Args:
+        policy: any but an oracle.
+        about: what it says of itself.
+    """
+
+    def __init__(self, policy: Policy, about: About | None = None) -> None:
+        self._policy = policy
+        self.about = about
+
+    def decide(self, seen: Observation) -> Step:
+        """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""
+        step = self._policy.decide(seen)
+        kind = step.__class__
+        if kind is Commit or (kind is Verify and step.model == seen.pool.target and not step.rule.lossless):  # type: ignore[union-attr]
+            raise ValueError(f"{step} is lossy, and only lossless policies were asked for")
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """The policy learns."""
+        self._policy.learn(outcome)

@@ -1,0 +1,47 @@
+"""A policy per task tag: what pays for code need not pay for dialogue."""
+
+from ..about import About
+from ..contract import Outcome, Policy, Step
+from ..observation import Observation
+from ..pool import Pool
+from .about_parts import about_parts, most_pending
+
+
+class PerTag:
+    """The policy of a request's tag, or the default one.
+
+    Every policy sees its own requests only, so that what it learns is of their tag. As text:
+    `per-tag,default=draft:4/target,code=mid:3/target`.
+
+    Args:
+        pool: the members.
+        default: for tags that are not named.
+        tags: policy by tag.
+
+    Attributes:
+        most_pending: tokens its policies may have pending, at most, as far as they say.
+    """
+
+    about: About | None = About(lossless=True, members="what its policies need")
+
+    def __init__(self, pool: Pool, /, *, default: Policy, **tags: Policy) -> None:
+        self._default = default
+        self._tags = tags
+        self._open: dict[str, Policy] = {}
+        parts = (default, *tags.values())
+        self.about = about_parts(parts)
+        self.most_pending = most_pending(parts)
+
+    def decide(self, seen: Observation) -> Step:
+        """As the policy of its tag."""
+        request_id = seen.request_id
+        policy = self._open.get(request_id)
+        if policy is None:
+            policy = self._open[request_id] = self._tags.get(seen.tag, self._default)
+        return policy.decide(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """The policy of its tag learns."""
+        self._open[outcome.request_id].learn(outcome)
+        if outcome.done:
+            del self._open[outcome.request_id]

@@ -1,0 +1,167 @@
+"""CAS-Spec: a cascade of drafters that is routed by acceptance and seconds (Dynamic Tree Cascade).
+
+Ning et al. 2025 (arXiv:2510.26843). Drafts of different members stand behind each other in a round (a horizontal
+cascade: later tokens survive less often and are left to smaller members), and a smaller member may draft for a larger
+one that judges (a vertical cascade). The router takes, piece by piece, the member and length of most expected gain.
+Acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Our pools judge one line of tokens, so the tree
+is a chain. Where we could not follow the text we chose: the gain is least expected seconds per token of the whole round
+so far, with acceptance independent along it, and pieces are added while that falls. Since it depends on estimates only,
+which move every 20 rounds, the pieces of a round are chosen then and not at every step. Members take turns in a
+warm-up, and later one of them in turn gets `refresh` rounds behind every estimate: without, a member that began badly
+keeps its rate for good.
+"""
+
+from collections import deque
+from typing import ClassVar
+
+from ..about import About
+from ..contract import Draft, Outcome, Step, Verify
+from ..member_seconds import MemberSeconds
+from ..observation import Observation
+from ..pool import Pool
+from .cascade_plan import CascadePlanner
+from .chain import found_nothing
+
+WARMUP_WINDOW = 4
+
+_Plan = tuple[Draft | Verify, ...]
+
+
+class CasSpec:
+    """Drafts of several members behind and below each other, as long as each piece is expected to pay.
+
+    Args:
+        pool: the members.
+        most: most tokens drafted ahead of the target, >= 1; a member that judges them may add one.
+        every: rounds between two estimates, >= 1; the paper has 20.
+        recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.
+        warmup: rounds of each member below the target with the target, window 4, before the first plan, >= 1.
+        refresh: such rounds of one member in turn behind each estimate, 0 to `every`.
+        costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+        plan: steps of a round before the target judges.
+
+    Raises:
+        ValueError: an option out of range, or no drafter.
+    """
+
+    about: ClassVar[About] = About(
+        paper="CAS-Spec, arXiv:2510.26843", lossless=True, members="a drafter below the target, better several"
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        most: int = 12,
+        every: int = 20,
+        recent: float = 0.3,
+        warmup: int = 4,
+        refresh: int = 1,
+        costs: str | None = None,
+    ) -> None:
+        for name, value in (("most", most), ("every", every), ("warmup", warmup)):
+            if value < 1:
+                raise ValueError(f"{name} must be >= 1, got {value}")
+        if not 0 <= refresh <= every:
+            raise ValueError(f"refresh must be in [0, every={every}], got {refresh}")
+        if not 0.0 < recent <= 1.0:
+            raise ValueError(f"recent must be in (0, 1], got {recent!r}")
+        if len(pool.members) < 2:
+            raise ValueError("policy cas-spec needs a drafter below the target")
+        self._every, self._refresh = every, refresh
+        self.most_pending = most + 1
+        self._verify = Verify(pool.target)
+        self._writes_one = {name: Draft(name, 1) for name in pool.names[:-1]}
+        self._seconds = MemberSeconds(pool, costs)
+        self._planner = CascadePlanner(pool, self._seconds, most=most, recent=recent)
+        self._alone: list[_Plan] = [(Draft(name, min(WARMUP_WINDOW, most)),) for name in pool.names[:-1]]
+        self._due = deque(plan for plan in self._alone for _ in range(warmup))
+        self._until_estimate = len(self._due)
+        self._num_estimates = 0
+        self._rounds: dict[str, _Round] = {}
+        self.plan: _Plan = ()
+
+    def decide(self, seen: Observation) -> Step:
+        """The next step of the round's plan that is legal, at the end the target."""
+        state = self._rounds.get(seen.request_id)
+        if state is None:
+            state = self._rounds[seen.request_id] = _Round(self._due.popleft() if self._due else self.plan)
+        while state.position < len(state.plan):
+            step = state.plan[state.position]
+            state.position += 1
+            if step.__class__ is Draft and seen.num_pending + step.tokens >= self.most_pending:
+                break
+            if step.__class__ is Verify and seen.num_pending and seen.waiting(step.model):
+                return step
+            if seen.room > 0:
+                # A member that has nothing to judge, for a lookup found nothing, writes what it would have added.
+                return step if step.__class__ is Draft else self._writes_one[step.model]
+        return self._verify
+
+    def learn(self, outcome: Outcome) -> None:
+        """Note who stood behind what was judged; every so many rounds, estimate and plan."""
+        self._seconds.charge(outcome)
+        state = self._rounds[outcome.request_id]
+        step = outcome.step
+        if step.__class__ is Draft:
+            if found_nothing(outcome):
+                self._planner.note(step.model, state.next_verifier(self._verify.model), 0, 1)
+            else:
+                state.pieces.append((step.model, outcome.num_drafted))
+            return
+        self._note_judged(state.pieces, outcome)
+        if outcome.num_emitted:
+            del self._rounds[outcome.request_id]
+            self._until_estimate -= 1
+            if not self._until_estimate:
+                self._choose()
+
+    def _choose(self) -> None:
+        self._planner.estimate()
+        self.plan = self._planner.plan()
+        self._until_estimate = self._every
+        self._due.extend([self._alone[self._num_estimates % len(self._alone)]] * self._refresh)
+        self._num_estimates += 1
+
+    def _note_judged(self, pieces: list[tuple[str, int]], outcome: Outcome) -> None:
+        """Share the verdict out among those who stood behind the judged tokens, the last `num_judged`."""
+        verifier = outcome.step.model  # type: ignore[union-attr]
+        judged: list[tuple[str, int]] = []
+        left = outcome.num_judged
+        while left > 0:
+            piece = pieces.pop()
+            judged.append(piece)
+            left -= piece[1]
+        accepted = outcome.num_accepted
+        for model, count in reversed(judged):
+            taken = min(accepted, count)
+            self._planner.note(model, verifier, taken, min(taken + 1, count))
+            accepted -= taken
+            if taken < count:
+                break
+        pieces.append((verifier, outcome.num_accepted + outcome.num_own))
+
+
+class _Round:
+    """Where a request stands in its round.
+
+    Attributes:
+        plan: its steps.
+        position: of the next one.
+        pieces: who stands behind the pending tokens, oldest first, and behind how many.
+    """
+
+    __slots__ = ("pieces", "plan", "position")
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan = plan
+        self.position = 0
+        self.pieces: list[tuple[str, int]] = []
+
+    def next_verifier(self, target: str) -> str:
+        """Who would judge what the step just taken has drafted."""
+        later = self.plan[self.position : self.position + 1]
+        return later[0].model if later and later[0].__class__ is Verify else target

@@ -1,0 +1,74 @@
+"""A fixed chain of any length, `draft:4/target` or `draft:3/mid:6/target`.
+
+The lower part runs until the tokens kept by a level number at least its window, then the next level judges all of
+them (multi-level speculation as in SpecRouter, arXiv:2505.07680; two levels: Leviathan et al., arXiv:2211.17192).
+"""
+
+from dataclasses import replace
+
+from ..about import About, Observable
+from ..chain_notation import parse_chain
+from ..contract import Draft, Outcome, Step, Verify
+from ..observation import Observation
+from ..pool import Pool
+from ..stops import Stop
+
+
+class Chain:
+    """A fixed chain with fixed windows.
+
+    Args:
+        pool: the members.
+        spec: the chain in notation.
+        stop: ends the lowest level's drafts early; None drafts whole windows.
+
+    Attributes:
+        spec: the chain.
+        most_pending: tokens it may have pending, at most.
+
+    Raises:
+        ValueError: a text that is no chain of this pool.
+    """
+
+    about = About(
+        paper="Leviathan et al. 2023, arXiv:2211.17192; SpecRouter, arXiv:2505.07680",
+        lossless=True,
+        members="those of the chain",
+    )
+
+    def __init__(self, pool: Pool, spec: str, *, stop: Stop | None = None) -> None:
+        chain = parse_chain(spec, pool)
+        self.spec = chain
+        self.most_pending = sum(chain.windows)
+        verifiers = chain.members[1:] or chain.members
+        self._verifies = [(name, Verify(name)) for name in verifiers]
+        # The lowest verifier judges whatever was drafted: a draft that came back short had a reason to end.
+        self._windows = [1, *chain.windows[1:]]
+        self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
+        if stop is not None:
+            self.about = replace(self.about, observes=frozenset({Observable.signals}))
+
+    def decide(self, seen: Observation) -> Step:
+        """Climb as far as windows are full, else draft."""
+        if not seen.num_pending:
+            return self._verifies[0][1] if self._draft is None or found_nothing(seen.last) else self._draft
+        if len(self._verifies) == 1:
+            return self._verifies[0][1]
+        no_room = seen.room < 1
+        dry = found_nothing(seen.last)
+        for (model, verify), window in zip(self._verifies, self._windows, strict=True):
+            waiting = seen.waiting(model)
+            if waiting >= window or (waiting and (no_room or dry)):
+                return verify
+            if waiting:
+                break  # what this level has not kept is not for the levels above
+        assert self._draft is not None  # a chain of one level never has anything pending
+        return self._draft
+
+    def learn(self, outcome: Outcome) -> None:
+        """A fixed chain learns nothing."""
+
+
+def found_nothing(last: Outcome | None) -> bool:
+    """Whether the last step was a draft that came back empty (a model-free drafter had no match)."""
+    return last is not None and last.num_drafted == 0 and last.step.__class__ is Draft

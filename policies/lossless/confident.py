@@ -1,0 +1,49 @@
+"""Two levels; the draft ends at the first token its drafter is unsure of.
+
+The confidence threshold of transformers' assisted generation (`assistant_confidence_threshold`, default 0.4 there).
+"""
+
+from typing import ClassVar
+
+from ..about import About, Observable
+from ..contract import Outcome, Step
+from ..default_members import drafter_of
+from ..observation import Observation
+from ..pool import Pool
+from ..stops import ConfidenceBelow
+from .chain import Chain
+
+
+class Confident:
+    """Draft until the drafter's probability falls below a threshold, then verify.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        below: probability that ends a draft, 0 to 1; the token stays in the draft.
+        most: longest draft, >= 1.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about: ClassVar[About] = About(
+        paper="the assistant confidence of transformers",
+        lossless=True,
+        members="a drafter below the target",
+        observes=frozenset({Observable.signals}),
+    )
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
+        self._chain = Chain(pool, f"{drafter_of(pool, draft)}:{most}/{pool.target}", stop=ConfidenceBelow(below))
+        self.most_pending = most
+
+    def decide(self, seen: Observation) -> Step:
+        """As a chain of two levels whose drafts end early."""
+        return self._chain.decide(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""

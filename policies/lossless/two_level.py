@@ -1,0 +1,110 @@
+"""A drafter and the target with the window that should pay most, worked out anew while it runs.
+
+The window n of least expected seconds per token, (n t + v(n + 1)) (1 - a) / (1 - a^(n+1)), which is Theorem 3.8 of
+Leviathan et al. 2023 (arXiv:2211.17192) for measured seconds: t of a drafted token, v(k) of a verification of k
+positions, acceptance a. The theorem takes v as constant and a as known; how to follow them is left open there. Here
+both are running averages over all requests, and v is a line in k, since width costs something on every machine.
+"""
+
+from typing import ClassVar
+
+from ..about import About
+from ..acceptance_rate import AcceptanceRate
+from ..contract import Draft, Outcome, Step, Verify
+from ..default_members import drafter_of
+from ..member_seconds import MemberSeconds
+from ..observation import Observation
+from ..pool import Pool
+from .chain import found_nothing
+
+
+class TwoLevel:
+    """Two levels with the analytically best window, acceptance and seconds estimated as it runs.
+
+    Where window 0 is best the target decodes alone, and one round in `every` drafts a token to hear of acceptance.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        start: window of the first rounds, 1 to `most`.
+        most: longest window.
+        warmup: rounds before the window is chosen, >= 1.
+        every: rounds between two choices, >= 1.
+        memory: rounds that the averages reach back, >= 1.
+        costs: of forwards, as `draft:1/target:10`, to plan with instead of measured seconds; see `member_seconds`.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+        window: of the next round, 0 to `most`.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about: ClassVar[About] = About(
+        paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members="a drafter below the target"
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        start: int = 4,
+        most: int = 16,
+        warmup: int = 8,
+        every: int = 8,
+        memory: int = 64,
+        costs: str | None = None,
+    ) -> None:
+        if not 1 <= start <= most:
+            raise ValueError(f"start must be in [1, most={most}], got {start}")
+        if warmup < 1 or every < 1:
+            raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
+        self._drafter = drafter_of(pool, draft)
+        self._target = pool.target
+        self._drafts = [Draft(self._drafter, window) for window in range(1, most + 1)]
+        self._verify = Verify(pool.target)
+        self._warmup, self._every = warmup, every
+        self._seconds = MemberSeconds(pool, costs, memory=memory)
+        self._acceptance = AcceptanceRate(memory=memory)
+        self._rounds = 0
+        self._probes = False
+        self.window = start
+        self.most_pending = most
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft the window, then verify."""
+        if seen.num_pending or found_nothing(seen.last):
+            return self._verify
+        if self.window:
+            return self._drafts[self.window - 1]
+        if self._probes:
+            self._probes = False
+            return self._drafts[0]
+        return self._verify
+
+    def learn(self, outcome: Outcome) -> None:
+        """Follow seconds and acceptance; every so many rounds, choose."""
+        self._seconds.charge(outcome)
+        if outcome.step.__class__ is not Verify:
+            return
+        if outcome.num_judged:
+            refused = outcome.refused_at is not None
+            self._acceptance.note(outcome.num_accepted, outcome.num_accepted + refused)
+        self._rounds += 1
+        if self._rounds >= self._warmup and self._rounds % self._every == 0:
+            self._choose()
+            self._probes = not self.window
+
+    def _choose(self) -> None:
+        draft_s = self._seconds.draft_s(self._drafter)
+        acceptance = self._acceptance.rate
+        if draft_s is None or self._seconds.verify_s(self._target, 1) is None:
+            return  # a lookup that never found anything has no seconds yet
+        tokens, best = 0.0, float("inf")
+        for window in range(len(self._drafts) + 1):
+            tokens += acceptance**window
+            seconds = window * draft_s + (self._seconds.verify_s(self._target, window + 1) or 0.0)
+            if seconds < best * tokens:
+                best, self.window = seconds / tokens, window

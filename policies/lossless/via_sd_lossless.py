@@ -1,0 +1,66 @@
+"""VIA-SD's routing as an ordering of checks: a slim pass stops hopeless drafts early, the target judges all that stays.
+
+After VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here the slim verifier drops a token with
+slim_prob < escalate x max slim_prob and all behind it, and writes its own instead; the rest goes to the target, under
+the lossless rule. So nothing is committed that the target has not judged, and the slim pass has to earn its time by
+sparing the target (and the block) refusals.
+
+Lossless in greedy decoding and coupled sampling, where the target keeps its own tokens only. Under rejection sampling
+which tokens reach the target depends on their values; what they follow then is a mixture of the drafter's and the slim
+verifier's distribution, which the runtime hands to the target as their distribution (docs/policies-lossy.md).
+"""
+
+from typing import ClassVar
+
+from ..about import About, Observable
+from ..contract import Draft, Outcome, Step, Verify
+from ..default_members import drafter_of, middle_verifier
+from ..observation import Observation
+from ..pool import Pool
+from ..rules import Ratio
+
+
+class ViaSDLossless:
+    """Draft a block, let the slim verifier cut it, let the target judge what is left.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        slim: the slim verifier, between drafter and target; default the largest below the target.
+        tokens: block, >= 1.
+        escalate: r = slim_prob / max slim_prob below which a draft is hopeless, (0, 1].
+
+    Raises:
+        ValueError: an option out of range, or a pool without a slim verifier.
+    """
+
+    about: ClassVar[About] = About(
+        paper="after VIA-SD, arXiv:2606.12243",
+        lossless=True,
+        members="a drafter, and a verifier between it and the target",
+        observes=frozenset({Observable.verdict_probs}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        slim: str | None = None,
+        tokens: int = 8,
+        escalate: float = 0.3,
+    ) -> None:
+        drafter = drafter_of(pool, draft)
+        self._draft = Draft(drafter, tokens)
+        self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
+        self._judge = Verify(pool.target)
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft, slim pass, full pass."""
+        last = seen.last
+        if last is None or last.num_emitted:
+            return self._draft
+        return self._cut if last.step.__class__ is Draft else self._judge
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""

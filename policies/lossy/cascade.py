@@ -1,0 +1,55 @@
+"""Speculative cascades: the verifier takes over only where a deferral rule says so.
+
+Narasimhan et al., Faster Cascades via Speculative Decoding (arXiv:2405.19261); the formulas stand in
+`rules.Deferral`. The paper judges with the rule inside rejection sampling of a mixed distribution; ours keeps or
+replaces single tokens, which is the same text in greedy decoding. Its thresholds are tuned per task for a wanted rate
+of deferral; ours is one option.
+"""
+
+from dataclasses import replace
+
+from ..about import About, Observable
+from ..contract import Outcome, Step, Verify
+from ..default_members import drafter_of, sure_drafter
+from ..observation import Observation
+from ..pool import Pool
+from ..rules import Deferral
+from .drafted_blocks import DraftedBlocks
+
+
+class SpeculativeCascade:
+    """Two levels; the target judges drafts by a deferral rule.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        tokens: block, >= 1.
+        rule: chow, diff, opt or token.
+        eps: of the rule, 0 to 1.
+
+    Raises:
+        ValueError: an option out of range, or a rule that needs the drafter's probabilities where there are none.
+    """
+
+    about = About(
+        paper="Faster Cascades, arXiv:2405.19261",
+        lossless=False,
+        members="a drafter below the target; one with probabilities unless rule=token",
+        observes=frozenset({Observable.verdict_probs}),
+    )
+
+    def __init__(
+        self, pool: Pool, *, draft: str | None = None, tokens: int = 5, rule: str = "token", eps: float = 0.2
+    ) -> None:
+        judge = Deferral(rule, eps)
+        drafter = drafter_of(pool, draft) if rule == "token" else sure_drafter(pool, draft, f"cascade,rule={rule}")
+        self._blocks = DraftedBlocks(drafter, tokens, Verify(pool.target, judge))
+        if rule == "opt":
+            self.about = replace(self.about, observes=self.about.observes | {Observable.distances})
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft, then judge."""
+        return self._blocks.next_step(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""

@@ -1,0 +1,66 @@
+"""Entropy patches: the small model writes on while the next token is predictable; the target writes where it is not.
+
+Byte Latent Transformer (Pagnoni et al., arXiv:2412.09871) cuts bytes into patches where the entropy of a small
+model's next-byte distribution exceeds a threshold (its global constraint), and spends its large model once a patch.
+Taken over to tokens: a patch is drafted until a token whose distribution, as the drafter saw it, has an entropy above
+`theta`. That token, the boundary, is what the target judges; all before it is committed unchecked. There the boundary
+is the first byte of the next patch and is not written yet; here it is drafted and judged, so that a target which
+agrees adds a token of its own. A patch that reaches `most` tokens without a boundary is committed whole.
+"""
+
+from typing import ClassVar
+
+from ..about import About, Observable
+from ..contract import Draft, Outcome, Step, Verify
+from ..default_members import sure_drafter
+from ..observation import Observation
+from ..pool import Pool
+from ..stops import EntropyAbove
+from ..whole_commits import WholeCommits
+
+
+class EntropyPatch:
+    """Two levels; the target judges boundaries only.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model that has probabilities.
+        theta: entropy, nats, above which a token is a boundary, >= 0.
+        most: longest patch, >= 1.
+
+    Raises:
+        ValueError: an option out of range, or a drafter without probabilities.
+    """
+
+    about: ClassVar[About] = About(
+        paper="Byte Latent Transformer, arXiv:2412.09871",
+        lossless=False,
+        members="a drafter below the target that has probabilities",
+        observes=frozenset({Observable.signals}),
+    )
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, theta: float = 1.0, most: int = 8) -> None:
+        self._theta, self._most = theta, most
+        self._draft = Draft(sure_drafter(pool, draft, "entropy-patch"), most, EntropyAbove(theta))
+        self._judge = Verify(pool.target)
+        self._commits = WholeCommits()
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft a patch, commit its inside, have its boundary judged."""
+        num_pending = seen.num_pending
+        if not num_pending:
+            return self._draft
+        last = seen.last
+        if last is None or last.step.__class__ is not Draft:
+            return self._judge  # the inside has just been committed
+        if not self._ends_in_boundary(seen, last.num_drafted):
+            return self._commits.of(num_pending)
+        return self._commits.of(num_pending - 1) if num_pending > 1 else self._judge
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""
+
+    def _ends_in_boundary(self, seen: Observation, num_drafted: int) -> bool:
+        if num_drafted < self._most and seen.room:
+            return True  # nothing else ends a draft early
+        return seen.pending[-1].signal.entropy > self._theta

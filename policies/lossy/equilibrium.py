@@ -1,0 +1,60 @@
+"""Equilibrium decoding: drafter and target as generator and discriminator of the Consensus Game, token by token.
+
+Jacob et al., The Consensus Game (arXiv:2310.09139); the update stands in `rules.Equilibrium`. The paper ranks whole
+answers to a question; a game per token between the drafted token and the target's own is ours.
+"""
+
+from typing import ClassVar
+
+from ..about import About, Observable
+from ..contract import Outcome, Step, Verify
+from ..default_members import sure_drafter
+from ..observation import Observation
+from ..pool import Pool
+from ..rules import Equilibrium
+from .drafted_blocks import DraftedBlocks
+
+
+class EquilibriumDecoding:
+    """Two levels; a drafted token stays where both models' equilibrium prefers it to the target's own.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        tokens: block, >= 1.
+        generator: lambda, 0.01 to 100: how strongly the drafter is held to its own probabilities.
+        discriminator: lambda, 0.01 to 100: how strongly the target is.
+        eta: learning rate, > 0.
+        rounds: updates of the game, 1 to 100.
+
+    Raises:
+        ValueError: an option out of range, or a drafter without probabilities.
+    """
+
+    about: ClassVar[About] = About(
+        paper="The Consensus Game, arXiv:2310.09139",
+        lossless=False,
+        members="a drafter below the target that has probabilities",
+        observes=frozenset({Observable.verdict_probs}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        tokens: int = 5,
+        generator: float = 0.1,
+        discriminator: float = 0.2,
+        eta: float = 1.0,
+        rounds: int = 8,
+    ) -> None:
+        rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
+        self._blocks = DraftedBlocks(sure_drafter(pool, draft, "equilibrium"), tokens, Verify(pool.target, rule))
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft, then judge."""
+        return self._blocks.next_step(seen)
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""

@@ -1,0 +1,77 @@
+"""PyramidSD: a qualifier between drafter and target, and fuzzy acceptance at each of the two.
+
+Byun et al., 3-Model Speculative Decoding (arXiv:2510.12966): a drafted token is accepted where
+Div(qualifier, draft) <= tau_Q and Div(target, qualifier) <= tau_T. Left open there: which divergence (we take total
+variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `rules.Fuzzy`), and
+when the target is called (once the qualifier stands behind `gather` tokens).
+
+With tau_T = 0 the target judges exactly and the text is the target's in greedy decoding and coupled sampling, however
+fuzzy the qualifier: `about` of such an object says lossless.
+"""
+
+from dataclasses import replace
+
+from ..about import About, Observable
+from ..contract import Draft, Outcome, Step, Verify
+from ..default_members import middle_verifier, sure_drafter
+from ..observation import Observation
+from ..pool import Pool
+from ..rules import Exact, Fuzzy
+
+
+class PyramidSD:
+    """Three levels: drafts are judged by the qualifier, what it keeps by the target.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        qualifier: between drafter and target; default the largest below the target.
+        tokens: drafted before the qualifier judges, >= 1.
+        gather: tokens the qualifier stands behind before the target judges, >= 1.
+        tau_q: total variation distance up to which the qualifier takes the drafter's token, 0 to 1.
+        tau_t: the same of target and qualifier; 0 judges exactly.
+
+    Raises:
+        ValueError: an option out of range, or a pool without a qualifier.
+    """
+
+    about = About(
+        paper="PyramidSD, arXiv:2510.12966",
+        lossless=False,
+        members="a drafter with probabilities, and a verifier between it and the target",
+        observes=frozenset({Observable.distances}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        qualifier: str | None = None,
+        tokens: int = 4,
+        gather: int = 5,
+        tau_q: float = 0.4,
+        tau_t: float = 0.2,
+    ) -> None:
+        if gather < 1:
+            raise ValueError(f"gather must be >= 1, got {gather}")
+        for name, tau in (("tau_q", tau_q), ("tau_t", tau_t)):
+            if not 0.0 <= tau <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {tau!r}")
+        drafter = sure_drafter(pool, draft, "pyramid-sd")
+        self._gather = gather
+        self._draft = Draft(drafter, tokens)
+        self._qualify = Verify(middle_verifier(pool, qualifier, drafter, "pyramid-sd"), Fuzzy(tau_q))
+        self._judge = Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact())
+        if tau_t == 0.0:
+            self.about = replace(self.about, lossless=True)
+
+    def decide(self, seen: Observation) -> Step:
+        """Draft and qualify until enough is gathered, then judge."""
+        last = seen.last
+        if last is not None and last.step.__class__ is Draft:
+            return self._qualify
+        return self._judge if seen.num_pending and (seen.num_pending >= self._gather or seen.room < 1) else self._draft
+
+    def learn(self, outcome: Outcome) -> None:
+        """Nothing to learn."""

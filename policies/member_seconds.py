@@ -1,0 +1,114 @@
+"""Seconds of a member's forwards, measured while a policy runs or stated beforehand.
+
+Measured seconds differ between worlds and from run to run; a policy that plans with stated ones takes the same steps
+everywhere. A batched operation is charged to its requests in equal shares.
+"""
+
+from math import isfinite, nan
+
+from .contract import Draft, Outcome, Verify
+from .pool import Pool
+
+
+class MemberSeconds:
+    """What a drafted token and a verification cost a request, by member.
+
+    Args:
+        pool: the members.
+        stated: costs in any unit, > 0, as `draft:1/mid:3/target:10`, of every member with weights (others cost nothing
+            unless named); None measures.
+        memory: steps that an average reaches back, >= 1.
+
+    Raises:
+        ValueError: a text that is no list of costs of this pool, or `memory` below 1.
+    """
+
+    def __init__(self, pool: Pool, stated: str | None = None, *, memory: int = 64) -> None:
+        if memory < 1:
+            raise ValueError(f"memory must be >= 1, got {memory}")
+        self._stated = None if stated is None else _parse(stated, pool)
+        self._kept = 1.0 - 1.0 / memory
+        self._drafts: dict[str, _Line] = {}
+        self._verifies: dict[str, _Line] = {}
+
+    def charge(self, outcome: Outcome) -> float:
+        """What this step cost its request, and take it in."""
+        step = outcome.step
+        kind = step.__class__
+        if self._stated is not None:
+            if kind is Draft:
+                return outcome.num_drafted * self._stated[step.model]  # type: ignore[union-attr]
+            return self._stated[step.model] if kind is Verify else 0.0  # type: ignore[union-attr]
+        seconds = outcome.duration_s / outcome.num_rows
+        if kind is Verify:
+            self._note(self._verifies, step.model, outcome.num_judged + 1, seconds)  # type: ignore[union-attr]
+        elif outcome.num_drafted:
+            self._note(self._drafts, step.model, 1, seconds / outcome.num_drafted)  # type: ignore[union-attr]
+        return seconds
+
+    def draft_s(self, model: str) -> float | None:
+        """Of one token that `model` drafts, its catching up included; None if it never drafted."""
+        if self._stated is not None:
+            return self._stated[model]
+        line = self._drafts.get(model)
+        return None if line is None else line.at(1)
+
+    def verify_s(self, model: str, width: int) -> float | None:
+        """Of a verification of `width` >= 1 positions, the verifier's own among them; None if it never verified."""
+        if self._stated is not None:
+            return self._stated[model]
+        line = self._verifies.get(model)
+        return None if line is None else line.at(width)
+
+    def _note(self, lines: dict[str, "_Line"], model: str, width: int, seconds: float) -> None:
+        line = lines.get(model)
+        if line is None:
+            line = lines[model] = _Line(self._kept)
+        line.note(width, seconds)
+
+
+class _Line:
+    """A least-squares line through what was measured, older points with less weight."""
+
+    __slots__ = ("_kept", "_weight", "_x", "_xx", "_xy", "_y")
+
+    def __init__(self, kept: float) -> None:
+        self._kept = kept
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+
+    def note(self, x: float, y: float) -> None:
+        kept = self._kept
+        self._weight = kept * self._weight + 1.0
+        self._x = kept * self._x + x
+        self._y = kept * self._y + y
+        self._xx = kept * self._xx + x * x
+        self._xy = kept * self._xy + x * y
+
+    def at(self, x: float) -> float:
+        """The line at x, but never falling with x, and at least half the mean: few points say little of a slope."""
+        mean_x, mean_y = self._x / self._weight, self._y / self._weight
+        variance = self._xx / self._weight - mean_x * mean_x
+        slope = (self._xy / self._weight - mean_x * mean_y) / variance if variance > 1e-6 else 0.0
+        return max(mean_y + max(slope, 0.0) * (x - mean_x), 0.5 * mean_y)
+
+
+def _parse(text: str, pool: Pool) -> dict[str, float]:
+    costs = {member.name: 0.0 for member in pool.members if member.model_free}
+    for part in text.split("/"):
+        name, _, cost = part.partition(":")
+        pool.level(name)
+        seconds = _number(cost)
+        if not (isfinite(seconds) and seconds > 0):
+            raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
+        costs[name] = seconds
+    missing = [name for name in pool.names if name not in costs]
+    if missing:
+        raise ValueError(f"costs must name every model of the pool, {', '.join(missing)} is missing in {text!r}")
+    return costs
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return nan

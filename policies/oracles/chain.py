@@ -1,0 +1,68 @@
+"""The best chain in every round, known in advance: the bound that regret is measured against.
+
+No published policy: the least total seconds over the answer among all sequences of rounds of a stated set of chains.
+A round is worth what it makes of the next ones, too: see `least_seconds`.
+"""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import ClassVar
+
+from ..about import About
+from ..lossless.chain import Chain
+from ..pool import Pool
+from .foresight import Foresight, Round
+from .oracle import Oracle, answered
+
+# Windows below the last one, in chains of three and more members.
+LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
+
+
+class OracleChain(Oracle):
+    """The chain of each round that makes the answer cheapest, seen in the recording.
+
+    The set: the target alone; each member in front of it with every window up to `most`; chains of three and more
+    members in which the last window is any up to `most` and those before it are 1, 2, 3, 4, 6 or 8, up to `most`.
+
+    Args:
+        pool: the members.
+        most: longest window, >= 1.
+        levels: most members of a chain, >= 2. Planning takes several times as long with each.
+
+    Raises:
+        ValueError: an option out of range, or a pool that has nothing below its target.
+    """
+
+    about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
+
+    def __init__(self, pool: Pool, *, most: int = 16, levels: int = 3) -> None:
+        if most < 1:
+            raise ValueError(f"most must be >= 1, got {most}")
+        if levels < 2:
+            raise ValueError(f"levels must be >= 2, got {levels}")
+        if not pool.target_level:
+            raise ValueError(f"the pool has no member below its target {pool.target}")
+        super().__init__(pool)
+        below = pool.names[:-1]
+        flat = [f"{name}:{window}/{pool.target}" for name in below for window in range(1, most + 1)]
+        self._flat = [self._alone, *(Chain(pool, spec) for spec in flat)]
+        self._tall = [Chain(pool, spec) for size in range(2, levels) for spec in _tall(pool, size, most)]
+
+    def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
+        """All of the set; of chains with three members and more, what their last window makes of them."""
+        found = answered(*[foresight.round_of(request_id, position, chain) for chain in self._flat])
+        for chain in self._tall:
+            found += foresight.climbs(request_id, position, chain)
+        return found
+
+
+def _tall(pool: Pool, size: int, most: int) -> Iterator[str]:
+    """Chains of `size` members below the target whose last window is `most`."""
+    names = [member.name for member in pool.members[:-1]]
+    lower = [window for window in LOWER_WINDOWS if window <= most]
+    for members in combinations(names, size):
+        if not all(pool.members[pool.level(name)].verifies for name in members[1:]):
+            continue
+        for windows in product(lower, repeat=size - 1):
+            parts = [f"{name}:{window}" for name, window in zip(members, (*windows, most), strict=True)]
+            yield "/".join([*parts, pool.target])

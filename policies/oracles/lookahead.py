@@ -1,0 +1,183 @@
+"""Foresight by trying: one round of a chain is run through a world from any position, and nothing is committed.
+
+The chain decides, the world answers and the session keeps the rules, as in a run; only the start is made up.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..chain_notation import ChainSpec
+from ..contract import Step, Verify
+from ..estimates import Estimates
+from ..lossless.chain import Chain
+from ..observation import Load, Observation
+from ..pool import Pool
+from ..session import Session
+from ..signal import Signal
+from ..world import Item, Op, World
+from .foresight import Feed, Round
+
+ForwardSeconds = Callable[[int, int, int], float]
+# What a view of a session shows besides it.
+Around = tuple[Load, Estimates, Callable[[Session, int], Signal]]
+
+
+class Answer(NamedTuple):
+    """A request and its trunk of N tokens.
+
+    Attributes:
+        session: before its first step; never stepped itself.
+        tokens: `[N]`.
+        places: `[N + 1]` the world's places of the contexts behind 0 to N tokens.
+    """
+
+    session: Session
+    tokens: list[int]
+    places: list[int]
+
+
+class Lookahead:
+    """The `Foresight` of a world whose trunks are known.
+
+    Args:
+        pool: the members.
+        world: tries the rounds; its own, since requests stay open in it.
+        answers: by request id.
+        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
+    """
+
+    def __init__(self, *, pool: Pool, world: World, answers: Mapping[str, Answer], forward_s: ForwardSeconds) -> None:
+        self.request_ids = tuple(answers)
+        self.forward_s = forward_s
+        self._pool = pool
+        self._world = world
+        self._answers = answers
+        self._around: Around = (Load(len(pool.members)), Estimates(pool), world.signal)
+        self._smaller: dict[ChainSpec, list[Chain]] = {}
+        for answer in answers.values():
+            world.open(answer.session)
+
+    def num_prompt(self, request_id: str) -> int:
+        """See `Foresight`."""
+        return self._answers[request_id].session.num_prompt
+
+    def num_tokens(self, request_id: str) -> int:
+        """See `Foresight`."""
+        return len(self._answers[request_id].tokens)
+
+    def round_of(self, request_id: str, position: int, chain: Chain) -> Round | None:
+        """See `Foresight`."""
+        return self._at(request_id, position).finish(chain)
+
+    def climbs(self, request_id: str, position: int, chain: Chain) -> list[Round]:
+        """See `Foresight`."""
+        attempt = self._at(request_id, position)
+        top = self._pool.level(chain.spec.members[-2])
+        smaller = self._by_last_window(chain)
+        rounds: list[Round] = []
+        while attempt.climb(chain, top):
+            waiting = len(attempt.session.tokens)
+            if waiting < len(smaller):
+                found = attempt.fork().finish(smaller[waiting])
+                if found is None:
+                    return rounds
+                rounds.append(found)
+                if found.num_emitted <= waiting:
+                    return rounds
+        last = attempt.finish(chain)
+        return rounds if last is None else [*rounds, last]
+
+    def _at(self, request_id: str, position: int) -> "_Attempt":
+        """A request placed on its trunk, every cache warm."""
+        session, tokens, places = self._answers[request_id]
+        session = _copied(session)
+        session.emitted = tokens[:position]
+        session.place = places[position]
+        session.tokens, session.places, session.drafters, session.judges = [], [], [], []
+        session.cached = [session.num_prompt + position - 1] * len(session.cached)
+        return _Attempt(session, self._world, self._around)
+
+    def _by_last_window(self, chain: Chain) -> list[Chain]:
+        """Variants of a chain: at index w with the last window w, the one it has at index 0 and no larger one."""
+        spec = chain.spec
+        if spec not in self._smaller:
+            *lower, most = spec.windows
+            specs = [replace(spec, windows=(*lower, window)) for window in range(1, most)]
+            self._smaller[spec] = [chain, *(Chain(self._pool, str(smaller)) for smaller in specs)]
+        return self._smaller[spec]
+
+
+class _Attempt:
+    """One round that is being tried. Mutated by `climb` and `finish`."""
+
+    __slots__ = ("_around", "_known", "_seconds", "_seen", "_started", "_world", "session")
+
+    def __init__(self, session: Session, world: World, around: Around) -> None:
+        self.session = session
+        self._world = world
+        self._around = around
+        self._seen = Observation(session, *around)
+        self._seconds = 0.0
+        self._known = True
+        self._started: dict[int, tuple[int, int]] = {}
+
+    def fork(self) -> "_Attempt":
+        """The same round so far, to be ended in another way."""
+        session = _copied(self.session)
+        session.tokens, session.places = session.tokens[:], session.places[:]
+        session.drafters, session.judges = session.drafters[:], session.judges[:]
+        session.emitted, session.cached = session.emitted[:], session.cached[:]
+        other = _Attempt(session, self._world, self._around)
+        other._seconds, other._known, other._started = self._seconds, self._known, dict(self._started)
+        return other
+
+    def climb(self, chain: Chain, top: int) -> bool:
+        """Steps of `chain` up to the next verification by level `top`.
+
+        Returns:
+            Whether there was one: not where the target comes first, or something was not recorded.
+        """
+        while self._known:
+            step = chain.decide(self._seen)
+            level = self.session.check(step)
+            if level > top:
+                return False
+            self._take(step, level)
+            if level == top:
+                return self._known
+        return False
+
+    def finish(self, chain: Chain) -> Round | None:
+        """Steps of `chain` until the target commits; None where something was not recorded."""
+        session = self.session
+        before = len(session.emitted)
+        while self._known and len(session.emitted) == before:
+            step = chain.decide(self._seen)
+            self._take(step, session.check(step))
+        if not self._known:
+            return None
+        whole = session.num_prompt + len(session.emitted) - 1
+        feeds = [Feed(level, *fed, whole - session.cached[level]) for level, fed in self._started.items()]
+        return Round(chain, len(session.emitted) - before, self._seconds, tuple(feeds))
+
+    def _take(self, step: Step, level: int) -> None:
+        session = self.session
+        verify = step.__class__ is Verify
+        if level not in self._started and not session.pool.members[level].model_free:
+            self._started[level] = session.feed(level, verify=verify)
+        results = self._world.execute(Op(level, verify, [Item(session, step)]))  # type: ignore[arg-type]
+        row = results.rows[0]
+        self._known = not row.num_modelled  # type: ignore[union-attr]
+        self._seconds += results.duration_s
+        move = session.judged if verify else session.drafted
+        move(step, level, row, duration_s=results.duration_s, num_rows=1)  # type: ignore[arg-type]
+
+
+def _copied(session: Session) -> Session:
+    """A session that shares its lists with the first one."""
+    # By hand, since copy.copy takes several times as long and every round that is tried needs a copy.
+    other = Session.__new__(Session)
+    for name in Session.__slots__:
+        setattr(other, name, getattr(session, name))
+    return other

@@ -1,0 +1,43 @@
+"""The best window in every round, known in advance: the bound for all that choose windows of one drafter.
+
+No published policy: the least total seconds over the answer among all sequences of rounds of the target alone and of
+`draft:n/target` with n up to a limit. A round is worth what it makes of the next ones, too: see `least_seconds`.
+"""
+
+from typing import ClassVar
+
+from ..about import About
+from ..default_members import smallest_model
+from ..lossless.chain import Chain
+from ..pool import Pool
+from .foresight import Foresight, Round
+from .oracle import Oracle, answered
+
+
+class OracleWindow(Oracle):
+    """The window of each round that makes the answer cheapest, seen in the recording.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        most: longest window, >= 1; the target alone is always among the choices.
+
+    Raises:
+        ValueError: an option out of range, or a drafter that is not below the target.
+    """
+
+    about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
+
+    def __init__(self, pool: Pool, *, draft: str | None = None, most: int = 16) -> None:
+        if most < 1:
+            raise ValueError(f"most must be >= 1, got {most}")
+        drafter = smallest_model(pool) if draft is None else draft
+        if pool.level(drafter) == pool.target_level:
+            raise ValueError(f"draft must be a member below the target, got {drafter!r}")
+        super().__init__(pool)
+        self._chains = [Chain(pool, f"{drafter}:{window}/{pool.target}") for window in range(1, most + 1)]
+
+    def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
+        """The target alone and every window."""
+        chains = (self._alone, *self._chains)
+        return answered(*[foresight.round_of(request_id, position, chain) for chain in chains])

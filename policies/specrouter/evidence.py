@@ -1,0 +1,117 @@
+"""What a verification tells of every member that wrote at the contexts it judged, not of the adjacent pair alone.
+
+Where the target commits, whatever any member wrote in that context is right or wrong at once, whether the chain handed
+it to the target or a level between refused it (full information, as HedgeSpec has it for drafters,
+arXiv:2510.20064). So a chain in use also scores the chains that leave one of its levels out, and needs no exploration
+for them. What a level kept is scored for every level that kept it, or only its corrections, its hardest tokens, would
+count, and it would look worse than it is.
+"""
+
+from math import nan
+from typing import NamedTuple
+
+from ..contract import Outcome
+from ..observation import Observation, PendingToken
+
+
+class Verdict(NamedTuple):
+    """One token and what a member thinks of it.
+
+    Attributes:
+        tag: of its request.
+        written: the token and its drafter.
+        behind: who stood behind it, its drafter first, then every verifier that kept it.
+        verifier: who judged it, or would have.
+        kept: whether it was right.
+        similar: 1 - TVD of the verifier and the last of those behind the token; NaN if nobody knows.
+    """
+
+    tag: str
+    written: PendingToken
+    behind: tuple[str, ...]
+    verifier: str
+    kept: bool
+    similar: float
+
+
+class _Refused(NamedTuple):
+    """A token that a level below the target refused, `at` an index among the pending ones, where the context stands."""
+
+    at: int
+    written: PendingToken
+    behind: tuple[str, ...]
+
+
+class RoundEvidence:
+    """The tokens of one request's round. Mutated by `before`, `after` and `settle`; appends to `verdicts`.
+
+    Args:
+        tag: of the request.
+        verdicts: where to put what is known.
+    """
+
+    __slots__ = ("_behind", "_first", "_judged", "_open", "_refused", "_tag", "_verdicts", "_verifier")
+
+    def __init__(self, tag: str, verdicts: list[Verdict]) -> None:
+        self._tag = tag
+        self._verdicts = verdicts
+        self._verifier = ""
+        self._first = 0
+        self._judged: tuple[PendingToken, ...] = ()
+        self._behind: list[tuple[str, ...]] = []  # of every pending token
+        self._refused: list[_Refused] = []
+        self._open: list[_Refused] = []
+
+    def before(self, verifier: str, judged: tuple[PendingToken, ...], first: int) -> None:
+        """`verifier` is about to judge these tokens, the first of which has index `first` among the pending ones."""
+        self._verifier, self._judged, self._first = verifier, judged, first
+        behind = self._behind
+        for written in judged[len(behind) - first :]:
+            behind.append((written.drafter,))
+
+    def after(self, outcome: Outcome) -> None:
+        """What it said."""
+        kept, refused = outcome.num_accepted, outcome.refused_at is not None
+        self._score_judged(kept, kept + refused, outcome.tvd)
+        if self._refused:
+            self._score_refused(kept, commits=outcome.num_emitted > 0)
+        if outcome.num_emitted:
+            self._refused.clear()
+            self._behind.clear()
+            return
+        behind, first, verifier = self._behind, self._first, self._verifier
+        end = first + kept
+        if refused:
+            self._refused = [claim for claim in self._refused if claim.at <= end]
+            self._refused.append(_Refused(end, self._judged[kept], behind[end]))
+        behind[first:] = [(*names, verifier) for names in behind[first:end]]
+        if outcome.num_own:
+            behind.append((verifier,))
+
+    def settle(self, seen: Observation) -> None:
+        """The target's own token of the round before is known now; call where nothing is pending."""
+        if self._open:
+            own = seen.emitted_from(seen.num_emitted - 1)[0]
+            for claim in self._open:
+                self._add(claim, seen.pool.target, kept=claim.written.token == own)
+            self._open.clear()
+
+    def _score_judged(self, kept: int, looked_at: int, tvd: tuple[float, ...]) -> None:
+        tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
+        judged, behind, verdicts = self._judged, self._behind, self._verdicts
+        for index in range(looked_at):
+            similar = 1.0 - tvd[index] if index < known else nan
+            verdicts.append(Verdict(tag, judged[index], behind[first + index], verifier, index < kept, similar))
+
+    def _score_refused(self, kept: int, *, commits: bool) -> None:
+        """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
+        judged, verifier = self._judged, self._verifier
+        for claim in self._refused:
+            index = claim.at - self._first
+            if 0 <= index < kept or (index == kept < len(judged) and claim.written.token == judged[index].token):
+                self._add(claim, verifier, kept=False)
+            elif commits and index == kept < len(judged):
+                self._open.append(claim)
+
+    def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
+        self._verdicts.append(Verdict(self._tag, claim.written, claim.behind, verifier, kept, nan))

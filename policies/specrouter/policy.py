@@ -1,0 +1,236 @@
+"""SpecRouter: the chain and its windows follow what members cost and how far they agree, while requests run.
+
+SpecRouter (arXiv:2505.07680): SimScore between members, a scheduler that picks the chain of least predicted seconds per
+token, and verification level by level in which a cheap level refuses early. The published description leaves open
+the closed form of the prediction, the search, windows, warm-up and when to re-select; what is chosen for each stands
+in `search`, `similarity`, `profile` and `scheduler`. Beyond the paper, `stop=confidence` (the default) ends windows
+token by token where the next one no longer pays (`plan`, `confidence`); `stop=window` is the paper's.
+
+Measured seconds differ between the simulator and a machine, and with them the chains; with `costs` stated the choice
+depends on tokens and signals alone and both worlds take the same steps.
+"""
+
+from typing import ClassVar, Literal
+
+from ..about import About, Observable
+from ..contract import Draft, Outcome, Step, Verify
+from ..lossless.chain import found_nothing
+from ..member_seconds import MemberSeconds
+from ..observation import Observation, PendingToken
+from ..pool import Pool
+from .confidence import doubt
+from .evidence import RoundEvidence
+from .plan import Plan
+from .scheduler import Counters, ModelChainScheduler
+from .timing import OperationTimer
+
+Select = Literal["request", "batch"]
+
+
+class _Request:
+    """One request: its round's plan, and the forward that is under way."""
+
+    __slots__ = ("evidence", "fed", "key", "num_prompt", "num_tokens", "plan", "rounds", "seconds")
+
+    def __init__(self, key: str, num_prompt: int, evidence: RoundEvidence) -> None:
+        self.key = key
+        self.num_prompt = num_prompt
+        self.num_tokens = 0
+        self.evidence = evidence
+        self.plan: Plan | None = None
+        self.fed = 0
+        self.rounds = 0
+        self.seconds = 0.0
+
+
+class SpecRouter:
+    """Chains and windows chosen by running estimates.
+
+    Args:
+        pool: the members.
+        every: rounds of a tag between two selections, >= 1.
+        most: longest window, >= 1.
+        form: "nested" or "filter" prediction; see `search`.
+        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
+        select: "request": the chain of its tag for every request; "batch": one chain for all that run.
+        stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
+        explore: rounds of a tag between two trials of stale pairs, >= 0; 0 never tries.
+        probe: rounds of a tag in which it keeps to the chain that tells most, >= 0; see `scheduler`.
+        hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
+        costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    about: ClassVar[About] = About(
+        paper="SpecRouter, arXiv:2505.07680",
+        lossless=True,
+        members="a model below the target",
+        observes=frozenset({Observable.signals, Observable.text}),
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        every: int = 8,
+        most: int = 16,
+        form: str = "nested",
+        similarity: str = "auto",
+        select: str = "request",
+        stop: str = "confidence",
+        explore: int = 64,
+        probe: int = 8,
+        hysteresis: float = 0.08,
+        costs: str | None = None,
+    ) -> None:
+        if select not in ("request", "batch"):
+            raise ValueError(f"select must be request or batch, got {select!r}")
+        self.scheduler = ModelChainScheduler(
+            pool,
+            every=every,
+            most=most,
+            form=form,  # type: ignore[arg-type]
+            similarity=similarity,  # type: ignore[arg-type]
+            stop=stop,  # type: ignore[arg-type]
+            explore=explore,
+            probe=probe,
+            hysteresis=hysteresis,
+            costs=costs,
+        )
+        self._by_tag = select == "request"
+        self._most = most
+        self._requests: dict[str, _Request] = {}
+        self._levels = {name: level for level, name in enumerate(pool.names)}
+        self._target = pool.target
+        self._measures = costs is None
+        self._timer = OperationTimer(self.scheduler.profiler)
+        self._stated = None if costs is None else MemberSeconds(pool, costs)
+
+    @property
+    def counters(self) -> Counters:
+        """What it did; early refusals of every level among it."""
+        return self.scheduler.counters
+
+    @property
+    def chains(self) -> dict[str, str]:
+        """The chain in use by tag, in notation; by "" where all requests share one."""
+        return self.scheduler.chains()
+
+    def decide(self, seen: Observation) -> Step:
+        """Follow the plan of the round; make one where a round begins."""
+        request = self._requests.get(seen.request_id)
+        if request is None:
+            key = seen.tag if self._by_tag else ""
+            request = _Request(key, seen.num_prompt, RoundEvidence(key, self.scheduler.verdicts))
+            self._requests[seen.request_id] = request
+        if request.plan is None:
+            request.evidence.settle(seen)
+            load = seen.load
+            rows = load.batch[-1] or load.num_running  # what the target met last
+            request.plan = self.scheduler.plan(request.key, num_rows=rows)
+        step, pending = self._next(seen, request.plan)
+        if step.__class__ is Verify:
+            self._expect(seen, request, step.model, pending)
+        elif self._measures:
+            request.fed = seen.context_tokens - seen.cached(step.model)  # type: ignore[union-attr]
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take in seconds and verdicts; a commit ends the round."""
+        request = self._requests[outcome.request_id]
+        step = outcome.step
+        model: str = step.model  # type: ignore[union-attr]
+        if step.__class__ is Verify:
+            self._count(model, outcome)
+            request.evidence.after(outcome)
+        if self._measures:
+            self._timer.note(self._levels[model], request.fed, outcome)
+        request.seconds += outcome.duration_s if self._stated is None else self._stated.charge(outcome)
+        if outcome.num_emitted:
+            self._end_round(request, outcome)
+        request.num_tokens += outcome.num_emitted
+        if outcome.done:
+            self.scheduler.profiler.note_answer(num_prompt=request.num_prompt, num_tokens=request.num_tokens)
+            del self._requests[outcome.request_id]
+
+    def _next(self, seen: Observation, plan: Plan) -> tuple[Step, tuple[PendingToken, ...]]:
+        """The step, and the pending tokens where they were looked at."""
+        if not seen.num_pending:
+            return self._write(seen, plan), ()
+        if plan.fixed is not None:
+            step = plan.fixed.decide(seen)
+            if step.__class__ is Draft:
+                step = self._write(seen, plan)
+            return step, ()
+        pending: tuple[PendingToken, ...] = ()
+        for index, verify in enumerate(plan.verifies):
+            waiting = seen.waiting(verify.model)
+            if not waiting:
+                continue
+            if not index and waiting < plan.least and seen.room > 1 and seen.last.num_drafted:  # type: ignore[union-attr]
+                return self._write(seen, plan), ()
+            if index and seen.room > 1 and seen.num_pending < 2 * self._most:
+                pending = pending or seen.pending
+                if _holds(pending[len(pending) - waiting :], plan, index):
+                    return self._write(seen, plan), pending
+            return verify, pending
+        return plan.verifies[-1], pending
+
+    def _write(self, seen: Observation, plan: Plan) -> Step:
+        """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
+        room = seen.room
+        dry = found_nothing(seen.last)
+        draft = plan.draft if plan.front is None or dry else plan.front
+        if draft is None or room < 2 or (dry and draft is plan.front):
+            return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)
+        if draft.tokens >= room:  # the verifier writes the last token of the budget itself
+            return self.scheduler.planner.shortened(draft, room - 1)
+        return draft
+
+    def _above(self, seen: Observation, plan: Plan) -> Verify:
+        """The lowest level that has something to judge."""
+        return next(verify for verify in plan.verifies if seen.waiting(verify.model))
+
+    def _expect(self, seen: Observation, request: _Request, model: str, pending: tuple[PendingToken, ...]) -> None:
+        """Keep what the verifier is about to judge."""
+        num_pending = seen.num_pending
+        waiting = seen.waiting(model) if num_pending else 0
+        first = num_pending - waiting
+        if waiting and not pending:
+            pending = seen.pending
+        request.evidence.before(model, pending[first:], first)
+        if self._measures:
+            context = seen.context_tokens
+            request.fed = context - min(seen.cached(model), context - waiting - 1)
+
+    def _count(self, model: str, outcome: Outcome) -> None:
+        counters = self.scheduler.counters
+        counters.judged[model] = counters.judged.get(model, 0) + outcome.num_judged
+        if model != self._target:
+            refused = outcome.num_judged - outcome.num_accepted
+            counters.refused_early[model] = counters.refused_early.get(model, 0) + refused
+
+    def _end_round(self, request: _Request, outcome: Outcome) -> None:
+        assert request.plan is not None
+        # The first round reads the prompt, the last one is cut short.
+        typical = request.rounds > 0 and not outcome.done
+        self.scheduler.note_round(
+            request.key, request.plan, num_tokens=outcome.num_emitted, seconds=request.seconds if typical else None
+        )
+        request.plan = None
+        request.seconds = 0.0
+        request.rounds += 1
+
+
+def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:
+    """Whether the tokens that the level below verifier `index` holds are sure enough to gather more on top of them."""
+    gammas = plan.gammas[index] if plan.gammas else {}
+    most = plan.most_doubt[index]
+    doubts = 0.0
+    for token in held:
+        doubts += gammas.get(token.drafter, 0.0) * doubt(token.signal.prob)
+        if doubts > most:
+            return False
+    return doubts <= most

@@ -1,0 +1,65 @@
+"""Notes what kinds of steps a policy takes: known by what it does, not by what it says."""
+
+from .contract import Commit, Outcome, Policy, Step, Verify
+from .observation import Observation
+
+
+class StepWatch:
+    """What the steps so far may have done to the text.
+
+    Args:
+        target: name of the target.
+
+    Attributes:
+        inexact: a Commit was among them, or a verification by a lossy rule at any level.
+        lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
+            target would write; below the target a lossy rule changes what is proposed to it.
+        lossy_drawn: the same under rejection sampling, where also lossy rules at two members below the target are lossy.
+            Behind one such member the target is told what its tokens follow; behind two it may be told too little,
+            since some rules (such as `Vouched`) ask who stands behind a token.
+    """
+
+    __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self.inexact = False
+        self.lossy = False
+        self.lossy_drawn = False
+        self._below: set[str] = set()
+
+    def note(self, step: Step) -> None:
+        """Take in a step."""
+        kind = step.__class__
+        if kind is Commit:
+            self.inexact = self.lossy = self.lossy_drawn = True
+        elif kind is Verify and not step.rule.lossless:  # type: ignore[union-attr]
+            self.inexact = True
+            if step.model == self._target:  # type: ignore[union-attr]
+                self.lossy = self.lossy_drawn = True
+            else:
+                self._below.add(step.model)  # type: ignore[union-attr]
+                self.lossy_drawn |= len(self._below) > 1
+
+
+class WatchedPolicy:
+    """Passes on to a policy, and notes its steps.
+
+    Args:
+        policy: any.
+        watch: told of every step.
+    """
+
+    def __init__(self, policy: Policy, watch: StepWatch) -> None:
+        self._policy = policy
+        self._watch = watch
+
+    def decide(self, seen: Observation) -> Step:
+        """The policy's step."""
+        step = self._policy.decide(seen)
+        self._watch.note(step)
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """The policy learns."""
+        self._policy.learn(outcome)

@@ -1,0 +1,39 @@
+"""Where a replay left its record: from there on it models, and a run of the real models cannot be expected to agree."""
+
+from dataclasses import dataclass
+from operator import itemgetter
+
+import numpy as np
+
+from ..traces.run_log import RunLog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """The first step of a request that was modelled, or whose committed context the record does not hold.
+
+    Attributes:
+        request_id: whose step it is.
+        step: index among the steps of the request, from 0.
+    """
+
+    request_id: str
+    step: int
+
+
+def leavings(log: RunLog) -> tuple[Leaving, ...]:
+    """One for each request that left the record, in the order of the run; none for a run of real models."""
+    owners, modelled, emitted = (log.steps[name] for name in ("request", "modelled", "emitted"))
+    found: list[tuple[int, Leaving]] = []
+    for request, (request_id, known) in enumerate(
+        zip(log.requests["request_id"].tolist(), log.requests["exact_start"].tolist(), strict=True)
+    ):
+        rows = np.flatnonzero(owners == request)
+        committed_before = np.cumsum(emitted[rows]) - emitted[rows]
+        off = modelled[rows] > 0
+        if known >= 0:
+            off |= committed_before >= known
+        if off.any():
+            step = int(off.argmax())
+            found.append((int(rows[step]), Leaving(request_id=request_id, step=step)))
+    return tuple(leaving for _, leaving in sorted(found, key=itemgetter(0)))

@@ -1,0 +1,70 @@
+"""What a policy loses against knowing the future, and by tag against the best chain that was fixed beforehand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .comparison import Comparison
+from .tags import ByTag
+
+REFERENCE = "oracle-chain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """Regret of every policy of a comparison.
+
+    Regret is seconds per token over those of the reference, less 1: 0.25 is a quarter slower. Negative is faster.
+
+    Attributes:
+        reference: the policy that regret is measured against.
+        over_reference: by policy.
+        best_static: by tag, the policy of fewest seconds per token among those that do the same in every round; empty
+            if none is compared.
+        over_static: by policy and tag, over that policy.
+    """
+
+    reference: str
+    over_reference: dict[str, float]
+    best_static: dict[str, str]
+    over_static: dict[str, dict[str, float]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/compare.md)."""
+        rows = [
+            {"policy": policy, "over_reference": regret, "over_static": self.over_static.get(policy, {})}
+            for policy, regret in self.over_reference.items()
+        ]
+        return {"reference": self.reference, "best_static": self.best_static, "policies": rows}
+
+
+def regret_of(comparison: Comparison, by_tag: ByTag, *, static: Sequence[str], reference: str) -> Regret:
+    """Regret of every policy of a comparison.
+
+    Args:
+        comparison: with the reference among its rows.
+        by_tag: the same runs by tag.
+        static: policies of it that do the same in every round, such as chains with fixed windows.
+        reference: name of the policy that regret is measured against.
+    """
+    speed = {row.policy: comparison.output_tokens_per_s(row) for row in comparison.rows}
+    best_static = {tag: _fastest(by_tag, static, tag) for tag in by_tag.tags} if static else {}
+    return Regret(
+        reference=reference,
+        over_reference={policy: speed[reference] / own - 1.0 for policy, own in speed.items()},
+        best_static=best_static,
+        over_static={
+            policy: {
+                tag: _speed(by_tag, best, tag) / _speed(by_tag, policy, tag) - 1.0 for tag, best in best_static.items()
+            }
+            for policy in speed
+        },
+    )
+
+
+def _fastest(by_tag: ByTag, policies: Sequence[str], tag: str) -> str:
+    return max(policies, key=lambda policy: _speed(by_tag, policy, tag))
+
+
+def _speed(by_tag: ByTag, policy: str, tag: str) -> float:
+    return by_tag.policies[policy][tag].output_tokens_per_s

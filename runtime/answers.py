@@ -1,0 +1,14 @@
+"""Whether a text gives the answer that is expected of it."""
+
+
+def is_right(tag: str, answer: str, text: str) -> bool:
+    """True if `text` gives `answer`; a text that the token limit cut short counts as wrong.
+
+    Args:
+        tag: of the request; a text tagged `math` has to end in `Answer: ` and the answer, any other to be the answer.
+        answer: what is expected.
+        text: what was written behind the prompt.
+    """
+    if tag == "math":
+        return text.rstrip().endswith(f"Answer: {answer}")
+    return text.strip() == answer.strip()

@@ -1,0 +1,165 @@
+"""The quality of a lossy policy's texts on real models, measured when they are written.
+
+The target continues the same prompts alone, and one forward of it over each text, without a cache of anybody's, says
+what it would have written at every place and how probable the text is to it.
+
+Letters: T tokens of an answer, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..policies.lossless.plain import Plain
+from ..traces.meta import Sampling
+from ..traces.resolution import LOG_PROBS
+from ..traces.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
+from .answers import is_right
+from .decode import Output, decode
+from .forward import ForwardKind
+from .noise import RequestNoise
+from .pools.loaded_pool import loaded_pool
+from .pools.pool import ModelPool
+from .prompts import Prompt
+from .recording.tree_forward import TreeForward, causal_mask
+from .sampling.truncation import truncated
+from .views import scores
+from .world import Memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """How the target is to write alone: as the run it is compared with.
+
+    Attributes:
+        sampling: greedy, coupled or rejection.
+        max_new_tokens: budget of each request.
+        batch: requests running at a time.
+        memory: of keys and values.
+        forward: how the target runs.
+        stop: texts that end an answer.
+    """
+
+    sampling: Sampling
+    max_new_tokens: int
+    batch: int = 1
+    memory: Memory | None = None
+    forward: ForwardKind = "auto"
+    stop: Sequence[str] = ()
+
+
+class Verdict(NamedTuple):
+    """What the target says of an answer.
+
+    Attributes:
+        log_prob: sum over its tokens, nats, <= 0, each rounded as recordings are.
+        divergences: tokens it would not have written in their contexts; -1 with rejection sampling, which draws.
+    """
+
+    log_prob: float
+    divergences: int
+
+
+def text_qualities(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    outputs: Sequence[Output],
+    alone: Alone,
+    *,
+    show_progress: bool = True,
+) -> dict[str, TextQuality]:
+    """Measure every answer that was finished.
+
+    With rejection sampling two texts of one prompt are two draws: where they part means nothing and stays unknown.
+    Rounding may turn a near tie, so that a token of the target's own counts as a divergence.
+
+    Args:
+        pool: that wrote them.
+        prompts: of the run.
+        outputs: of the run; failed ones are left out.
+        alone: how the target writes.
+        show_progress: draw a bar where stderr is a terminal.
+
+    Raises:
+        KeyboardInterrupt: the user would not wait.
+    """
+    answered = {output.request_id: output for output in outputs if not output.error}
+    asked = [prompt for prompt in prompts if prompt.request_id in answered]
+    if not asked:
+        return {}
+    owns, log = decode(
+        pool,
+        Plain(loaded_pool(pool)),
+        asked,
+        sampling=alone.sampling,
+        max_new_tokens=alone.max_new_tokens,
+        name="plain",
+        batch=alone.batch,
+        memory=alone.memory,
+        forward=alone.forward,
+        stop=alone.stop,
+        show_progress=show_progress,
+    )
+    if log.meta["interrupted"]:
+        raise KeyboardInterrupt
+    return {
+        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone.sampling)
+        for prompt, own in zip(asked, owns, strict=True)
+        if not own.error
+    }
+
+
+def _quality(pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampling: Sampling) -> TextQuality:
+    context = pool.encode(prompt.text)
+    tokens, trunk = list(output.tokens), list(own.tokens)
+    own_verdict = verdict_on(pool, prompt.request_id, context, trunk, sampling)
+    if tokens == trunk:
+        verdict = own_verdict._replace(divergences=min(own_verdict.divergences, 0))
+    else:
+        verdict = verdict_on(pool, prompt.request_id, context, tokens, sampling)
+    draws = sampling.mode == "rejection"
+    same = (UNKNOWN_COUNT, UNKNOWN_COUNT) if draws else same_counts(tokens, trunk)
+    return TextQuality(
+        divergences=verdict.divergences,
+        seen_tokens=len(tokens),
+        scored_tokens=len(tokens),
+        log_prob=verdict.log_prob,
+        trunk_tokens=len(trunk),
+        trunk_log_prob=own_verdict.log_prob,
+        same_tokens=same[0],
+        same_start=same[1],
+        exact_start=len(tokens),
+        right=_right(prompt, output),
+        trunk_right=_right(prompt, own),
+    )
+
+
+@torch.inference_mode()
+def verdict_on(
+    pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
+) -> Verdict:
+    """What the target says of `tokens` behind `prompt`: one forward over both."""
+    model = pool.target.model
+    assert model is not None
+    count = len(tokens)
+    fed = [*prompt, *tokens[:-1]]
+    forward = TreeForward(model, capacity=len(fed))
+    logits = forward.append(fed, range(len(fed)), causal_mask(0, len(fed)), num_logits=count)
+    log_probs = torch.log_softmax(truncated(logits, sampling), dim=-1)
+    written = torch.tensor(list(tokens), device=logits.device)
+    of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())
+    if sampling.mode == "rejection":
+        return Verdict(float(of_tokens.sum()), UNKNOWN_COUNT)
+    noise = None
+    if sampling.seed is not None:
+        noise = RequestNoise(seed=sampling.seed, request_id=request_id, vocab_size=logits.shape[-1]).rows(range(count))
+    chosen = scores(logits, sampling, noise).argmax(dim=-1).cpu().numpy()
+    return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
+
+
+def _right(prompt: Prompt, output: Output) -> int:
+    """1 if the answer is the one expected, 0 if not, -1 where none is expected."""
+    return UNKNOWN_COUNT if prompt.answer is None else int(is_right(prompt.tag, prompt.answer, output.text))

@@ -1,0 +1,98 @@
+"""The text on which models are held against the target: its own, written behind prompts.
+
+Letters: T tokens of one text, N of all texts, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...policies.lossless.plain import Plain
+from ...traces.meta import Sampling
+from ..decode import decode
+from ..pools.loaded_pool import loaded_pool
+from ..pools.pool import ModelPool
+from ..prompts import Prompt
+from .next_tokens import next_token_probs
+
+# Texts written together.
+BATCH = 16
+GREEDY = Sampling(mode="greedy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationText:
+    """One prompt and what the target writes behind it.
+
+    Attributes:
+        prompt: token ids, at least one.
+        tokens: `[T]` ids of the target's text, at least one.
+        target_probs: `[T, V]` float32 on the CPU: the target's distribution of each of them.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    target_probs: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Texts of the target; their distributions take 4 N V bytes.
+
+    Attributes:
+        texts: one per prompt, at least one.
+        sampling: how they were written; distances are taken at its temperature.
+    """
+
+    texts: tuple[CalibrationText, ...]
+    sampling: Sampling
+
+    @property
+    def num_tokens(self) -> int:
+        """N."""
+        return sum(len(text.tokens) for text in self.texts)
+
+
+def calibrate(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    show_progress: bool = True,
+) -> Calibration:
+    """Let the target continue every prompt, and keep its distributions.
+
+    Args:
+        pool: its last member is the target.
+        prompts: at least one; their ids must differ.
+        max_new_tokens: longest text, >= 1.
+        sampling: how the target writes.
+        show_progress: draw a bar where stderr is a terminal.
+
+    Raises:
+        ValueError: no prompts, one that does not fit into the pool's context with its text, or a target that fails.
+    """
+    if not prompts:
+        raise ValueError("prompts must hold at least one, got 0")
+    outputs, log = decode(
+        pool,
+        Plain(loaded_pool(pool)),
+        prompts,
+        sampling=sampling,
+        max_new_tokens=max_new_tokens,
+        name="plain",
+        batch=BATCH,
+        show_progress=show_progress,
+    )
+    if log.meta["interrupted"]:
+        raise KeyboardInterrupt
+    texts = []
+    for prompt, output in zip(prompts, outputs, strict=True):
+        if output.error or pool.target.model is None:
+            raise ValueError(output.error)
+        ids = tuple(pool.encode(prompt.text))
+        probs = next_token_probs(pool.target.model, ids, output.tokens, sampling)
+        texts.append(CalibrationText(prompt=ids, tokens=output.tokens, target_probs=probs))
+    return Calibration(texts=tuple(texts), sampling=sampling)

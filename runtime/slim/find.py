@@ -1,0 +1,131 @@
+"""From shares of layers to slim verifiers: the search of each share, and what a verification by each one costs."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from transformers import PreTrainedModel
+
+from ..pools.pool import ModelPool
+from ..pools.submodel import make_submodel
+from ..progress import progress_bar
+from ..prompts import Prompt
+from .bayesian import load_optuna
+from .calibration import Calibration, calibrate
+from .distance import Distance, measure_distance
+from .frontier import Frontier, How, SlimFound, mark_dominated
+from .masks import Mask, num_masks, skipped_of
+from .search import Budget, best_trial, search_masks
+from .timing import verify_seconds
+
+
+class _Candidate(NamedTuple):
+    """A row of the frontier without seconds."""
+
+    name: str
+    mask: Mask
+    distance: Distance
+    how: How
+
+
+def find_slims(
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    shares: Sequence[float],
+    budget: Budget,
+    *,
+    max_new_tokens: int,
+    baselines: Mapping[str, Mask] | None = None,
+    show_progress: bool = True,
+) -> Frontier:
+    """Search the best mask of each share, and time a verification by each.
+
+    Args:
+        pool: its last member is the target.
+        prompts: the target's continuations of them are what distances are measured on.
+        shares: of the layers to leave out, each in (0, 1).
+        budget: of each share's search.
+        max_new_tokens: longest continuation, >= 1.
+        baselines: masks of other submodels of the target to compare with, by name.
+        show_progress: draw bars where stderr is a terminal.
+
+    Raises:
+        ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or
+            what `calibrate` refuses.
+        ModuleNotFoundError: Bayesian search without the extra `search`.
+    """
+    model = target_with_layers(pool)
+    num_layers = int(model.config.num_hidden_layers)
+    skipped = skipped_of(shares, num_layers)
+    if any(budget.is_bayesian(num_masks(num_layers, count)) for count in skipped.values()):
+        load_optuna()  # refused before any work where it is not installed
+    calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens, show_progress=show_progress)
+    found, num_trials = _search(model, skipped, calibration, budget, show_progress=show_progress)
+    known = [
+        _Candidate(name, mask, measure_distance(make_submodel(model, mask), calibration), "pool")
+        for name, mask in (baselines or {}).items()
+    ]
+    candidates = [*found, *known]
+    seconds = verify_seconds(pool, [each.mask for each in candidates], show_progress=show_progress)
+    rows = mark_dominated([_timed(each, seconds, model) for each in candidates])
+    return Frontier(
+        found=rows[: len(found)],
+        baselines=rows[len(found) :],
+        target_s=seconds[0],
+        num_layers=num_layers,
+        num_tokens=calibration.num_tokens,
+        num_trials=num_trials,
+    )
+
+
+def target_with_layers(pool: ModelPool) -> PreTrainedModel:
+    """The network of the target; raises ValueError if no layers can be left out of it."""
+    model = pool.target.model
+    if model is None:
+        raise ValueError(f"target must be a model with layers, got {pool.target.name} without any")
+    try:
+        make_submodel(model, ())
+    except ValueError as error:
+        raise ValueError(f"target {pool.target.name}: {error}") from error
+    return model
+
+
+def _search(
+    model: PreTrainedModel,
+    skipped: Mapping[str, int],
+    calibration: Calibration,
+    budget: Budget,
+    *,
+    show_progress: bool,
+) -> tuple[list[_Candidate], int]:
+    """The best mask of each share, and how many were tried."""
+    num_layers = int(model.config.num_hidden_layers)
+    total = sum(budget.num_trials(num_masks(num_layers, count)) for count in skipped.values())
+    found = []
+    with progress_bar(shown=show_progress) as bar:
+        task = bar.add_task("trying masks", total=total)
+
+        def evaluate(mask: Mask) -> Distance:
+            distance = measure_distance(make_submodel(model, mask), calibration)
+            bar.advance(task)
+            return distance
+
+        for name, count in skipped.items():
+            best = best_trial(search_masks(evaluate, num_layers, count, budget))
+            found.append(_Candidate(name, best.skip_layers, best.distance, best.how))
+    return found, total
+
+
+def _timed(candidate: _Candidate, seconds: Mapping[int, float], model: PreTrainedModel) -> SlimFound:
+    skipped = len(candidate.mask)
+    submodel = make_submodel(model, candidate.mask)
+    return SlimFound(
+        name=candidate.name,
+        share=skipped / int(model.config.num_hidden_layers),
+        skip_layers=candidate.mask,
+        num_parameters=sum(parameter.numel() for parameter in submodel.parameters()),
+        tvd=candidate.distance.tvd,
+        disagreement=candidate.distance.disagreement,
+        seconds=seconds[skipped],
+        seconds_share=seconds[skipped] / seconds[0],
+        how=candidate.how,
+    )

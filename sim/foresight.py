@@ -1,0 +1,63 @@
+"""What a recording grants an oracle: its future, by trying rounds in a replay of its own."""
+
+from copy import deepcopy
+from math import inf
+
+from ..policies.about import about_of
+from ..policies.contract import Policy
+from ..policies.oracles.lookahead import Answer, ForwardSeconds, Lookahead
+from ..policies.pool import Pool
+from .cost import CostModel, CostRangeError
+from .paused_collector import paused_collector
+from .recording import Recording
+from .tables import TraceTables
+
+
+def grant_foresight(policy: Policy, name: str, recording: Recording, cost: CostModel) -> None:
+    """Show a policy the future if it is an oracle; any other is left as it is.
+
+    Raises:
+        ValueError: an oracle on an imported recording, or one that cannot be shown anything.
+    """
+    about = about_of(policy)
+    if about is None or not about.oracle:
+        return
+    if not isinstance(recording, TraceTables):
+        raise ValueError(
+            f"policy {name} sees ahead, which takes recorded contexts; {recording.name} was imported and holds rounds"
+        )
+    foresee = getattr(policy, "foresee", None)
+    if foresee is None:
+        raise ValueError(f"policy {name} says it is an oracle, but has no method foresee(foresight)")
+    with paused_collector():
+        foresee(foresight_of(recording, cost))
+
+
+def foresight_of(tables: TraceTables, cost: CostModel) -> Lookahead:
+    """The future of a recording's requests as far as it is recorded; what a fallback would answer is no part of it."""
+    # A copy: what is only asked about must not appear among the notes of the run's own seconds.
+    cost = deepcopy(cost)
+    world = tables.world(cost, seed=0, strict=False)
+    answers = {}
+    for session in world.sessions():
+        recorded = tables.of(session.request_id)
+        answers[session.request_id] = Answer(session, recorded.trunk_tokens, recorded.trunk)
+    return Lookahead(pool=tables.pool, world=world, answers=answers, forward_s=_forward_s(tables.pool, cost))
+
+
+def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
+    known: dict[tuple[int, int, int], float] = {}
+
+    def forward_s(level: int, new_tokens: int, held_tokens: int) -> float:
+        key = (level, new_tokens, held_tokens)
+        seconds = known.get(key)
+        if seconds is None:
+            name = pool.names[level]
+            try:
+                seconds = cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
+            except CostRangeError:
+                seconds = inf  # a catch-up beyond what was measured is none that a plan may count on
+            known[key] = seconds
+        return seconds
+
+    return forward_s

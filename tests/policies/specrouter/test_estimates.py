@@ -1,0 +1,144 @@
+"""What the scheduler goes by: seconds, agreement, survival, and the verdicts they are made of."""
+
+from math import exp, log, nan
+
+import numpy as np
+import pytest
+from paceline.policies import Draft, Verify
+from paceline.policies.check import check_pool
+from paceline.policies.specrouter.confidence import NO_PROB, Survival, doubt
+from paceline.policies.specrouter.evidence import RoundEvidence
+from paceline.policies.specrouter.profile import PerformanceProfiler
+from paceline.policies.specrouter.realised import Realised
+from paceline.policies.specrouter.similarity import PairAgreement
+
+from ..script import Script
+from ..script import run as run_one
+
+
+def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
+    profiler = PerformanceProfiler(check_pool())
+    for width, seconds in ((1, 4.0), (3, 6.0), (9, 12.0)):
+        profiler.note(4, num_rows=1, new_tokens=width, seconds=seconds)
+    profiler.note(2, num_rows=1, new_tokens=9, seconds=3.0)
+    table = profiler.table(5)
+    assert table[4].tolist() == [4.0, 5.0, 6.0, 7.0, 8.0]
+    assert table[2].tolist() == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
+    assert np.isinf(table[1]).all()
+    assert [profiler.known(level) for level in range(5)] == [False, False, True, False, True]
+
+
+def test_a_cell_forgets_and_rows_are_kept_apart():
+    profiler = PerformanceProfiler(check_pool())
+    for seconds in [1.0] * 50 + [2.0] * 200:
+        profiler.note(1, num_rows=1, new_tokens=1, seconds=seconds)
+    profiler.note(1, num_rows=8, new_tokens=1, seconds=5.0)
+    assert profiler.narrowest_s(1, 1) == pytest.approx(2.0, rel=1e-3)
+    assert profiler.narrowest_s(1, 8) == 5.0
+    assert profiler.narrowest_s(1, 2) is None
+
+
+def test_entering_a_chain_costs_the_prompt_per_token_of_the_answer():
+    profiler = PerformanceProfiler(check_pool())
+    profiler.note(1, num_rows=1, new_tokens=16, seconds=8.0)
+    assert profiler.entry_s()[1] == 0.0
+    profiler.note_answer(num_prompt=16, num_tokens=4)
+    assert profiler.entry_s()[1] == 2.0
+
+
+def test_agreement_goes_from_a_guess_over_all_tags_to_its_own():
+    agreement = PairAgreement(3, "argmax")
+    guess = agreement.guess()
+    assert guess[0, 2] < guess[1, 2] < 1.0
+    for _ in range(40):
+        agreement.note("a", 0, 2, kept=True, similar=nan)
+    assert agreement.rates("a")[0, 2] > agreement.rates("b")[0, 2] > guess[0, 2]
+    assert agreement.rates("b")[1, 2] > guess[1, 2]  # who is larger misses fewer
+    for _ in range(4000):
+        agreement.note("a", 0, 2, kept=False, similar=nan)
+    assert agreement.rates("a")[0, 2] < 0.02
+
+
+def test_simscore_is_used_as_long_as_it_predicts_acceptance():
+    greedy, sampling = PairAgreement(2), PairAgreement(2)
+    rng = np.random.default_rng(0)
+    for similar in rng.uniform(0.3, 0.9, 500):
+        greedy.note("a", 0, 1, kept=True, similar=similar)
+        sampling.note("a", 0, 1, kept=bool(rng.random() < similar), similar=similar)
+    assert not greedy.uses_simscore
+    assert greedy.rates("a")[0, 1] > 0.95
+    assert sampling.uses_simscore
+    assert sampling.rates("a")[0, 1] == pytest.approx(0.6, abs=0.03)
+
+
+def test_evidence_goes_stale():
+    agreement = PairAgreement(2)
+    for _ in range(20):
+        agreement.note("a", 0, 1, kept=True, similar=nan)
+    before = agreement.freshness("a")[0, 1]
+    agreement.fade("a")
+    assert 0 < agreement.freshness("a")[0, 1] < before
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.5, 1.0, 2.0])
+def test_the_exponent_is_found(gamma):
+    survival = Survival()
+    rng = np.random.default_rng(1)
+    for prob in rng.uniform(0.05, 0.99, 4000):
+        survival.note("a", (0, 0, 1), doubt(prob), kept=bool(rng.random() < prob**gamma))
+    assert survival.gamma("a", (0, 0, 1)) == pytest.approx(gamma, rel=0.12)
+    assert survival.gamma("other", (0, 0, 1)) == pytest.approx(gamma, rel=0.12)
+
+
+def test_doubt_of_any_probability():
+    assert doubt(nan) == NO_PROB == log(2.0)
+    assert doubt(1.0) == 0.0
+    assert exp(-doubt(0.3)) == pytest.approx(0.3)
+    assert doubt(0.0) > 100
+
+
+def test_what_chains_took_corrects_what_was_predicted():
+    realised = Realised()
+    assert realised.ratio((0, 1)) == 1.0
+    for _ in range(500):
+        realised.note((0, 1), 1.0, 0.8)
+    assert realised.ratio((0, 1)) == pytest.approx(0.84, abs=0.01)
+    assert realised.known() == [(0, 1)]
+
+
+class Watched:
+    """Follows a script of three levels and collects verdicts."""
+
+    def __init__(self, *steps):
+        self.script, self.verdicts = Script(*steps), []
+        self.evidence = RoundEvidence("a", self.verdicts)
+
+    def decide(self, seen):
+        if not seen.num_pending:
+            self.evidence.settle(seen)
+        step = self.script.decide(seen) if self.script.steps else Verify("target")
+        if isinstance(step, Verify):
+            waiting = seen.waiting(step.model) if seen.num_pending else 0
+            first = seen.num_pending - waiting
+            self.evidence.before(step.model, seen.pending[first:], first)
+        return step
+
+    def learn(self, outcome):
+        if isinstance(outcome.step, Verify):
+            self.evidence.after(outcome)
+
+
+def test_verdicts_are_what_the_verifier_would_have_said():
+    """Checked against the target's own text: whoever wrote in its context is right where it wrote the same token."""
+    rounds = [Draft("draft", 4), Verify("mid"), Draft("draft", 3), Verify("mid"), Verify("slim"), Verify("target")] * 9
+    policy = Watched(*rounds)
+    session = run_one(policy, budget=60)
+    by_target = [verdict for verdict in policy.verdicts if verdict.verifier == "target"]
+    written = {(v.written.drafter, v.behind) for v in by_target}
+    assert ("draft", ("draft",)) in written  # refused by a level between
+    assert ("draft", ("draft", "mid", "slim")) in written
+    assert {v.kept for v in by_target if v.behind == ("draft",)} <= {True, False}
+    assert all(v.verifier not in v.behind for v in policy.verdicts)
+    kept = [v.written.token for v in by_target if v.kept and len(v.behind) > 1]
+    assert len(kept) > 0
+    assert set(kept) <= set(session.emitted)

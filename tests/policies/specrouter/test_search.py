@@ -1,0 +1,157 @@
+"""The search finds what enumerating every chain with every window finds, and says what `speed` says of it."""
+
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.policies.specrouter.search import best_chain, best_windows
+from paceline.policies.speed import chain_speed, nested_seconds
+
+FILTER_BOUND = 1.1  # of the enumerated best
+
+
+def case(seed, members, longest, *, flat=False):
+    rng = np.random.default_rng(seed)
+    agreement = np.triu(rng.uniform(0.05, 0.99, (members, members)), 1)
+    first = np.sort(rng.uniform(0.01, 1.0, members))
+    slope = 0.0 if flat else rng.uniform(0.0, 0.1, members)[:, None]
+    return agreement, first[:, None] * (1.0 + slope * np.arange(longest + 1))
+
+
+def chains(members, longest):
+    for size in range(members):
+        for below in combinations(range(members - 1), size):
+            levels = (*below, members - 1)
+            for windows in product(range(1, longest + 1), repeat=size):
+                yield levels, windows
+
+
+def nested(levels, windows, agreement, forward_s):
+    tau = forward_s[levels[0], 0]
+    for low, high, window in zip(levels, levels[1:], windows, strict=False):
+        tokens = sum(agreement[low, high] ** k for k in range(window + 1))
+        tau = (window * tau + forward_s[high, window]) / tokens
+    return tau
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
+def test_dynamic_programming_is_enumeration(seed, members, longest):
+    agreement, forward_s = case(seed, members, longest)
+    found = best_chain(agreement, forward_s)
+    least = min(nested(*chain, agreement, forward_s) for chain in chains(members, longest))
+    assert found.token_s == pytest.approx(least, rel=1e-12)
+    assert nested(found.levels, found.windows, agreement, forward_s) == pytest.approx(least, rel=1e-12)
+
+
+def test_the_nested_form_is_the_one_of_speed():
+    agreement, forward_s = case(3, 4, 5, flat=True)
+    agreement[0, 1:] = 0.9, 0.5, 0.3
+    agreement[1, 2:] = 0.9, 0.5
+    agreement[2, 3] = 0.9
+    forward_s = np.array([1.0, 10.0, 100.0, 1000.0])[:, None] * np.ones((4, 6))
+    found = best_chain(agreement, forward_s)
+    assert len(found.levels) > 2
+    seconds = [forward_s[level, 0] for level in found.levels]
+    rates = [agreement[low, high] for low, high in pairwise(found.levels)]
+    assert found.token_s == pytest.approx(nested_seconds(rates, found.windows, seconds), rel=1e-12)
+
+
+def filtered(levels, windows, agreement, forward_s):
+    if len(levels) == 1:
+        return forward_s[levels[0], 0]
+    rates = [agreement[low, high] for low, high in pairwise(levels)]
+    return chain_speed(rates, windows, [forward_s[level, 0] for level in levels]).seconds_per_token
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_the_filter_form_says_of_what_it_finds_what_speed_says(seed):
+    agreement, forward_s = case(seed, 3, 4, flat=True)
+    found = best_chain(agreement, forward_s, form="filter")
+    assert found.token_s == pytest.approx(filtered(found.levels, found.windows, agreement, forward_s), rel=1e-9)
+
+
+def test_the_filter_form_is_close_to_enumeration():
+    ratios = []
+    for seed in range(200):
+        agreement, forward_s = case(seed, 3, 4, flat=True)
+        least = min(filtered(*chain, agreement, forward_s) for chain in chains(3, 4))
+        ratios.append(best_chain(agreement, forward_s, form="filter").token_s / least)
+    assert min(ratios) >= 1 - 1e-9
+    assert max(ratios) < FILTER_BOUND
+    assert np.mean(np.array(ratios) < 1 + 1e-9) > 0.95
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_both_forms_are_one_for_two_levels(seed):
+    agreement, forward_s = case(seed, 2, 6)
+    one, other = (best_chain(agreement, forward_s, form=form) for form in ("nested", "filter"))
+    assert one.windows == other.windows
+    assert one.token_s == pytest.approx(other.token_s, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_windows_of_given_members(seed):
+    agreement, forward_s = case(seed, 4, 4)
+    found = best_windows((0, 2, 3), agreement, forward_s)
+    least = min(nested((0, 2, 3), windows, agreement, forward_s) for windows in product(range(1, 5), repeat=2))
+    assert found.token_s == pytest.approx(least, rel=1e-12)
+
+
+def test_who_cannot_judge_only_drafts():
+    found = [best_chain(*case(seed, 4, 6)).levels for seed in range(50)]
+    assert any(1 in levels[1:] for levels in found)
+    verifies = [True, False, True, True]
+    found = [best_chain(*case(seed, 4, 6), verifies=verifies).levels for seed in range(50)]
+    assert not any(1 in levels[1:] for levels in found)
+    assert any(levels[0] == 1 for levels in found)
+
+
+def test_a_member_that_costs_too_much_to_enter_stays_out():
+    agreement = np.array([[0, 0.7, 0.6], [0, 0, 0.9], [0, 0, 0]])
+    forward_s = np.array([1.0, 10.0, 100.0])[:, None] * np.ones((3, 17))
+    entry_s = np.array([0.0, 100.0, 0.0])
+    for form in ("nested", "filter"):
+        assert best_chain(agreement, forward_s, entry_s=entry_s, form=form).levels == (0, 2)
+    found = best_windows((0, 1, 2), agreement, forward_s, entry_s=entry_s)
+    free = best_windows((0, 1, 2), agreement, forward_s)
+    assert found.token_s > free.token_s
+
+
+@pytest.mark.parametrize("form", ["nested", "filter"])
+def test_costs_of_1_to_10_to_100_take_the_middle_level(form):
+    agreement = np.array([[0, 0.7, 0.6], [0, 0, 0.9], [0, 0, 0]])
+    forward_s = np.array([1.0, 10.0, 100.0])[:, None] * np.ones((3, 17))
+    assert best_chain(agreement, forward_s, form=form).levels == (0, 1, 2)
+
+
+@pytest.mark.parametrize("form", ["nested", "filter"])
+def test_a_middle_level_that_is_no_better_is_dropped(form):
+    agreement = np.array([[0, 0.9, 0.8], [0, 0, 0.8], [0, 0, 0]])
+    forward_s = np.array([1.0, 10.0, 30.0])[:, None] * np.ones((3, 17))
+    assert best_chain(agreement, forward_s, form=form).levels == (0, 2)
+
+
+def test_nothing_pays_where_nobody_agrees():
+    agreement = np.full((3, 3), 0.01)
+    found = best_chain(agreement, np.array([0.5, 0.7, 1.0])[:, None] * np.ones((3, 5)))
+    assert (found.levels, found.windows) == ((2,), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda a, v: (a[:2, :2], v, "nested"), r"agreement must be \[3, 3\]"),
+        (lambda a, v: (a, v[:, :1], "nested"), "forward_s must have at least two columns, got 1"),
+        (lambda a, v: (a, v, "other"), "form must be nested or filter, got 'other'"),
+    ],
+)
+def test_wrong_input_is_told(change, told):
+    agreement, forward_s, form = change(*case(0, 3, 3))
+    with pytest.raises(ValueError, match=told):
+        best_chain(agreement, forward_s, form=form)

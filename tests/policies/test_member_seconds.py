@@ -1,0 +1,86 @@
+"""Seconds by member, measured or stated; and the running rate beside them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.policies import Draft, Outcome, Verify
+from paceline.policies.acceptance_rate import AcceptanceRate
+from paceline.policies.check import check_pool
+from paceline.policies.member_seconds import MemberSeconds
+
+POOL = check_pool()
+STATED = "draft:1/mid:3/slim:5/target:10"
+
+
+def outcome(step, seconds, *, drafted=0, judged=0, rows=1):
+    return Outcome("r7", step, drafted, judged, 0, 1, 1, None, (), seconds, rows, done=False)
+
+
+def test_nothing_is_known_before_it_was_seen():
+    seconds = MemberSeconds(POOL)
+    assert seconds.draft_s("draft") is None
+    assert seconds.verify_s("target", 1) is None
+    seconds.charge(outcome(Draft("ngram", 4), 1e-6))
+    assert seconds.draft_s("ngram") is None, "an empty lookup says nothing of a token"
+
+
+def test_a_batch_is_charged_in_equal_shares():
+    seconds = MemberSeconds(POOL)
+    assert seconds.charge(outcome(Draft("draft", 4), 8.0, drafted=4, rows=2)) == 4.0
+    assert seconds.draft_s("draft") == 1.0
+
+
+@given(st.floats(0.1, 5.0), st.floats(0.0, 1.0), st.lists(st.integers(0, 12), min_size=2, max_size=40))
+def test_a_line_is_found_again(base, slope, widths):
+    seconds = MemberSeconds(POOL, memory=50)
+    for width in widths:
+        seconds.charge(outcome(Verify("target"), base + slope * (width + 1), judged=width))
+    if len(set(widths)) > 1:
+        for width in (1, 5, 13):
+            wanted = max(base + slope * width, 0.0)
+            assert seconds.verify_s("target", width) >= 0.99 * min(wanted, base)
+        assert seconds.verify_s("target", max(widths) + 1) == pytest.approx(base + slope * (max(widths) + 1), rel=1e-3)
+
+
+def test_stated_costs_are_charged_by_forward():
+    seconds = MemberSeconds(POOL, STATED)
+    assert seconds.charge(outcome(Draft("draft", 4), 99.0, drafted=3)) == 3.0
+    assert seconds.charge(outcome(Verify("slim"), 99.0, judged=3)) == 5.0
+    assert seconds.draft_s("ngram") == 0.0
+    assert seconds.verify_s("target", 9) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("draft:1/mid:3/slim:5", "costs must name every model of the pool, target is missing"),
+        (STATED.replace("10", "0"), "costs must read member:number with numbers > 0, .* got 'target:0'"),
+        (STATED.replace("10", "nan"), "got 'target:nan'"),
+        (STATED.replace("10", "inf"), "got 'target:inf'"),
+        (STATED.replace(":10", ""), "got 'target'"),
+        (STATED + "/nobody:1", "unknown model 'nobody'"),
+        ("", "unknown model ''"),
+    ],
+)
+def test_texts_that_are_no_costs_are_refused(text, rule):
+    with pytest.raises(ValueError, match=rule):
+        MemberSeconds(POOL, text)
+
+
+def test_a_rate_forgets():
+    rate = AcceptanceRate(memory=10)
+    assert rate.rate == 0.5
+    for _ in range(100):
+        rate.note(0, 1)
+    assert rate.rate < 0.01
+    for _ in range(100):
+        rate.note(4, 4)
+    assert rate.rate > 0.99
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"), [({"memory": 0}, "memory must"), ({"memory": 1, "prior": 2}, "prior must")]
+)
+def test_rates_out_of_range_are_refused(options, rule):
+    with pytest.raises(ValueError, match=rule):
+        AcceptanceRate(**options)

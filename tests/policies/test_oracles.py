@@ -1,0 +1,80 @@
+"""Oracles keep the contract where rounds end early, late, at once and at the budget, alone and in batches."""
+
+from random import Random
+
+import pytest
+from paceline.policies import check_policy
+from paceline.policies.check import check_pool
+from paceline.policies.loop import Loop
+from paceline.policies.oracles.chain import OracleChain
+from paceline.policies.oracles.lookahead import Answer, Lookahead
+from paceline.policies.oracles.window import OracleWindow
+from paceline.policies.session import Session
+from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
+from paceline.traces.run_ledger import RunLedger
+
+POOL = check_pool()
+
+
+def toy_sessions(rng, count):
+    return [
+        Session(
+            pool=POOL,
+            request_id=f"r{index}",
+            tag="a",
+            prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 6))),
+            budget=1 + index if index < 4 else rng.randint(1, 12),
+            eos=EOS,
+        )
+        for index in range(count)
+    ]
+
+
+def foresight_of(world, sessions):
+    answers = {}
+    for session in sessions:
+        trunk = world.trunk(session)
+        answers[session.request_id] = Answer(session, trunk, [0] * (len(trunk) + 1))
+    return Lookahead(pool=POOL, world=world, answers=answers, forward_s=lambda level, new, held: 1e-3 * (level + 1))
+
+
+def drive(policy, world, sessions, batch):
+    """Seconds of the run."""
+    ledger = RunLedger()
+    loop = Loop(pool=POOL, policy=policy, name="oracle", world=world, ledger=ledger)
+    waiting, now_s = list(sessions), 0.0
+    while waiting or loop.load.num_running:
+        while waiting and loop.load.num_running < batch:
+            session = waiting.pop(0)
+            ledger.note_admitted(session.request_id, tag="a", num_prompt=1, arrived_at_s=now_s, now_s=now_s)
+            loop.admit(session)
+        op = loop.next_op(now_s)
+        results = world.execute(op)
+        loop.finish(op, results, start_s=now_s, now_s=now_s + results.duration_s)
+        now_s += results.duration_s
+    return now_s
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: OracleWindow(POOL, most=5),
+        lambda: OracleWindow(POOL, draft="ngram", most=3),
+        lambda: OracleChain(POOL, most=2),
+        lambda: OracleChain(POOL, most=2, levels=5),
+    ],
+)
+@pytest.mark.parametrize(("batch", "ends"), [(1, 0.0), (1, 0.2), (4, 0.1)])
+def test_the_contract_on_toy_models(build, batch, ends):
+    world, policy = ToyWorld(POOL, seed=3, ends=ends), build()
+    sessions = toy_sessions(Random(batch), 8)
+    planned = policy.foresee(foresight_of(world, sessions))
+    seconds = drive(policy, world, sessions, batch)
+    assert [session.emitted for session in sessions] == [world.trunk(session) for session in sessions]
+    if batch == 1:
+        assert seconds == pytest.approx(sum(planned.values()))
+
+
+def test_a_check_has_no_future_to_show():
+    with pytest.raises(ValueError, match="policy oracle sees ahead"):
+        check_policy(OracleWindow, name="oracle")

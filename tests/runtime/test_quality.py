@@ -1,0 +1,154 @@
+"""The quality of texts on real models: against forwards without any cache, and against what a recording says."""
+
+import json
+
+import pytest
+import torch
+from paceline.policies import Commit, Draft, Ratio, Verify
+from paceline.reports import summarise_run
+from paceline.reports.quality import quality_of
+from paceline.runtime.answers import is_right
+from paceline.runtime.decode import decode
+from paceline.runtime.noise import RequestNoise
+from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.quality import Alone, text_qualities
+from paceline.runtime.recording.recorder import record
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.simulate import Scenario, simulate
+from paceline.sim.tables import TraceTables
+from paceline.traces.meta import Closure, Sampling
+from paceline.traces.resolution import LOG_PROB_STEP
+from paceline.traces.run_log import QUALITY_FIELDS
+from paceline.traces.text_quality import with_quality
+
+from ..tiny_models import random_prompts, tiny_pool_of_four
+from ..unit_cost import UnitCost
+from .offline import logits_behind
+
+GREEDY = Sampling(mode="greedy")
+COUPLED = Sampling(mode="coupled", temperature=0.8, seed=7)
+REJECTION = Sampling(mode="rejection", temperature=0.8, seed=7)
+NUM_TOKENS = 6
+
+
+class Hasty:
+    """Drafts two, checks them by a lenient rule, and commits every third draft unchecked."""
+
+    def __init__(self, pool):
+        self._target = pool.target
+        self._drafts = {}
+
+    def decide(self, seen):
+        count = self._drafts.get(seen.request_id, 0)
+        if seen.num_pending:
+            return Commit(seen.num_pending) if count % 3 == 0 else Verify(self._target, Ratio(0.5))
+        if seen.room < 1:
+            return Verify(self._target)
+        self._drafts[seen.request_id] = count + 1
+        return Draft("draft", 2)
+
+    def learn(self, outcome):
+        pass
+
+
+def ran(sampling, prompts, policy=Hasty, *, batch=2):
+    pool = tiny_pool_of_four()
+    shape = {"sampling": sampling, "max_new_tokens": NUM_TOKENS, "batch": batch}
+    outputs, log = decode(pool, policy(loaded_pool(pool)), prompts, name="p", show_progress=False, **shape)
+    found = text_qualities(pool, prompts, outputs, Alone(**shape), show_progress=False)
+    return pool, outputs, log, found
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_the_target_is_asked_place_by_place(sampling):
+    prompts = random_prompts(4, seed=2)
+    pool, outputs, _, found = ran(sampling, prompts)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        context, divergences, log_prob = pool.encode(prompt.text), 0, 0.0
+        noise = RequestNoise(seed=7, request_id=prompt.request_id, vocab_size=pool.target.model.config.vocab_size)
+        for position, token in enumerate(output.tokens):
+            scores = logits_behind(pool.target.model, context) / (sampling.temperature or 1.0)
+            log_prob += float(torch.log_softmax(scores, dim=-1)[token])
+            if sampling.mode == "coupled":
+                scores = scores + torch.from_numpy(noise.at(position))
+            divergences += int(scores.argmax()) != token
+            context.append(token)
+        quality = found[prompt.request_id]
+        assert quality.divergences == divergences
+        assert quality.log_prob == pytest.approx(log_prob, abs=LOG_PROB_STEP * len(output.tokens))
+        assert quality.seen_tokens == quality.scored_tokens == len(output.tokens)
+        assert (quality.right, quality.trunk_right) == (-1, -1)
+    assert any(quality.divergences for quality in found.values())
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_a_recording_says_the_same(tmp_path, sampling):
+    """Every context within the answer's length is recorded, so that nothing is modelled."""
+    prompts = random_prompts(5, seed=3)
+    pool, outputs, log, found = ran(sampling, prompts)
+    trace = record(
+        pool,
+        prompts,
+        sampling=sampling,
+        closure=Closure(kind="full", reach=NUM_TOKENS, run=NUM_TOKENS),
+        max_new_tokens=NUM_TOKENS,
+        out=tmp_path / "full.trace",
+        show_progress=False,
+    )
+    tokens = {}
+    scenario = Scenario(tables=TraceTables(trace), cost=UnitCost(), batch=2)
+    replayed = simulate(scenario, Hasty(recorded_pool(trace.meta)), "p", outputs=tokens)
+    assert tokens == {output.request_id: list(output.tokens) for output in outputs}
+    measured = with_quality(log, found)
+    order = [replayed.requests["request_id"].tolist().index(name) for name in measured.requests["request_id"].tolist()]
+    for name in ("divergent_tokens", *QUALITY_FIELDS):
+        assert measured.requests[name] == pytest.approx(replayed.requests[name][order], abs=NUM_TOKENS * LOG_PROB_STEP)
+    assert measured.requests["divergences"].sum() > 0
+
+
+def test_texts_drawn_by_rejection_sampling_have_no_places_in_common():
+    _, _, log, found = ran(REJECTION, random_prompts(3, seed=2))
+    assert {(row.divergences, row.same_tokens, row.same_start) for row in found.values()} == {(-1, -1, -1)}
+    quality = quality_of(with_quality(log, found))
+    assert quality.lossy
+    assert quality.num_divergences is quality.text_agreement is quality.prefix_agreement is None
+    assert quality.log_prob_per_token < 0 > quality.own_log_prob_per_token
+
+
+def test_answers_are_scored_for_both_texts():
+    _, outputs, _, _ = ran(GREEDY, random_prompts(2, seed=2))
+    first, second = random_prompts(2, seed=2)
+    asked = (
+        Prompt(request_id=first.request_id, tag="edit", text=first.text, answer=outputs[0].text.strip() or "x"),
+        second,
+    )
+    _, outputs, log, found = ran(GREEDY, asked)
+    right = int(is_right("edit", asked[0].answer, outputs[0].text))
+    assert found[first.request_id].right == right
+    assert found[first.request_id].trunk_right in {0, 1}
+    quality = quality_of(with_quality(log, found))
+    assert (quality.answers_right, quality.answers_total) == (right, 1)
+    assert quality_of(log) is None
+
+
+def test_what_is_known_reaches_summary_and_json():
+    _, _, log, found = ran(GREEDY, random_prompts(3, seed=2))
+    assert log.meta["lossy_steps"] is True
+    summary = summarise_run(with_quality(log, found))
+    assert summary.quality.requests == 3
+    assert summary.divergent_tokens == with_quality(log, found).requests["divergent_tokens"].sum() > 0
+    json.dumps(log.meta, allow_nan=False)
+
+
+def test_an_answer_that_failed_is_left_out():
+    prompts = random_prompts(3, seed=2)
+    pool, outputs, _, _ = ran(GREEDY, prompts)
+    alone = Alone(sampling=GREEDY, max_new_tokens=NUM_TOKENS)
+    broken = [outputs[0], *(output.__class__(**{**as_dict(output), "error": "broken"}) for output in outputs[1:])]
+    assert set(text_qualities(pool, prompts, broken, alone, show_progress=False)) == {prompts[0].request_id}
+    assert text_qualities(pool, prompts, broken[1:], alone, show_progress=False) == {}
+
+
+def as_dict(output):
+    return {name: getattr(output, name) for name in output.__slots__}

@@ -1,0 +1,294 @@
+"""Oracles do what they planned, and nothing in their set does better."""
+
+from functools import cache
+from itertools import product
+from math import inf
+from pathlib import Path
+from random import Random
+
+import paceline
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.policies import PolicyError, make_policy
+from paceline.policies.lossless.chain import Chain
+from paceline.policies.oracles.chain import OracleChain
+from paceline.policies.oracles.window import OracleWindow
+from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
+from paceline.sim.foresight import foresight_of
+from paceline.traces import SyntheticSpec, Trace, make_trace, open_recording
+from paceline.traces.meta import CostTable
+
+from ..strategies import synthetic_traces, traces
+from ..unit_cost import UnitCost
+from .small_rounds import one_request, recording_of, rounds_of
+from .small_traces import easy_cost, replay, table, trunk_of, with_ngram
+
+FEW = settings(max_examples=25, deadline=None)
+CLOSE = 1e-9
+
+
+class AnyCost:
+    """Seconds that follow no rule, the same for the same forward: wider may be cheaper, and so may a late cache."""
+
+    name = "any"
+    lookup_s = 1 / 64
+
+    def __init__(self, seed):
+        self._seed = seed
+
+    def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
+        return Random(f"{self._seed} {model} {num_rows} {new_tokens} {context_tokens}").uniform(0.5, 1.5)
+
+    def notes(self):
+        return ()
+
+
+class InTurn:
+    """Rounds of these chains in turn, the target alone behind the last one."""
+
+    def __init__(self, pool, specs):
+        self._chains = [Chain(pool, spec) for spec in specs]
+        self._alone = Chain(pool, pool.target)
+        self._rounds = 0
+
+    def decide(self, seen):
+        chain = self._chains[self._rounds] if self._rounds < len(self._chains) else self._alone
+        return chain.decide(seen)
+
+    def learn(self, outcome):
+        self._rounds += bool(outcome.num_emitted)
+
+
+def pool_of(trace):
+    return recorded_pool(trace.meta)
+
+
+def seconds_of(log):
+    return float(log.ops["duration_s"].sum())
+
+
+def run_s(trace, policy, cost, **scenario):
+    return seconds_of(replay(trace, policy, cost=cost, **scenario)[0])
+
+
+def planned_s(trace, policy, cost):
+    return sum(policy.foresee(foresight_of(TraceTables(trace), cost)).values())
+
+
+def short_trace(seed, *, tokens, models=("draft", "target"), acceptance=(0.6,)):
+    return make_trace(
+        SyntheticSpec(
+            requests=1,
+            tokens=tokens,
+            prompt_tokens=3,
+            models=models,
+            acceptance=acceptance,
+            vocab_size=64,
+            reach=8,
+            run=8,
+            seed=seed,
+        )
+    )
+
+
+def brute_force_s(trace, specs, cost):
+    """The least seconds of any sequence of rounds of these chains, each sequence run."""
+    rounds = trace.requests[0].max_new_tokens
+    pool = pool_of(trace)
+    return min(run_s(trace, InTurn(pool, chosen), cost) for chosen in product(specs, repeat=rounds))
+
+
+@cache
+def pico():
+    folder = Path(paceline.__file__).parent / "recordings" / "pico.trace"
+    whole = open_recording(folder)
+    tags = {request.tag: request for request in whole.requests}
+    return Trace(meta=whole.meta, requests=tuple(tags.values()))
+
+
+# -- the optimum
+
+
+@pytest.mark.parametrize("cost", [None, *range(4)])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_sequence_of_windows_was_tried(seed, cost):
+    trace = short_trace(seed, tokens=5)
+    price = easy_cost(trace) if cost is None else AnyCost(cost)
+    least = brute_force_s(trace, ["target", "draft:1/target", "draft:2/target", "draft:3/target"], price)
+    assert run_s(trace, OracleWindow(pool_of(trace), most=3), price) == pytest.approx(least, abs=CLOSE)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_sequence_of_chains_was_tried(seed):
+    """All members' caches matter here: one that sat out has to catch up."""
+    models = ("draft", "mid", "target")
+    trace = short_trace(seed, tokens=4, models=models, acceptance=(0.5, 0.8))
+    flat = [f"{name}:{window}/target" for name in models[:2] for window in (1, 2)]
+    tall = [f"draft:{lower}/mid:{upper}/target" for lower, upper in product((1, 2), repeat=2)]
+    price = easy_cost(trace)
+    least = brute_force_s(trace, ["target", *flat, *tall], price)
+    assert run_s(trace, OracleChain(pool_of(trace), most=2), price) == pytest.approx(least, abs=CLOSE)
+
+
+@FEW
+@given(trace=synthetic_traces(), seed=st.integers(0, 9), ngram=st.booleans(), tall=st.booleans())
+def test_a_plan_comes_true_to_the_second(trace, seed, ngram, tall):
+    trace = with_ngram(trace) if ngram else trace
+    pool, cost = pool_of(trace), AnyCost(seed)
+    policy = OracleChain(pool, most=3) if tall else OracleWindow(pool, most=4)
+    log, outputs = replay(trace, policy, cost=cost)
+    assert seconds_of(log) == pytest.approx(planned_s(trace, policy, cost), abs=CLOSE)
+    assert outputs == trunk_of(trace)
+    assert not log.steps["modelled"].any()
+
+
+@FEW
+@given(trace=synthetic_traces(max_models=3), window=st.integers(1, 6), member=st.integers(0, 1))
+def test_no_window_beats_the_best_ones(trace, window, member):
+    pool, cost = pool_of(trace), easy_cost(trace)
+    draft = pool.names[min(member, pool.target_level - 1)]
+    chain = make_policy(f"{draft}:{window}/{pool.target}", pool)
+    oracle = run_s(trace, OracleWindow(pool, draft=draft, most=6), cost)
+    assert oracle <= run_s(trace, chain, cost) + CLOSE
+    assert oracle <= run_s(trace, make_policy("plain", pool), cost) + CLOSE
+
+
+@FEW
+@given(trace=traces(), batch=st.integers(1, 3))
+def test_tries_of_any_shape_are_followed_to_their_end(trace, batch):
+    """Most contexts are missing, and the trunk may end before the budget."""
+    pool = pool_of(trace)
+    if not pool.target_level:
+        return
+    _, outputs = replay(trace, OracleChain(pool, most=2), cost=UnitCost(), batch=batch)
+    assert {name: len(tokens) for name, tokens in outputs.items()} == {
+        request.request_id: request.max_new_tokens for request in trace.requests
+    }
+
+
+# -- the shipped recording
+
+
+def test_windows_on_the_shipped_recording():
+    trace, pool = pico(), pool_of(pico())
+    cost = make_cost("cpu", trace.meta)
+    for draft in pool.names[:-1]:
+        policy = OracleWindow(pool, draft=draft)
+        oracle = run_s(trace, policy, cost)
+        assert oracle == pytest.approx(planned_s(trace, policy, cost), abs=CLOSE)
+        for window in (1, 2, 3, 4, 6, 8, 12, 16):
+            assert oracle <= run_s(trace, make_policy(f"{draft}:{window}/target", pool), cost) + CLOSE
+
+
+def test_chains_on_the_shipped_recording():
+    trace, pool = pico(), pool_of(pico())
+    cost = make_cost("cpu", trace.meta)
+    log, outputs = replay(trace, OracleChain(pool), cost=cost)
+    oracle = seconds_of(log)
+    assert outputs == trunk_of(trace)
+    for draft in pool.names[:-1]:
+        assert oracle <= run_s(trace, OracleWindow(pool, draft=draft), cost) + CLOSE
+    pairs = [("ngram", "mid"), ("ngram", "slim"), ("draft", "mid"), ("draft", "slim"), ("mid", "slim")]
+    for (low, high), lower, upper in product(pairs, (1, 3, 6), (2, 5, 10)):
+        assert oracle <= run_s(trace, make_policy(f"{low}:{lower}/{high}:{upper}/target", pool), cost) + CLOSE
+
+
+def test_chains_of_four_members_are_in_the_set_if_asked():
+    trace, pool = Trace(meta=pico().meta, requests=pico().requests[-1:]), pool_of(pico())
+    cost = make_cost("cpu", trace.meta)
+    taller = run_s(trace, OracleChain(pool, most=4, levels=4), cost)
+    assert taller <= run_s(trace, OracleChain(pool, most=4), cost) + CLOSE
+    for lower, middle, upper in product((1, 2, 4), (2, 4), (3, 4)):
+        chain = f"ngram:{lower}/draft:{middle}/mid:{upper}/target"
+        assert taller <= run_s(trace, make_policy(chain, pool), cost) + CLOSE
+
+
+# -- what it may look at
+
+
+def test_a_batch_follows_the_plans_of_each_request_alone():
+    trace = pico()
+    policy = OracleWindow(pool_of(trace))
+    cost = make_cost("cpu", trace.meta)
+    columns = ("request", "kind", "level", "asked", "judged", "emitted")
+    alone, together = (replay(trace, policy, cost=cost, batch=batch)[0] for batch in (1, 6))
+    assert sorted(table(alone, "steps", *columns)) == sorted(table(together, "steps", *columns))
+
+
+def test_a_strict_run_needs_nothing_beyond_the_record():
+    trace = Trace(meta=pico().meta, requests=pico().requests[:1])
+    replay(trace, OracleChain(pool_of(trace)), cost=make_cost("cpu", trace.meta), strict=True)
+
+
+def test_what_an_oracle_asks_is_not_among_the_notes_of_the_run():
+    table = CostTable(new_tokens=(1, 6), seconds=(1.0, 1.5))
+    trace = short_trace(0, tokens=6)
+    cost = TableCost("cpu", {"draft": table, "target": table}, extrapolate=True)
+    replay(trace, make_policy("draft:1/target", pool_of(trace)), cost=cost)
+    before = cost.notes()
+    planned_s(trace, OracleWindow(pool_of(trace), most=8), cost)
+    assert cost.notes() == before
+    assert not any("beyond" in note for note in before)
+
+
+def test_a_catch_up_beyond_what_was_measured_is_not_planned():
+    """Prompt and answer have 3 + 6 tokens: no member that sat out to the end may come in there."""
+    table = CostTable(new_tokens=(1, 6), seconds=(1.0, 1.5))
+    trace = short_trace(0, tokens=6)
+    cost = TableCost("cpu", {"draft": table, "target": table})
+    policy = OracleWindow(pool_of(trace), most=3)
+    assert run_s(trace, policy, cost) == pytest.approx(planned_s(trace, policy, cost))
+
+
+def test_seconds_that_nobody_knows():
+    table = CostTable(new_tokens=(1, 2), seconds=(1.0, 1.5))
+    trace = short_trace(0, tokens=2)
+    foresight = foresight_of(TraceTables(trace), UnitCost())
+    foresight.forward_s = lambda level, new_tokens, held_tokens: 1.0 if new_tokens < 3 else inf
+    with pytest.raises(ValueError, match="does not know the seconds of any way through the answer"):
+        OracleWindow(pool_of(trace), most=1).foresee(foresight)
+    with pytest.raises(ValueError, match="was measured for 1 to 2 new tokens"):
+        replay(trace, OracleWindow(pool_of(trace), most=4), cost=TableCost("cpu", {"draft": table, "target": table}))
+
+
+# -- bad input
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda pool: OracleWindow(pool, most=0), "most must be >= 1, got 0"),
+        (lambda pool: OracleWindow(pool, draft="nobody"), "unknown model 'nobody'"),
+        (lambda pool: OracleWindow(pool, draft="target"), "draft must be a member below the target, got 'target'"),
+        (lambda pool: OracleChain(pool, most=-1), "most must be >= 1, got -1"),
+        (lambda pool: OracleChain(pool, levels=1), "levels must be >= 2, got 1"),
+    ],
+)
+def test_options_out_of_range(build, message):
+    with pytest.raises(ValueError, match=message):
+        build(pool_of(short_trace(0, tokens=1)))
+
+
+def test_an_imported_recording_grants_no_foresight():
+    tables = RoundsTables(recording_of(one_request(4, {"tokens": rounds_of((0, 2, 4), (3, 0, 4))})))
+    scenario = Scenario(tables=tables, cost=UnitCost())
+    for build in (OracleWindow, OracleChain):
+        with pytest.raises(ValueError, match="policy oracle sees ahead, which takes recorded contexts; by hand was"):
+            simulate(scenario, build(tables.pool), "oracle")
+
+
+def test_an_oracle_nobody_showed_anything():
+    trace = short_trace(0, tokens=2)
+    policy = OracleWindow(pool_of(trace))
+    policy.__class__ = type("Blind", (OracleWindow,), {"about": None})
+    with pytest.raises(PolicyError, match="an oracle sees ahead, which only a recording can grant"):
+        replay(trace, policy)
+
+
+def test_an_oracle_that_cannot_be_shown_anything():
+    trace = short_trace(0, tokens=2)
+    policy = make_policy("plain", pool_of(trace))
+    deaf = type("Deaf", (type(policy),), {"about": OracleWindow.about})(pool_of(trace))
+    with pytest.raises(ValueError, match="policy policy says it is an oracle, but has no method foresee"):
+        replay(trace, deaf)
