@@ -81,7 +81,7 @@ def _loaded(scenario: Scenario, trace: Trace, best_alone: str | None) -> Loaded:
         per_tag=per_tag_speed,
         shared=shared_speed,
         chosen=members.most_common(1)[0][0] if members else pool.target,
-        shared_chain=_members(shared.chains.get("", pool.target)),
+        shared_chain=_members(shared.shared_chain or pool.target),
         switches=per_tag.counters.switches,
     )
 

@@ -93,7 +93,7 @@ def run(setting: Setting) -> Finding:
 def _overhead(size: int, seed: int) -> Overhead:
     policy = _known_pool(size, seed)
     scheduler = policy.scheduler
-    profiler, agreement = scheduler.profiler, scheduler.agreement
+    profiler, agreement = scheduler.knowledge.profiler, scheduler.knowledge.agreement
 
     def profile() -> None:
         profiler.table(WINDOW + 1)
@@ -104,7 +104,7 @@ def _overhead(size: int, seed: int) -> Overhead:
     found = best_chain(rates, seconds, entry_s=entry_s)
 
     def select() -> None:
-        plan = scheduler.plan(KEY, num_rows=1)
+        plan = scheduler.plan(KEY, num_rows=1, num_running=1)
         scheduler.note_round(KEY, plan, num_tokens=1, seconds=None)
 
     profiling_s = _least_s(profile)
@@ -132,13 +132,13 @@ def _known_pool(size: int, seed: int) -> SpecRouter:
     for level, share in enumerate(shares):
         for width in range(1, WINDOW + 2):
             seconds = TARGET_S * share * (1.0 + 0.02 * width)
-            scheduler.profiler.note(level, num_rows=1, new_tokens=width, seconds=seconds)
+            scheduler.knowledge.profiler.note(level, num_rows=1, new_tokens=width, seconds=seconds)
     for low in range(size):
         for high in range(low + 1, size):
             kept = rng.random(TOKENS) < 0.4 + 0.5 * shares[low] / shares[high]
             for one in kept:
-                scheduler.agreement.note(KEY, low, high, kept=bool(one), similar=nan)
-    while scheduler.plan(KEY, num_rows=1).trial:  # the warm-up, played by nobody
+                scheduler.knowledge.agreement.note(KEY, low, high, kept=bool(one), similar=nan)
+    while scheduler.plan(KEY, num_rows=1, num_running=1).trial:  # the warm-up, played by nobody
         pass
     return policy
 

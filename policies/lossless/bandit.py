@@ -16,13 +16,13 @@ from random import Random
 from typing import ClassVar
 
 from ..about import About
-from ..bandit_learners import Exp3, Ucb
 from ..contract import Outcome, Step
 from ..member_seconds import MemberSeconds
 from ..observation import Observation
+from ..parts.bandit_learners import Exp3, Ucb
+from ..parts.chain_rounds import ChainRounds
 from ..pool import Pool
 from .chain import Chain
-from .chain_rounds import ChainRounds
 
 EXPLORE = {"ucb": 1.0, "exp3": 0.3}
 

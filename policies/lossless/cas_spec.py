@@ -18,8 +18,8 @@ from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
 from ..member_seconds import MemberSeconds
 from ..observation import Observation
+from ..parts.cascade_plan import CascadePlanner
 from ..pool import Pool
-from .cascade_plan import CascadePlanner
 from .chain import found_nothing
 
 WARMUP_WINDOW = 4

@@ -18,11 +18,11 @@ from random import Random
 from typing import ClassVar
 
 from ..about import About, Observable
-from ..acceptance_rate import AcceptanceRate
 from ..contract import Draft, Outcome, Step, Verify
 from ..member_seconds import MemberSeconds
-from ..normal_hedge import NormalHedge
 from ..observation import Observation
+from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.normal_hedge import NormalHedge
 from ..pool import Pool
 from ..speed import round_tokens
 from .chain import found_nothing

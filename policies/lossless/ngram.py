@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from ..about import About
 from ..contract import Outcome, Step
-from ..default_members import lookup_member
 from ..observation import Observation
+from ..parts.default_members import lookup_member
 from ..pool import Pool
 from .chain import Chain
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import drafter_of, lookup_member
 from ..observation import Observation
+from ..parts.default_members import drafter_of, lookup_member
 from ..pool import Pool
 from .chain import found_nothing
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Outcome, Step
-from ..default_members import drafter_of
 from ..observation import Observation
+from ..parts.default_members import drafter_of
 from ..pool import Pool
 from ..stops import EntropyAbove
 from .chain import Chain

@@ -9,11 +9,11 @@ both are running averages over all requests, and v is a line in k, since width c
 from typing import ClassVar
 
 from ..about import About
-from ..acceptance_rate import AcceptanceRate
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import drafter_of
 from ..member_seconds import MemberSeconds
 from ..observation import Observation
+from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.default_members import drafter_of
 from ..pool import Pool
 from .chain import found_nothing
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import drafter_of, middle_verifier
 from ..observation import Observation
+from ..parts.default_members import drafter_of, middle_verifier
 from ..pool import Pool
 from ..rules import Ratio
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from ..about import About, Observable
 from ..contract import Outcome, Step, Verify
-from ..default_members import drafter_of, sure_drafter
 from ..observation import Observation
+from ..parts.default_members import drafter_of, sure_drafter
 from ..pool import Pool
 from ..rules import Deferral
 from .drafted_blocks import DraftedBlocks

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import sure_drafter
 from ..observation import Observation
+from ..parts.default_members import sure_drafter
+from ..parts.whole_commits import WholeCommits
 from ..pool import Pool
-from ..whole_commits import WholeCommits
 
 
 class EarlyCommit:

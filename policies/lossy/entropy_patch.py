@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import sure_drafter
 from ..observation import Observation
+from ..parts.default_members import sure_drafter
+from ..parts.whole_commits import WholeCommits
 from ..pool import Pool
 from ..stops import EntropyAbove
-from ..whole_commits import WholeCommits
 
 
 class EntropyPatch:

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Outcome, Step, Verify
-from ..default_members import sure_drafter
 from ..observation import Observation
+from ..parts.default_members import sure_drafter
 from ..pool import Pool
 from ..rules import Equilibrium
 from .drafted_blocks import DraftedBlocks

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import middle_verifier, sure_drafter
 from ..observation import Observation
+from ..parts.default_members import middle_verifier, sure_drafter
 from ..pool import Pool
 from ..rules import Exact, Fuzzy
 

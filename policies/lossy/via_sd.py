@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..default_members import drafter_of, middle_verifier
-from ..divergence_budget import STRICTEST, DivergenceBudget
 from ..observation import Observation
+from ..parts.default_members import drafter_of, middle_verifier
+from ..parts.divergence_budget import STRICTEST, DivergenceBudget
+from ..parts.repetition import repeated_share
+from ..parts.whole_commits import WholeCommits
 from ..pool import Pool
-from ..repetition import repeated_share
 from ..rules import Band, Vouched
-from ..whole_commits import WholeCommits
 
 STRICTNESS_STEPS = 16
 # Of the guard: n-grams, and how far back it looks. A loop of up to 16 tokens shows in twice its length.

@@ -7,8 +7,8 @@ No published policy: the least total seconds over the answer among all sequences
 from typing import ClassVar
 
 from ..about import About
-from ..default_members import smallest_model
 from ..lossless.chain import Chain
+from ..parts.default_members import smallest_model
 from ..pool import Pool
 from .foresight import Foresight, Round
 from .oracle import Oracle, answered

@@ -1,4 +1,4 @@
-"""All that a scheduler goes by: seconds, agreement, survival, what chains took, and the verdicts still to be taken in."""
+"""All that a scheduler goes by: seconds, agreement, survival, what chains took, and verdicts still to be taken in."""
 
 from typing import NamedTuple
 
@@ -62,8 +62,8 @@ class Knowledge:
         """Members with weights of which seconds are known."""
         return [level for level in self._models if self.profiler.known(level)]
 
-    def figures(self, key: str, num_rows: int) -> Figures:
-        """What is known now for requests of one key, in operations of `num_rows` requests."""
+    def figures(self, key: str | None, num_rows: int) -> Figures:
+        """What is known now for requests of one tag, or of all (None), in operations of `num_rows` requests."""
         return Figures(
             rates=self.agreement.rates(key),
             seconds=self.profiler.table(self._most + 1, num_rows=num_rows),

@@ -40,7 +40,7 @@ def best_in_step(
         more token is worth at a level, at the lowest one what it costs.
     """
     target = len(forward_s) - 1
-    candidates = [(target,)] if plain or not target else []
+    candidates: list[tuple[int, ...]] = [(target,)] if plain or not target else []
     for low in range(target):
         candidates.append((low, target))
         candidates += [(low, mid, target) for mid in range(low + 1, target) if verifies[mid]]
@@ -52,9 +52,10 @@ def in_step(levels: tuple[int, ...], agreement: Floats, forward_s: Floats, entry
     """A chain of these one to three members with its best window; see `best_in_step`."""
     if len(levels) == 1:
         return FoundChain(levels=levels, windows=(), level_s=(float(forward_s[levels[0], 0]),))
-    if len(levels) == 2:  # noqa: PLR2004
+    if len(levels) == 2:
         return _two(*levels, agreement, forward_s, entry_s)
-    return _three(*levels, agreement, forward_s, entry_s)
+    low, mid, target = levels
+    return _three(low, mid, target, agreement, forward_s, entry_s)
 
 
 def _two(low: int, target: int, agreement: Floats, forward_s: Floats, entry_s: Floats) -> FoundChain:

@@ -34,6 +34,7 @@ class Plan:
         gammas: `[K - 1]` exponents by drafter of the tokens that a level holds.
         fixed: follows fixed windows instead; None: the rules above.
         trial: whether it is for one round only, to learn.
+        in_step: whether the requests that run share it.
         least: tokens that the lowest level drafts before the first verifier judges, where room allows, >= 1.
     """
 
@@ -45,6 +46,7 @@ class Plan:
     gammas: tuple[dict[str, float], ...]
     fixed: Chain | None = None
     trial: bool = False
+    in_step: bool = False
     least: int = 1
 
 
@@ -55,12 +57,15 @@ class Planner:
         pool: the members.
         most: longest window.
         fixed: keep to the windows that were found.
+
+    Attributes:
+        fixed: likewise.
     """
 
     def __init__(self, pool: Pool, *, most: int, fixed: bool) -> None:
         self._pool = pool
         self._most = most
-        self._fixed = fixed
+        self.fixed = fixed
         self._drafts: dict[tuple[str, int, int | None], Draft] = {}
         self._verifies = {name: Verify(name) for name in pool.names}
         self._chains: dict[FoundChain, Chain] = {}
@@ -96,15 +101,35 @@ class Planner:
         if len(chain.levels) == 1:
             return self._plan(chain, None, front=front, trial=trial)
         names = self._pool.names
-        if self._fixed:
+        if self.fixed:
             draft = self.draft(names[chain.levels[0]], chain.windows[0], None)
             return self._plan(chain, draft, front=front, fixed=self._fixed_chain(chain), trial=trial)
         gammas = tuple(self._gammas(chain, index, front, survival, tag) for index in range(len(chain.windows)))
         most_doubt = tuple(_most_doubt(chain, index, rates, seconds) for index in range(len(chain.windows)))
         lowest = names[chain.levels[0]]
-        stop = min(max(round(2.0 * most_doubt[0] / (gammas[0][lowest] * log(2.0))), 0), STOP_STEPS)
-        draft = self.draft(lowest, self._most, stop)
+        draft = self.draft(lowest, self._most, self._stop(most_doubt[0], gammas[0][lowest]))
         return self._plan(chain, draft, front=front, most_doubt=most_doubt, gammas=gammas, trial=trial)
+
+    def in_step(
+        self,
+        chain: FoundChain,
+        rates: Floats,
+        seconds: Floats,
+        survival: Survival,
+        tag: str,
+        *,
+        front: Draft | None,
+        trial: bool,
+    ) -> Plan:
+        """A chain whose levels hand over at once; arguments as of `chosen`. Its window is the longest draft."""
+        if len(chain.levels) == 1:
+            return self._plan(chain, None, front=front, trial=trial, in_step=True)
+        gammas = self._gammas(chain, 0, front, survival, tag)
+        lowest = self._pool.names[chain.levels[0]]
+        stop = None if self.fixed else self._stop(_most_doubt(chain, 0, rates, seconds), gammas[lowest])
+        draft = self.draft(lowest, chain.windows[0], stop)
+        most_doubt = (-inf,) * len(chain.windows)
+        return self._plan(chain, draft, front=front, most_doubt=most_doubt, trial=trial, in_step=True)
 
     def draft(self, model: str, tokens: int, stop: int | None) -> Draft:
         """A draft; `stop` is an index of `_stops`."""
@@ -119,10 +144,14 @@ class Planner:
         stop = None if draft.stop is None else self._stops.index(draft.stop)  # type: ignore[arg-type]
         return self.draft(draft.model, tokens, stop)
 
-    def notation(self, plan: Plan) -> str:
-        """A plan's chain, with the windows that were found."""
-        members = tuple(self._pool.names[level] for level in plan.chain.levels)
-        return str(ChainSpec(members=members, windows=plan.chain.windows))
+    def notation(self, chain: FoundChain) -> str:
+        """A chain with the windows that were found."""
+        members = tuple(self._pool.names[level] for level in chain.levels)
+        return str(ChainSpec(members=members, windows=chain.windows))
+
+    def _stop(self, most_doubt: float, gamma: float) -> int:
+        """Index of the rule that stops a draft of exponent `gamma` at a survival of exp(-most_doubt)."""
+        return round(min(max(2.0 * most_doubt / (gamma * log(2.0)), 0.0), STOP_STEPS))
 
     def _plan(
         self,
@@ -134,6 +163,7 @@ class Planner:
         gammas: tuple[dict[str, float], ...] = (),
         fixed: Chain | None = None,
         trial: bool,
+        in_step: bool = False,
         least: int = 1,
     ) -> Plan:
         names = self._pool.names
@@ -147,6 +177,7 @@ class Planner:
             gammas=gammas,
             fixed=fixed,
             trial=trial,
+            in_step=in_step,
             least=least,
         )
 

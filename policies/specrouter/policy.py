@@ -10,7 +10,7 @@ Measured seconds differ between the simulator and a machine, and with them the c
 depends on tokens and signals alone and both worlds take the same steps.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
@@ -19,22 +19,20 @@ from ..member_seconds import MemberSeconds
 from ..observation import Observation, PendingToken
 from ..pool import Pool
 from .confidence import doubt
+from .counters import Counters
 from .evidence import RoundEvidence
 from .plan import Plan
-from .scheduler import Counters, ModelChainScheduler
+from .scheduler import ModelChainScheduler
 from .timing import OperationTimer
-
-Select = Literal["request", "batch"]
 
 
 class _Request:
     """One request: its round's plan, and the forward that is under way."""
 
-    __slots__ = ("evidence", "fed", "key", "num_prompt", "num_tokens", "plan", "rounds", "seconds")
+    __slots__ = ("evidence", "fed", "key", "num_tokens", "plan", "rounds", "seconds")
 
-    def __init__(self, key: str, num_prompt: int, evidence: RoundEvidence) -> None:
+    def __init__(self, key: str, evidence: RoundEvidence) -> None:
         self.key = key
-        self.num_prompt = num_prompt
         self.num_tokens = 0
         self.evidence = evidence
         self.plan: Plan | None = None
@@ -52,7 +50,8 @@ class SpecRouter:
         most: longest window, >= 1.
         form: "nested" or "filter" prediction; see `search`.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
-        select: "request": the chain of its tag for every request; "batch": one chain for all that run.
+        select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
+            "auto": the former while few requests run, the latter from four on.
         stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
         explore: rounds of a tag between two trials of stale pairs, >= 0; 0 never tries.
         probe: rounds of a tag in which it keeps to the chain that tells most, >= 0; see `scheduler`.
@@ -78,34 +77,32 @@ class SpecRouter:
         most: int = 16,
         form: str = "nested",
         similarity: str = "auto",
-        select: str = "request",
+        select: str = "auto",
         stop: str = "confidence",
         explore: int = 64,
         probe: int = 8,
         hysteresis: float = 0.08,
         costs: str | None = None,
     ) -> None:
-        if select not in ("request", "batch"):
-            raise ValueError(f"select must be request or batch, got {select!r}")
         self.scheduler = ModelChainScheduler(
             pool,
             every=every,
             most=most,
             form=form,  # type: ignore[arg-type]
             similarity=similarity,  # type: ignore[arg-type]
+            select=select,  # type: ignore[arg-type]
             stop=stop,  # type: ignore[arg-type]
             explore=explore,
             probe=probe,
             hysteresis=hysteresis,
             costs=costs,
         )
-        self._by_tag = select == "request"
         self._most = most
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
         self._measures = costs is None
-        self._timer = OperationTimer(self.scheduler.profiler)
+        self._timer = OperationTimer(self.scheduler.knowledge.profiler)
         self._stated = None if costs is None else MemberSeconds(pool, costs)
 
     @property
@@ -115,21 +112,27 @@ class SpecRouter:
 
     @property
     def chains(self) -> dict[str, str]:
-        """The chain in use by tag, in notation; by "" where all requests share one."""
+        """The chain in use by tag, in notation."""
         return self.scheduler.chains()
+
+    @property
+    def shared_chain(self) -> str | None:
+        """The chain of all requests where they go in step, in notation."""
+        return self.scheduler.shared_chain
 
     def decide(self, seen: Observation) -> Step:
         """Follow the plan of the round; make one where a round begins."""
         request = self._requests.get(seen.request_id)
         if request is None:
-            key = seen.tag if self._by_tag else ""
-            request = _Request(key, seen.num_prompt, RoundEvidence(key, self.scheduler.verdicts))
+            evidence = RoundEvidence(seen.tag, self.scheduler.knowledge.verdicts)
+            request = _Request(seen.tag, evidence)
+            self.scheduler.knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=seen.remaining)
             self._requests[seen.request_id] = request
         if request.plan is None:
             request.evidence.settle(seen)
             load = seen.load
             rows = load.batch[-1] or load.num_running  # what the target met last
-            request.plan = self.scheduler.plan(request.key, num_rows=rows)
+            request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
         step, pending = self._next(seen, request.plan)
         if step.__class__ is Verify:
             self._expect(seen, request, step.model, pending)
@@ -152,7 +155,7 @@ class SpecRouter:
             self._end_round(request, outcome)
         request.num_tokens += outcome.num_emitted
         if outcome.done:
-            self.scheduler.profiler.note_answer(num_prompt=request.num_prompt, num_tokens=request.num_tokens)
+            self.scheduler.knowledge.profiler.note_answer(request.num_tokens)
             del self._requests[outcome.request_id]
 
     def _next(self, seen: Observation, plan: Plan) -> tuple[Step, tuple[PendingToken, ...]]:

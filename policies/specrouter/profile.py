@@ -33,7 +33,8 @@ class PerformanceProfiler:
         if costs is not None:
             stated = MemberSeconds(pool, costs)
             self._stated = np.array([stated.verify_s(name, 1) for name in pool.names], dtype=float)
-        self._answers = self._prompt_tokens = self._answer_tokens = 0
+        self._prompts = self._prompt_tokens = self._budget_tokens = 0
+        self._answers = self._answer_tokens = 0
         # Per member, (rows, new tokens of all rows) -> mean seconds and how many forwards it is of.
         self._cells: list[_Cells] = [{} for _ in pool.names]
 
@@ -65,19 +66,28 @@ class PerformanceProfiler:
             return np.repeat(self._stated[:, None], widths, axis=1)
         return self._read_all(np.arange(1.0, widths + 1.0), num_rows)
 
-    def note_answer(self, *, num_prompt: int, num_tokens: int) -> None:
+    def note_prompt(self, *, num_prompt: int, budget: int) -> None:
+        """Take in a request that begins: its prompt, and the most tokens its answer may have."""
+        self._prompts += 1
+        self._prompt_tokens += num_prompt
+        self._budget_tokens += budget
+
+    def note_answer(self, num_tokens: int) -> None:
         """Take in a request that is done."""
         self._answers += 1
-        self._prompt_tokens += num_prompt
         self._answer_tokens += num_tokens
 
     def entry_s(self, *, num_rows: int = 1) -> Floats:
-        """`[L]` seconds of a member's forward over a prompt, per token of an answer; both are means of what is done."""
-        if self._stated is not None or not self._answers:
+        """`[L]` seconds of a member's forward over a prompt, per token of an answer.
+
+        Both are means; before anything is done, an answer counts as half of what it may be.
+        """
+        if self._stated is not None or not self._prompts:
             return np.zeros(len(self._cells))
-        prompt = np.array([self._prompt_tokens / self._answers])
-        seconds = self._read_all(prompt, num_rows)[:, 0]
-        return seconds * (self._answers / self._answer_tokens)
+        seconds = self._read_all(np.array([self._prompt_tokens / self._prompts]), num_rows)[:, 0]
+        if self._answers:
+            return seconds * (self._answers / self._answer_tokens)
+        return seconds * (2.0 * self._prompts / self._budget_tokens)
 
     def _read_all(self, at: Floats, num_rows: int) -> Floats:
         curves = [_curve(cells, num_rows) for cells in self._cells]

@@ -14,68 +14,32 @@ When it re-selects, how a member gets its first profile and what keeps it from g
   hope on top of the rate of stale pairs; if that favours other members, they get one round.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from math import inf
+from typing import Literal
 
 import numpy as np
 
 from ..contract import Draft
 from ..pool import Pool
-from .confidence import Survival, doubt
-from .evidence import Verdict
+from .counters import Counters
+from .knowledge import Figures, Knowledge
+from .lockstep import Lockstep
 from .plan import Plan, Planner
-from .profile import PerformanceProfiler
-from .realised import Realised
-from .search import Floats, Form, FoundChain, best_chain, best_windows
-from .similarity import PairAgreement, Similarity
+from .search import Form, FoundChain, best_chain
+from .similarity import Similarity
 
 HOPE = 0.1
 EARLY = 8  # a new key selects after 1 round, then after one more for each so many that it has seen, up to `every`
 
+TOGETHER = 4  # requests that run, from which on `select=auto` has them share a chain
+PATIENCE = 32  # rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own
+
 Stopping = Literal["confidence", "window"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Counters:
-    """What a scheduler did. Mutated by it; for whoever wants to look.
-
-    Attributes:
-        selections: searches.
-        switches: selections that changed the members of a chain.
-        trials: rounds that were played to learn, the warm-up among them.
-        rounds: commits by the target.
-        judged: pending tokens that each member judged.
-        refused_early: of those, tokens refused or dropped by a member below the target: the target never met them.
-    """
-
-    selections: int = 0
-    switches: int = 0
-    trials: int = 0
-    rounds: int = 0
-    judged: dict[str, int] = field(default_factory=dict)
-    refused_early: dict[str, int] = field(default_factory=dict)
-
-
-class _Figures(NamedTuple):
-    """What a selection goes by; see `search`. Letters: L members, N the longest window.
-
-    Attributes:
-        rates: `[L, L]`.
-        seconds: `[L, N + 1]`.
-        entry_s: `[L]`.
-    """
-
-    rates: Floats
-    seconds: Floats
-    entry_s: Floats
-
-    def windows(self, levels: tuple[int, ...]) -> FoundChain:
-        """A chain of these members with its best windows."""
-        return best_windows(levels, self.rates, self.seconds, entry_s=self.entry_s)
+Select = Literal["auto", "request", "batch"]
 
 
 class _Choice:
-    """What a key uses, and since when."""
+    """What a tag uses, and since when."""
 
     __slots__ = ("plan", "rounds", "total", "trial", "untried")
 
@@ -96,6 +60,8 @@ class ModelChainScheduler:
         most: longest window, >= 1.
         form: of the prediction; see `search`.
         similarity: what agreement is made of; see `similarity`.
+        select: "request": a chain for every tag; "batch": one for all that run, in step (`lockstep`); "auto": a chain
+            for every tag below `TOGETHER` requests, one for all from there on.
         stop: "confidence" or "window"; see `plan`.
         explore: rounds between two trials of a key, >= 0; 0 never tries and leaves the warm-up as the one source.
         probe: rounds of a key in which it keeps to the probing chain, >= 0.
@@ -118,20 +84,37 @@ class ModelChainScheduler:
         most: int,
         form: Form,
         similarity: Similarity,
+        select: Select,
         stop: Stopping,
         explore: int,
         probe: int,
         hysteresis: float,
         costs: str | None,
     ) -> None:
-        _check(every=every, most=most, form=form, stop=stop, explore=explore, probe=probe, hysteresis=hysteresis)
+        _check(
+            every=every,
+            most=most,
+            form=form,
+            select=select,
+            stop=stop,
+            explore=explore,
+            probe=probe,
+            hysteresis=hysteresis,
+        )
         self.counters = Counters()
-        self.verdicts: list[Verdict] = []
-        self.profiler = PerformanceProfiler(pool, costs)
-        self.agreement = PairAgreement(len(pool.members), similarity)
-        self.survival = Survival()
-        self.realised = Realised()
+        self._together = {"auto": TOGETHER, "batch": 1, "request": inf}[select]
+        self.knowledge = Knowledge(pool, most=most, similarity=similarity, costs=costs)
         self._planner = Planner(pool, most=most, fixed=stop == "window")
+        self._lockstep = Lockstep(
+            pool,
+            self.knowledge,
+            self._planner,
+            self.counters,
+            every=every,
+            probe=probe,
+            explore=explore,
+            hysteresis=hysteresis,
+        )
         self._pool = pool
         self._every, self._most, self._form = every, most, form
         self._explore, self._probe, self._hysteresis = explore, probe, hysteresis
@@ -139,6 +122,7 @@ class ModelChainScheduler:
         free = [level for level, member in enumerate(pool.members) if member.model_free]
         self._front = free[-1] if free else None
         self._choices: dict[str, _Choice] = {}
+        self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
         self._warm_up = self._warming()
 
     @property
@@ -146,13 +130,23 @@ class ModelChainScheduler:
         """Makes its steps."""
         return self._planner
 
-    def plan(self, key: str, *, num_rows: int) -> Plan:
-        """What a request of this key does in the round that begins now, in operations of about `num_rows` requests."""
+    def plan(self, key: str, *, num_rows: int, num_running: int) -> Plan:
+        """What a request of this tag does in the round that begins now.
+
+        Args:
+            key: the tag.
+            num_rows: requests that the target met last.
+            num_running: requests that run.
+        """
         if self._warm_up:
             self.counters.trials += 1
             return self._warm_up.pop(0)
         choice = self._choices.get(key)
-        if choice is None and not self.profiler.known(self._pool.target_level):
+        together = num_running >= self._together
+        if together or (choice is None and self._left.get(key, 0)):
+            self._left[key] = PATIENCE if together else self._left[key] - 1
+            return self._lockstep.plan(key, num_rows=num_running)
+        if choice is None and not self.knowledge.profiler.known(self._pool.target_level):
             return self._planner.alone()  # the warm-up of another request of the batch is under way
         if choice is None:
             choice = self._choices[key] = _Choice(self._select(key, None, num_rows))
@@ -160,7 +154,7 @@ class ModelChainScheduler:
             choice.plan = self._select(key, choice, num_rows)
             choice.rounds = 0
             if self._explore and choice.untried >= self._explore:
-                self.agreement.fade(key)
+                self.knowledge.agreement.fade(key)
                 choice.untried = 0
                 choice.trial = self._stale(key, choice.plan, num_rows)
         trial, choice.trial = choice.trial, None
@@ -172,8 +166,12 @@ class ModelChainScheduler:
     def note_round(self, key: str, plan: Plan, *, num_tokens: int, seconds: float | None) -> None:
         """The target committed for a request of this key; seconds of the round, None where they are not typical."""
         self.counters.rounds += 1
+        if self._together < inf:
+            self._lockstep.note_round()
+        if plan.in_step:
+            return
         if seconds is not None and not plan.trial:
-            self.realised.note(plan.chain.levels, num_tokens * plan.chain.token_s, seconds)
+            self.knowledge.realised.note(plan.chain.levels, num_tokens * plan.chain.token_s, seconds)
         choice = self._choices.get(key)
         if choice is not None:
             choice.rounds += 1
@@ -181,21 +179,13 @@ class ModelChainScheduler:
             choice.untried += 1
 
     def chains(self) -> dict[str, str]:
-        """By key, the chain in use in notation."""
-        return {key: self._planner.notation(choice.plan) for key, choice in self._choices.items()}
+        """By tag, the chain in use in notation."""
+        return {key: self._planner.notation(choice.plan.chain) for key, choice in self._choices.items()}
 
-    def digest(self) -> None:
-        """Take in the verdicts since the last time."""
-        level = self._pool.level
-        for tag, written, behind, verifier, kept, similar in self.verdicts:
-            drafter, above, last = level(written.drafter), level(verifier), behind[-1]
-            doubted = doubt(written.signal.prob)
-            for name in behind:
-                judge = level(name)
-                if judge < above:  # a larger member's token says nothing of a chain, which goes from small to large
-                    self.agreement.note(tag, judge, above, kept=kept, similar=similar if name is last else np.nan)
-                    self.survival.note(tag, (drafter, judge, above), doubted, kept=kept)
-        self.verdicts.clear()
+    @property
+    def shared_chain(self) -> str | None:
+        """The chain of all that run, in notation; None as long as there was none."""
+        return self._lockstep.notation()
 
     def _warming(self) -> list[Plan]:
         plans = []
@@ -209,11 +199,11 @@ class ModelChainScheduler:
 
     def _select(self, key: str, choice: _Choice | None, num_rows: int) -> Plan:
         """A plan for a key whose choice is due, or that has none yet."""
-        self.digest()
+        self.knowledge.digest()
         self.counters.selections += 1
-        figures = self._figures(key, num_rows)
+        figures = self.knowledge.figures(key, num_rows)
         if choice is None or choice.total < self._probe:
-            found = self._search(figures._replace(rates=self.agreement.guess()))
+            found = self._search(figures._replace(rates=self.knowledge.agreement.guess()))
             found = figures.windows(found.levels)
         else:
             current = choice.plan.chain.levels
@@ -223,8 +213,8 @@ class ModelChainScheduler:
 
     def _stale(self, key: str, plan: Plan, num_rows: int) -> Plan | None:
         """A plan for what thin or old evidence may hide; None where it hides nothing that would change the plan."""
-        figures = self._figures(key, num_rows)
-        hopeful = np.minimum(figures.rates + HOPE / np.sqrt(self.agreement.freshness(key) + 1.0), 1.0)
+        figures = self.knowledge.figures(key, num_rows)
+        hopeful = np.minimum(figures.rates + HOPE / np.sqrt(self.knowledge.agreement.freshness(key) + 1.0), 1.0)
         hoped = figures._replace(rates=hopeful)
         found = self._better(plan.chain.levels, hoped)
         front = self._copies(found, hoped)
@@ -232,17 +222,12 @@ class ModelChainScheduler:
             return None
         return self._planned(key, figures.windows(found.levels), figures, front, trial=True)
 
-    def _figures(self, key: str, num_rows: int) -> _Figures:
-        return _Figures(
-            rates=self.agreement.rates(key),
-            seconds=self.profiler.table(self._most + 1, num_rows=num_rows),
-            entry_s=self.profiler.entry_s(num_rows=num_rows),
+    def _planned(self, key: str, found: FoundChain, figures: Figures, front: Draft | None, *, trial: bool) -> Plan:
+        return self._planner.chosen(
+            found, figures.rates, figures.seconds, self.knowledge.survival, key, front=front, trial=trial
         )
 
-    def _planned(self, key: str, found: FoundChain, figures: _Figures, front: Draft | None, *, trial: bool) -> Plan:
-        return self._planner.chosen(found, figures.rates, figures.seconds, self.survival, key, front=front, trial=trial)
-
-    def _better(self, current: tuple[int, ...], figures: _Figures) -> FoundChain:
+    def _better(self, current: tuple[int, ...], figures: Figures) -> FoundChain:
         """The present members, or those of another chain if it is better by more than the hysteresis.
 
         Chains that were played are candidates beside the one that the search finds: what they took corrects what is
@@ -250,18 +235,18 @@ class ModelChainScheduler:
         """
         found = self._search(figures)
         best = present = figures.windows(current)
-        least = present.token_s * self.realised.ratio(current) * (1.0 - self._hysteresis)
-        for levels in [found.levels, *self.realised.known()]:
+        least = present.token_s * self.knowledge.realised.ratio(current) * (1.0 - self._hysteresis)
+        for levels in [found.levels, *self.knowledge.realised.known()]:
             chain = figures.windows(levels)
-            token_s = chain.token_s * self.realised.ratio(levels)
+            token_s = chain.token_s * self.knowledge.realised.ratio(levels)
             if levels != current and token_s < least:
                 best, least = chain, token_s
         if best.levels == found.levels:
             return found
         return best
 
-    def _search(self, figures: _Figures) -> FoundChain:
-        models = [level for level in self._models if self.profiler.known(level)]
+    def _search(self, figures: Figures) -> FoundChain:
+        models = [level for level in self._models if self.knowledge.profiler.known(level)]
         found = best_chain(
             figures.rates[np.ix_(models, models)],
             figures.seconds[models],
@@ -272,7 +257,7 @@ class ModelChainScheduler:
         levels = tuple(models[level] for level in found.levels)
         return FoundChain(levels=levels, windows=found.windows, level_s=found.level_s)
 
-    def _copies(self, chain: FoundChain, figures: _Figures) -> Draft | None:
+    def _copies(self, chain: FoundChain, figures: Figures) -> Draft | None:
         """The copy that goes before the lowest level, where it is the quicker way to feed the level above it."""
         if self._front is None:
             return None
@@ -286,11 +271,15 @@ class ModelChainScheduler:
         return self._planner.draft(self._pool.names[self._front], best + 1, None)
 
 
-def _check(*, every: int, most: int, form: str, stop: str, explore: int, probe: int, hysteresis: float) -> None:
+def _check(
+    *, every: int, most: int, form: str, select: str, stop: str, explore: int, probe: int, hysteresis: float
+) -> None:
     if every < 1 or most < 1:
         raise ValueError(f"every and most must be >= 1, got every={every}, most={most}")
     if form not in ("nested", "filter"):
         raise ValueError(f"form must be nested or filter, got {form!r}")
+    if select not in ("auto", "request", "batch"):
+        raise ValueError(f"select must be auto, request or batch, got {select!r}")
     if stop not in ("confidence", "window"):
         raise ValueError(f"stop must be confidence or window, got {stop!r}")
     if explore < 0 or probe < 0:

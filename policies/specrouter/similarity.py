@@ -109,14 +109,19 @@ class PairAgreement:
             return self._similarity == "simscore"
         return self._compared >= ENOUGH and abs(self._kept - self._predicted) <= 2.0 * self._spread**0.5
 
-    def fade(self, tag: str) -> None:
-        """Time passed in a tag: evidence says half as much against looking again."""
-        for counts in self._by_tag.get(tag, ()):
+    def fade(self, tag: str | None) -> None:
+        """Time passed in a tag, or in all together (None): evidence says half as much against looking again."""
+        for counts in (self._equal, self._similar) if tag is None else self._by_tag.get(tag, ()):
             counts.fresh = [fresh * 0.5 for fresh in counts.fresh]
 
-    def freshness(self, tag: str) -> Floats:
-        """`[L, L]` tokens of every pair in a tag, older ones for less (`fade`), and a few for what all tags know."""
+    def freshness(self, tag: str | None) -> Floats:
+        """`[L, L]` tokens of every pair in a tag, older ones for less (`fade`), and a few for what all tags know.
+
+        None for those of all tags.
+        """
         overall, own = self._tables(tag)
+        if tag is None:
+            return self._square(overall.fresh)
         shared: Floats = np.minimum(self._square(overall.tokens), SHARED_FRESH)
         return shared if own is None else shared + self._square(own.fresh)
 
@@ -125,8 +130,8 @@ class PairAgreement:
         nothing = np.zeros(self._size)
         return _guess(nothing, nothing)
 
-    def rates(self, tag: str) -> Floats:
-        """`[L, L]` estimated acceptance of row's tokens by column's member, 0 to 1, above the diagonal."""
+    def rates(self, tag: str | None) -> Floats:
+        """`[L, L]` acceptance of row's tokens by column's member, 0 to 1, above the diagonal; None for all tags."""
         overall, own = self._tables(tag)
         counts, sums = self._square(overall.tokens), self._square(overall.sums)
         rates: Floats = (sums + PRIOR_WEIGHT * _guess(counts[:, -1], sums[:, -1])) / (counts + PRIOR_WEIGHT)
@@ -135,9 +140,9 @@ class PairAgreement:
             rates = (sums + GLOBAL_WEIGHT * rates) / (counts + GLOBAL_WEIGHT)
         return rates
 
-    def _tables(self, tag: str) -> tuple[_Counts, _Counts | None]:
+    def _tables(self, tag: str | None) -> tuple[_Counts, _Counts | None]:
         """Counts of all tags, and of this one."""
-        own = self._by_tag.get(tag)
+        own = None if tag is None else self._by_tag.get(tag)
         if self.uses_simscore:
             return self._similar, None if own is None else own[1]
         return self._equal, None if own is None else own[0]

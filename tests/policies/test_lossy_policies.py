@@ -22,13 +22,13 @@ from paceline.policies import (
 )
 from paceline.policies.about import Observable, about_of
 from paceline.policies.check import check_pool
-from paceline.policies.divergence_budget import DivergenceBudget
 from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
 from paceline.policies.lossy.early_commit import EarlyCommit
 from paceline.policies.lossy.entropy_patch import EntropyPatch
 from paceline.policies.lossy.pyramid_sd import PyramidSD
 from paceline.policies.lossy.via_sd import ViaSD
-from paceline.policies.repetition import repeated_share
+from paceline.policies.parts.divergence_budget import DivergenceBudget
+from paceline.policies.parts.repetition import repeated_share
 from paceline.policies.rules import Deferral, Equilibrium, Fuzzy
 from paceline.policies.toy_world import EOS, ToyWorld
 

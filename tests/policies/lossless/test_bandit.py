@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 from paceline.policies import make_policy
-from paceline.policies.bandit_learners import Exp3, Ucb
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.bandit import BanditSpec, default_arms
+from paceline.policies.parts.bandit_learners import Exp3, Ucb
 
 from .recordings import flat, recording, replayed
 

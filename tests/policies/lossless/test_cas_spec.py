@@ -4,8 +4,8 @@ import pytest
 from paceline.policies import Draft, Member, Pool, Verify, make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.cas_spec import CasSpec
-from paceline.policies.lossless.cascade_plan import CascadePlanner
 from paceline.policies.member_seconds import MemberSeconds
+from paceline.policies.parts.cascade_plan import CascadePlanner
 from paceline.policies.speed import best_window
 
 from .recordings import flat, recording, replayed, seconds_of

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.policies import Member, Pool, make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.hedge import HedgeSpec
-from paceline.policies.normal_hedge import NormalHedge
+from paceline.policies.parts.normal_hedge import NormalHedge
 
 from ..script import run
 from .recordings import flat, recording, replayed

@@ -10,27 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from .deferral_rule import Deferral
-from .equilibrium_rule import Equilibrium
-from .facts import Facts, unknown_facts
-
-__all__ = [
-    "Band",
-    "Deferral",
-    "Divergence",
-    "Equilibrium",
-    "Exact",
-    "Facts",
-    "Fuzzy",
-    "Lenience",
-    "Ratio",
-    "Rule",
-    "Ruling",
-    "Typical",
-    "Vouched",
-    "ruling",
-    "unknown_facts",
-]
+from .deferral import Deferral
+from .equilibrium import Equilibrium
+from .facts import Facts
 
 
 class Ruling(Enum):

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..contract import Outcome, Step
+from ..lossless.chain import Chain
 from ..member_seconds import MemberSeconds
 from ..observation import Observation
-from .chain import Chain
 
 
 class PlayedRound(NamedTuple):
