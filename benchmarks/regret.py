@@ -1,6 +1,6 @@
-"""SpecRouter against every fixed chain, tag by tag: speed-up over the target alone on the shipped recording.
+"""SpecRouter against every fixed chain, tag by tag: speed-up over the target alone on a recording.
 
-python benchmarks/regret.py [--orders 7]
+python benchmarks/regret.py [--orders 7] [--trace other.trace] [--costs-of recordings/pico.trace]
 """
 
 import argparse
@@ -52,8 +52,13 @@ def speeds(scenario: Scenario, name: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--orders", type=int, default=7, help="further orders of the requests")
+    parser.add_argument("--trace", type=Path, default=TRACE, help="a recording of the same pool")
+    parser.add_argument("--costs-of", type=Path, help="whose measured seconds to charge; default: its own")
     options = parser.parse_args()
-    trace = read_trace(TRACE)
+    trace = read_trace(options.trace)
+    if options.costs_of is not None:
+        costs = read_trace(options.costs_of).meta.costs
+        trace = Trace(meta=trace.meta.model_copy(update={"costs": costs}), requests=trace.requests)
     scenario = Scenario(tables=TraceTables(trace), cost=make_cost(default_cost(trace.meta), trace.meta))
     plain = speeds(scenario, "plain")
     fixed = {name: speeds(scenario, name) for name in fixed_chains(scenario.tables.pool.names)}

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,14 +11,20 @@ from ..policies.pool import Pool
 from ..policies.registry import make_policy
 from ..reports.agreement import Agreement
 from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
-from ..runtime.prompts import Prompt, read_prompts
-from ..traces.meta import Closure, Sampling
+from ..runtime.prompts import read_prompts
+from ..traces.meta import Sampling
 from ..traces.trie import Trace
+from .agree_recording import (
+    GivenClosureOption,
+    GivenReachOption,
+    GivenRunOption,
+    GivenTraceOption,
+    RecordingAsked,
+    recording_of,
+)
 from .both_worlds import BothWorlds
-from .closure import ClosureKind, closure_of
-from .compare import default_policies
+from .default_policies import default_policies
 from .lossless import LosslessOption, admitted
-from .matching_trace import matching_trace
 from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, progress, write_json
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
 
 DIFFERENT = 1  # exit code: the worlds differ
-LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
 
 
 def agree(
@@ -40,9 +43,7 @@ def agree(
         list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
     ] = None,
     pool: PoolOption = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="A .trace folder of these prompts and this pool; default: recorded now.")
-    ] = None,
+    trace: GivenTraceOption = None,
     max_new_tokens: MaxNewTokensOption = 64,
     sampling: SamplingOption = SamplingMode.greedy,
     temperature: TemperatureOption = None,
@@ -51,22 +52,9 @@ def agree(
     top_k: TopKOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: CacheOption = CacheMode.slots,
-    closure: Annotated[
-        ClosureKind | None,
-        typer.Option(help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."),
-    ] = None,
-    reach: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
-            f"the sum of its windows. Default: the most that any policy says it needs, at least {LEAST_REACH}.",
-            min=0,
-        ),
-    ] = None,
-    run: Annotated[
-        int | None,
-        typer.Option(help="Most of them by a member behind a larger one's; default: as --reach.", min=0),
-    ] = None,
+    closure: GivenClosureOption = None,
+    reach: GivenReachOption = None,
+    run: GivenRunOption = None,
     limit: LimitOption = None,
     lossless: LosslessOption = False,
     threads: ThreadsOption = 1,
@@ -75,16 +63,13 @@ def agree(
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_json_path(json)
-    _check_options(mode, trace, closure, reach, run)
+    asked = RecordingAsked(
+        sampling=mode, max_new_tokens=max_new_tokens, trace=trace, closure=closure, reach=reach, run=run
+    )
     requests = read_prompts(prompts)[:limit]
     loaded = load_pool(pool, threads=threads)
     policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded), lossless=lossless)
-    if trace is None:
-        deep = _needed_reach(policies) if reach is None else reach
-        wanted = closure_of(closure or ClosureKind.monotone, reach=deep, run=deep if run is None else run)
-        recording = _recorded(loaded, requests, mode, wanted, max_new_tokens)
-    else:
-        recording = matching_trace(trace, loaded, requests, sampling=mode, max_new_tokens=max_new_tokens)
+    recording = recording_of(asked, loaded, requests, policies.values())
     worlds = BothWorlds(pool=loaded, recording=recording, prompts=requests, batch=batch, cache=cache, lossless=lossless)
     agreements = _agreements(worlds, policies)
     meta = _meta(loaded, recording, max_new_tokens=max_new_tokens, batch=batch, cache=cache)
@@ -96,15 +81,6 @@ def agree(
         raise typer.Exit(DIFFERENT)
 
 
-def _check_options(
-    mode: Sampling, trace: Path | None, closure: ClosureKind | None, reach: int | None, run: int | None
-) -> None:
-    if mode.mode == "rejection":
-        raise ValueError("--sampling must be greedy or coupled; rejection sampling draws again for every chain")
-    if trace is not None and (closure, reach, run) != (None, None, None):
-        raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
-
-
 def _policies(names: list[str] | None, pool: Pool, *, lossless: bool) -> dict[str, Policy]:
     """The policies of the runtime by name, built first: a wrong one is told before a long recording."""
     policies: dict[str, Policy] = {}
@@ -114,28 +90,6 @@ def _policies(names: list[str] | None, pool: Pool, *, lossless: bool) -> dict[st
         policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
         runtime_module("no_oracles").refuse_oracle(policies[name], name)
     return policies
-
-
-def _needed_reach(policies: Mapping[str, Policy]) -> int:
-    """The most tokens that any of the policies says it may have pending."""
-    return max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies.values())])
-
-
-def _recorded(
-    pool: "ModelPool", prompts: Sequence[Prompt], sampling: Sampling, closure: Closure, max_new_tokens: int
-) -> Trace:
-    """A recording of the prompts; its folder is gone behind the call."""
-    with TemporaryDirectory(prefix="paceline-agree-") as folder:
-        trace: Trace = runtime_module("recording.recorder").record(
-            pool,
-            prompts,
-            sampling=sampling,
-            closure=closure,
-            max_new_tokens=max_new_tokens,
-            out=Path(folder) / "agree.trace",
-            name="made now",
-        )
-    return trace
 
 
 def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> list[Agreement]:

@@ -1,34 +1,30 @@
 """`paceline compare`: policies side by side on one recording."""
 
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from ..policies.contract import Policy
 from ..policies.pool import Pool
-from ..policies.registry import make_policy
 from ..reports.comparison import Comparison
 from ..reports.comparison_table import comparison_table
-from ..reports.summary import Summary, summarise_run
-from ..reports.tags import TagShares, tag_shares
-from ..sim.cost import CostRangeError
-from ..sim.recording import check_observed, tables_of
-from ..sim.simulate import Scenario, simulate
+from ..sim.cost import CostModel
+from ..sim.recording import tables_of
+from ..sim.simulate import Scenario
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.open_recording import open_recording
-from ..traces.run_log import RunLog, new_folder, write_run_log
 from ..traces.trie import Trace
 from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorParallelOption, cost_of, factors_of
+from .default_policies import BASELINE, default_policies
 from .imported_policies import imported_policies
-from .lossless import LosslessOption, admitted
-from .output import JsonOption, check_json_path, print_table, progress, write_json
+from .lossless import LosslessOption
+from .output import JsonOption, check_json_path, print_table, write_json
+from .policy_runs import PolicyRuns, run_policies
 from .regret_options import ByTagOption, RegretOption, further_views, with_oracles
 from .scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from .shipped import shipped
-
-BASELINE = "plain"
 
 
 def compare(
@@ -64,116 +60,52 @@ def compare(
         tables=tables_of(recording), cost=price, batch=batch, seed=seed, strict=strict, decide_s=decide_seconds
     )
     scenarios = Scenarios(recording, first, shifts, seeds)
-    names = policy or _defaults(recording, first.tables.pool)
+    names = _names(policy, recording, first.tables.pool, regret=regret)
+    partial = policy is None and isinstance(recording, RoundsTrace)
+    runs = run_policies(scenarios, names, baseline=BASELINE, log=log, partial=partial, lossless=lossless)
+    meta = _meta(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
+    comparison = _comparison(runs, names, meta, price)
+    pool = first.tables.pool
+    tables, keys = further_views(comparison, runs.shares, pool, baseline=BASELINE, by_tag=by_tag, regret=regret)
+    if json is not None:
+        write_json({**comparison.to_json(), **keys}, json)
+    else:
+        _print([comparison_table(comparison), *tables])
+
+
+def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, *, regret: bool) -> list[str]:
+    """The policies asked for, or the recording's defaults; raises ValueError for one that is given twice."""
+    names = given or _defaults(recording, pool)
     if regret:
         names = with_oracles(names, recording)
     twice = [name for index, name in enumerate(names) if name in names[:index]]
     if twice:
         raise ValueError(f"--policy {twice[0]} is given twice")
-    meta = _meta(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
-    partial = policy is None and isinstance(recording, RoundsTrace)
-    comparison, shares = _compare(scenarios, names, meta, log=log, partial=partial, lossless=lossless)
-    tables, keys = further_views(comparison, shares, first.tables.pool, baseline=BASELINE, by_tag=by_tag, regret=regret)
-    if json is None:
-        print_table(comparison_table(comparison))
-        for table in tables:
-            typer.echo()
-            print_table(table)
-    else:
-        write_json({**comparison.to_json(), **keys}, json)
-
-
-def default_policies(pool: Pool) -> list[str]:
-    """A representative set for any pool: the target alone, chains of two and three levels, and policies that adapt."""
-    target = pool.target
-    free = [member.name for member in pool.members if member.model_free]
-    below = [member.name for member in pool.members[:-1] if not member.model_free]
-    names = [BASELINE, *(f"{model}:4/{target}" for model in below)]
-    if len(below) > 1:
-        names += [f"{below[0]}:3/{model}:6/{target}" for model in below[1:]]
-    if free:
-        names.append("ngram")
-        names += [f"{free[0]}:6/{model}:6/{target}" for model in below[1:2]]
-    if below:
-        names += ["adaptive", "confident", "specrouter"]
     return names
 
 
 def _defaults(recording: Trace | RoundsTrace, pool: Pool) -> list[str]:
     if isinstance(recording, RoundsTrace):
         return imported_policies(recording, pool, BASELINE)
-    return default_policies(pool)
+    names = default_policies(pool)
+    # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.
+    return [*names, "specrouter"] if pool.target_level > 0 else names
 
 
-def _compare(
-    scenarios: Scenarios, names: list[str], meta: dict[str, Any], *, log: Path | None, partial: bool, lossless: bool
-) -> tuple[Comparison, dict[str, TagShares]]:
-    """Run every policy.
-
-    Args:
-        scenarios: by seed.
-        names: of the policies.
-        meta: of the comparison.
-        log: folder for run logs.
-        partial: leave out policies whose seconds the cost does not know, and say which.
-        lossless: refuse lossy policies.
-
-    Returns:
-        The comparison, and by policy its run at the first seed by tag, the baseline's too.
-    """
-    for name in names:
-        _made(scenarios.first, name, lossless=lossless)  # a wrong name is told before any run
-    runs: dict[str, list[Summary]] = {}
-    shares: dict[str, TagShares] = {}
-    refused: dict[str, CostRangeError] = {}
-    with nullcontext() if log is None else new_folder(log) as folder:
-        for index, name in enumerate(progress(names if BASELINE in names else [*names, BASELINE], "replaying")):
-            try:
-                run_log, runs[name] = _runs(scenarios, name, lossless=lossless)
-            except CostRangeError as error:
-                if not partial and name in names:
-                    raise
-                refused[name] = error
-                continue
-            shares[name] = tag_shares(run_log)
-            if folder is not None and name in names:
-                write_run_log(run_log, folder / f"{index:02d}-{_file_name(name)}")
-    rows = [runs[name] for name in names if name in runs]
+def _comparison(runs: PolicyRuns, names: Sequence[str], meta: Mapping[str, Any], cost: CostModel) -> Comparison:
+    """The rows of the table; raises the first refusal if there is none."""
+    rows = [runs.summaries[name] for name in names if name in runs.summaries]
     if not rows:
-        raise next(iter(refused.values()))
-    left_out = [f"{name} is left out: {error}" for name, error in refused.items() if name in names]
-    if BASELINE in refused and BASELINE not in names:
-        left_out.append(f"no speed-up is known: {refused[BASELINE]}")
-    comparison = Comparison(
-        meta={**meta, "cost_notes": list(scenarios.first.cost.notes()), "left_out": left_out},
-        baseline=runs[BASELINE][0] if BASELINE in runs else None,
+        raise next(iter(runs.refused.values()))
+    left_out = [f"{name} is left out: {error}" for name, error in runs.refused.items() if name in names]
+    if BASELINE in runs.refused and BASELINE not in names:
+        left_out.append(f"no speed-up is known: {runs.refused[BASELINE]}")
+    return Comparison(
+        meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+        baseline=runs.summaries[BASELINE][0] if BASELINE in runs.summaries else None,
         rows=tuple(row[0] for row in rows),
         repeats={row[0].policy: tuple(row[1:]) for row in rows},
     )
-    return comparison, shares
-
-
-def _runs(scenarios: Scenarios, name: str, *, lossless: bool) -> tuple[RunLog, list[Summary]]:
-    """The run log at the first seed, and summaries: at further seeds too where chance has a part in the policy."""
-    run_log = _run(scenarios.at(0), name, lossless=lossless)
-    summaries = [summarise_run(run_log)]
-    drafts = any(level.drafted for level in summaries[0].levels)
-    if summaries[0].exact_share < 1 or (scenarios.shifted and drafts):
-        further = [scenarios.at(index) for index in range(1, scenarios.num_seeds)]
-        summaries += [summarise_run(_run(scenario, name, lossless=lossless)) for scenario in further]
-    return run_log, summaries
-
-
-def _run(scenario: Scenario, name: str, *, lossless: bool) -> RunLog:
-    """One run of a policy built for it: what a policy learns stays in its run."""
-    return simulate(scenario, _made(scenario, name, lossless=lossless), name)
-
-
-def _made(scenario: Scenario, name: str, *, lossless: bool) -> Policy:
-    """A new policy that may run on the recording; raises ValueError if it may not."""
-    policy = admitted(make_policy(name, scenario.tables.pool), name, lossless=lossless)
-    check_observed(policy, name, scenario.tables)
-    return policy
 
 
 def _meta(
@@ -205,5 +137,9 @@ def _meta(
     }
 
 
-def _file_name(policy: str) -> str:
-    return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy)
+def _print(tables: Sequence[Table]) -> None:
+    """Tables with a line between them."""
+    for index, table in enumerate(tables):
+        if index:
+            typer.echo()
+        print_table(table)

@@ -63,6 +63,7 @@ def run_all(
 ) -> None:
     """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
     check_json_path(json)
+    _check_apart(("--page", page_path), ("--json", json))
     setting = _setting(pool, trace, limit, seed, threads)
     meta = read_trace(setting.trace).meta
     _check_page(page_path)
@@ -97,6 +98,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
     ) -> None:
         check_json_path(json)
         check_figure_path(figure)
+        _check_apart(("--figure", figure), ("--json", json))
         given = {"pool": pool, "trace": trace, "seed": seed, "threads": threads}
         for option, value in given.items():
             if value is not None and option not in experiment.uses:
@@ -122,6 +124,12 @@ def _setting(
         threads=1 if threads is None else threads,
         limit=limit,
     )
+
+
+def _check_apart(one: tuple[str, Path | None], other: tuple[str, Path | None]) -> None:
+    """Refuse two options that name one file: the second would be written over the first."""
+    if one[1] is not None and other[1] is not None and one[1].resolve() == other[1].resolve():
+        raise ValueError(f"{one[0]} and {other[0]} must differ, got {one[1]} for both")
 
 
 def _check_page(path: Path) -> None:

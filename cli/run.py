@@ -34,6 +34,12 @@ class ForwardMode(StrEnum):
     modules = "modules"
 
 
+ForwardOption = Annotated[
+    ForwardMode,
+    typer.Option("--forward", help="Run models fused, by their own modules, or fused where that is possible."),
+]
+
+
 def run(
     prompts: PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
@@ -50,9 +56,7 @@ def run(
     cache: CacheOption = CacheMode.slots,
     kv_limit_mib: KVLimitOption = None,
     dead_share: DeadShareOption = None,
-    forward: Annotated[
-        ForwardMode, typer.Option(help="Run models fused, by their own modules, or fused where that is possible.")
-    ] = ForwardMode.auto,
+    forward: ForwardOption = ForwardMode.auto,
     limit: LimitOption = None,
     lossless: LosslessOption = False,
     quality: QualityOption = True,
@@ -67,27 +71,15 @@ def run(
     name = _one_policy(policy)
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_stops(stop or [])
-    kept = {
-        "cache": cache.value,
-        "limit_bytes": limit_bytes(kv_limit_mib),
-        "dead_share": dead_share_of(cache, dead_share),
-    }
-    check_json_path(json)
-    check_new_folder("--out", out)
-    if out is not None and json is not None and out.absolute() == json.absolute():
-        raise ValueError(f"--out and --json must differ, got {out} for both")
+    limits = {"limit_bytes": limit_bytes(kv_limit_mib), "dead_share": dead_share_of(cache, dead_share)}
+    _check_targets(out, json)
     requests = read_prompts(prompts)[:limit]
     loaded = load_pool(pool, threads=threads)
     decider = make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded))
-    shape = {
-        "sampling": mode,
-        "max_new_tokens": max_new_tokens,
-        "batch": batch,
-        "memory": runtime_module("world").Memory(**kept),
-        "forward": forward.value,
-        "stop": stop or (),
-    }
     decider = admitted(decider, name, lossless=lossless)
+    memory = runtime_module("world").Memory(cache=cache.value, **limits)
+    shape = {"sampling": mode, "max_new_tokens": max_new_tokens, "batch": batch, "memory": memory}
+    shape |= {"forward": forward.value, "stop": stop or ()}
     outputs, log = runtime_module("decode").decode(loaded, decider, requests, name=name, debug=debug, **shape)
     if quality:
         log = measured(log, loaded, requests, outputs, shape)
@@ -113,6 +105,14 @@ def check_stops(texts: Sequence[str]) -> None:
             raise ValueError("--stop must not be empty, got ''")
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError(f"--stop must be UTF-8, got {text!r}")
+
+
+def _check_targets(out: Path | None, json: Path | None) -> None:
+    """Refuse, before models are loaded, what could not be written behind the run; raises ValueError."""
+    check_json_path(json)
+    check_new_folder("--out", out)
+    if out is not None and json is not None and out.absolute() == json.absolute():
+        raise ValueError(f"--out and --json must differ, got {out} for both")
 
 
 def _show(log: RunLog, rows: Sequence[dict[str, Any]], *, out: Path | None, json: Path | None) -> None:

@@ -51,7 +51,7 @@ def search_slim(
     """
     file, content = read_pool_file(shipped("pools", "pico") if pool is None else pool)
     target_file = _writable(file if out is None else out, file, shipped_pool=pool is None)
-    check_json_path(json)
+    _check_json(json, file, target_file)
     shares = share or [0.45]
     check_names(file, content, [slim_name(each) for each in shares], replace=replace)
     requests = _prompts(file, prompts)[:limit]
@@ -99,6 +99,13 @@ def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
     if not os.access(out.resolve().parent, os.W_OK):
         raise ValueError(f"--out {out}: cannot be written")
     return out
+
+
+def _check_json(json: Path | None, *pool_files: Path) -> None:
+    """Refuse figures that could not be written, or that would take the place of a pool file."""
+    check_json_path(json)
+    if json is not None and json.resolve() in {path.resolve() for path in pool_files}:
+        raise ValueError(f"--json must name another file than the pool's, got {json}")
 
 
 def _edited(file: Path, content: PoolFile, pool: "ModelPool", found: Sequence[SlimFound], *, folder: Path) -> str:

@@ -14,13 +14,13 @@ from .combined.per_tag import PerTag
 from .contract import Policy
 from .lossless.adaedl import AdaEDL
 from .lossless.adaptive import Adaptive
-from .lossless.bandit import BanditSpec
+from .lossless.banditspec import BanditSpec
 from .lossless.cas_spec import CasSpec
 from .lossless.chain import Chain
 from .lossless.confident import Confident
-from .lossless.hedge import HedgeSpec
+from .lossless.hedgespec import HedgeSpec
 from .lossless.ngram import Ngram
-from .lossless.ngram_front import NgramFront
+from .lossless.ngram_model import NgramFront
 from .lossless.plain import Plain
 from .lossless.svip import Svip
 from .lossless.two_level import TwoLevel

@@ -229,10 +229,7 @@ class Session:
         num_judged = len(self.tokens) - first
         kept = first + judged.num_accepted
         refused = judged.num_accepted < num_judged
-        left = [(first + index, self.judges[first + index]) for index in judged.escalated]
-        self._truncate(kept, level)
-        for index, judge in left:  # whoever stood behind an escalated token still does, nobody else
-            self.judges[index] = judge
+        self._truncate(kept, level, first, judged.escalated)
         num_own = 0
         if self.room > 0:
             num_own = 1
@@ -260,7 +257,7 @@ class Session:
             duration_s,
             num_rows,
             num_emitted > 0 and self.done,
-            len(left),
+            len(judged.escalated),
         )
         return outcome
 
@@ -270,8 +267,9 @@ class Session:
         self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, num_emitted, None, (), 0.0, 1, self.done)
         return outcome
 
-    def _truncate(self, kept: int, level: int) -> None:
+    def _truncate(self, kept: int, level: int, first: int, escalated: tuple[int, ...]) -> None:
         """Roll every cache back to the kept context; the verifier's own now holds exactly that."""
+        left = [(first + index, self.judges[first + index]) for index in escalated]
         limit = self.num_prompt + len(self.emitted) + kept
         cached = self.cached
         for member, held in enumerate(cached):
@@ -285,6 +283,8 @@ class Session:
             self.judges = [level] * kept
         else:
             self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
+        for index, judge in left:  # whoever stood behind an escalated token still does, nobody else
+            self.judges[index] = judge
 
     def _take(self, count: int) -> int:
         """Move the first `count` pending tokens to the answer; returns how many of them it kept."""

@@ -14,7 +14,7 @@ class StepWatch:
         inexact: a Commit was among them, or a verification by a lossy rule at any level.
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
-        lossy_drawn: the same under rejection sampling, where also lossy rules at two members below the target are lossy.
+        lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
             Behind one such member the target is told what its tokens follow; behind two it may be told too little,
             since some rules (such as `Vouched`) ask who stands behind a token.
     """

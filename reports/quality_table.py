@@ -12,7 +12,7 @@ def quality_headings(rows: Sequence[Summary]) -> tuple[str, ...]:
     """Headings of the columns that `quality_cells` fills for these rows; none if no row is lossy."""
     if not any(row.quality and row.quality.lossy for row in rows):
         return ()
-    headings = ("reject. rate", "diverg. /1,000", "same text", "log-lik. /token (own)")
+    headings = ("rejec- tion rate", "diverg. /1,000", "same text", "log-lik. /token (own)")
     return (*headings, "answers right (own)") if _have_answers(rows) else headings
 
 

@@ -1,4 +1,4 @@
-"""How often verifiers refuse what was drafted: one figure for chains of any depth; its formula is in docs/glossary.md."""
+"""How often verifiers refuse what was drafted, for chains of any depth; the formula is in docs/glossary.md."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -6,9 +6,10 @@ def is_right(tag: str, answer: str, text: str) -> bool:
 
     Args:
         tag: of the request; a text tagged `math` has to end in `Answer: ` and the answer, any other to be the answer.
-        answer: what is expected.
+        answer: what is expected; space around it does not count.
         text: what was written behind the prompt.
     """
+    wanted = answer.strip()
     if tag == "math":
-        return text.rstrip().endswith(f"Answer: {answer}")
-    return text.strip() == answer.strip()
+        return text.rstrip().endswith(f"Answer: {wanted}")
+    return text.strip() == wanted

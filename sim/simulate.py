@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import simpy
 
@@ -65,12 +66,11 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
         ValueError: an oracle, and the recording was imported; a policy that needs what the recording does not hold.
     """
     recording = scenario.tables
-    pool = recording.pool
     check_observed(policy, name, recording)
     grant_foresight(policy, name, recording, scenario.cost)
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
     ledger = RunLedger()
-    loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
+    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
     waiting = world.sessions()
 
     def admit(count: int, now_s: float) -> None:
@@ -93,17 +93,23 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     env.process(device_process(env, loop, world, on_finished=on_finished))
     with paused_collector():
         env.run()
-    meta = {
+    meta = _meta(scenario, policy, name)
+    log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
+    return with_quality(log, world.quality)
+
+
+def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
+    """What the log says of the run as a whole."""
+    about = about_of(policy)
+    return {
         "world": "sim",
         "policy": name,
-        "trace": recording.name,
-        "kind": recording.kind,
+        "trace": scenario.tables.name,
+        "kind": scenario.tables.kind,
         "cost": scenario.cost.name,
         "batch": scenario.batch,
         "seed": scenario.seed,
         "decide_s": scenario.decide_s,
-        "members": list(pool.names),
-        "lossless": about.lossless if (about := about_of(policy)) else None,
+        "members": list(scenario.tables.pool.names),
+        "lossless": None if about is None else about.lossless,
     }
-    log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
-    return with_quality(log, world.quality)

@@ -67,6 +67,8 @@ POLICIES = {
         f"hedgespec,window=4,every=2,{COSTS}",
         f"cas-spec,most=4,warmup=1,every=2,{COSTS}",
         "cas-spec,most=4,warmup=1,every=2",
+        f"specrouter,every=2,most=8,{COSTS}",
+        "specrouter,every=2,most=8",
         "via-sd-lossless,tokens=4",
         "per-tag,default=draft:4/target,a=mid:3/target",
         f"guarded,policy=draft:4/target,trial=2,retry=3,{COSTS}",
@@ -277,6 +279,8 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
         ("product", 0, 5),
         ("hedgespec,window=4,every=3,reward=tokens", 0, 4),
         (f"cas-spec,most=4,warmup=1,every=2,{COSTS}", 1, 3),
+        (f"specrouter,every=2,most=8,{COSTS}", 0, 2),
+        ("specrouter,every=2,most=8", 1, 5),
         ("per-tag,default=draft:4/target,a=mid:3/target", 1, 4),
     ],
 )

@@ -5,7 +5,7 @@ A token is *rejected early* when a member between the drafter and the target dro
 counts: the token refused and those behind it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -210,7 +210,6 @@ def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -
     pays = [one for one in deep if one.speed_up > shallow[one.name].speed_up]
     fastest = max(deep, key=lambda one: one.speed_up)
     by_tag = {tag: fastest.early_share(tag) for tag in tags}
-    low, high = min(by_tag, key=lambda tag: by_tag[tag]), max(by_tag, key=lambda tag: by_tag[tag])
     two = max(shallow.values(), key=lambda one: one.speed_up)
     return (
         f"Members between reject {min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} of all "
@@ -218,6 +217,16 @@ def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -
         f"{fewest.name} calls the target least, {fewest.calls_per_token():.3f} times a token. "
         f"{len(pays)} of {len(deep)} chains are faster than their drafter with the same last window and nothing "
         f"between; the fastest, {fastest.name}, reaches {fastest.speed_up:.2f}x, and the best of those two-level "
-        f"chains, {two.name}, reaches {two.speed_up:.2f}x. In the fastest, early rejection is rarest in {low} "
-        f"({by_tag[low]:.0%}) and most common in {high} ({by_tag[high]:.0%})."
+        f"chains, {two.name}, reaches {two.speed_up:.2f}x. {_told_by_tag(by_tag)}"
+    )
+
+
+def _told_by_tag(shares: Mapping[str, float]) -> str:
+    """Where early rejection is rare and where it is common, in the fastest chain."""
+    low, high = min(shares, key=lambda tag: shares[tag]), max(shares, key=lambda tag: shares[tag])
+    if shares[low] == shares[high]:
+        return f"In the fastest, early rejection is as common in all text ({shares[low]:.0%})."
+    return (
+        f"In the fastest, early rejection is rarest in {low} ({shares[low]:.0%}) and most common in {high} "
+        f"({shares[high]:.0%})."
     )

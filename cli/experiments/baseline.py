@@ -193,9 +193,10 @@ def _answer(
     fastest = max(real, key=lambda name: real[name][1])
     ratios = [simulated / found for simulated, found in real.values()]
     return (
-        f"The best pair over all text is {_chain(drafter, window, target)}, {speed_ups[drafter, window, ALL]:.2f}x in "
-        f"replay; the best pair by kind of text gains from {gains[low]:.2f}x ({low}) to {gains[high]:.2f}x ({high}), "
-        f"and {len(set(best.values()))} different pairs are best on the {len(tags)} kinds. "
+        f"With windows of {WINDOWS[0]} to {WINDOWS[-1]} the best pair over all text is "
+        f"{_chain(drafter, window, target)}, {speed_ups[drafter, window, ALL]:.2f}x in replay; the best pair by "
+        f"kind of text gains from {gains[low]:.2f}x ({low}) to {gains[high]:.2f}x ({high}), and "
+        f"{len(set(best.values()))} different pairs are best on the {len(tags)} kinds. "
         f"On the models the fastest was {fastest} with {real[fastest][1]:.2f}x where replay of the same prompts says "
         f"{real[fastest][0]:.2f}x; simulated over measured speed-up is {min(ratios):.2f} to {max(ratios):.2f}."
     )

@@ -180,13 +180,21 @@ def _speed_table(found: Sequence[Best]) -> Rows:
         Column(name=ADAPTIVE, unit="x", digits=2),
         Column(name="replayed, least of the three", unit="%", digits=1),
     )
-    return Rows(title="speed-up over the target alone, batch 1, all text", columns=columns, rows=tuple(rows))
+    return Rows(
+        title="speed-up over the target alone, batch 1, all text; seconds are modelled",
+        columns=columns,
+        rows=tuple(rows),
+    )
 
 
 def _tag_table(found: Sequence[Best], tags: Sequence[str]) -> Rows:
     rows: list[tuple[Cell, ...]] = [(best.world.name, *((best.gains[tag] - 1) * 100 for tag in tags)) for best in found]
     columns = (Column(name="target (drafter, middle)"), *(Column(name=tag, unit="%", digits=1) for tag in tags))
-    return Rows(title="gain of the best three levels over the best two, by tag", columns=columns, rows=tuple(rows))
+    return Rows(
+        title="gain of the best three levels over the best two, each the best of the tag",
+        columns=columns,
+        rows=tuple(rows),
+    )
 
 
 def _panels(found: Sequence[Best], tags: Sequence[str]) -> tuple[Panel, ...]:
@@ -230,7 +238,7 @@ def _answer(found: Sequence[Best], tags: Sequence[str]) -> str:
     return (
         f"A middle level pays in {len(pays)} of {len(found)} worlds; the best three levels against the best two: "
         f"{told}. "
-        f"At 1 : 10 : 100 the best chain is {max(steep.two, steep.three, key=lambda one: one[1])[0]}, and the gain is "
-        f"largest in {high} ({steep.gains[high] - 1:+.0%}). "
+        f"At 1 : 10 : 100 the best chain is {max(steep.two, steep.three, key=lambda one: one[1])[0]}, and with the "
+        f"best chains of each kind of text the gain is largest in {high} ({steep.gains[high] - 1:+.0%}). "
         f"{ADAPTIVE} reaches {min(shares):.0%} to {max(shares):.0%} of the best static chain's speed."
     )

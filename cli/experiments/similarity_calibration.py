@@ -62,7 +62,7 @@ class Pair:
 
 
 def run(setting: Setting) -> Finding:
-    """Measure both statistics and the acceptance of every drafter in every mode.
+    """Measure every statistic and the acceptance of every drafter in every mode.
 
     Raises:
         ValueError: a target without layers to leave out.
@@ -102,7 +102,7 @@ def _drafters(pool: "ModelPool", seed: int) -> "Iterator[tuple[str, PreTrainedMo
     num_layers = pool.target.num_layers
     for skipped in sorted({round(share * num_layers) for share in LEFT_OUT} - {0, num_layers}):
         mask = spread(skipped, num_layers)
-        yield f"{skipped} layers left out", runtime_module("pools.submodel").make_submodel(target, mask)
+        yield f"{skipped} of {num_layers} layers left out", runtime_module("pools.submodel").make_submodel(target, mask)
     for noise in NOISE:
         yield f"noise {noise:g}", runtime_module("slim.perturbed").perturbed(target, noise, seed=seed)
 

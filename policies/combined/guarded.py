@@ -6,8 +6,8 @@ Both are measured: seconds per token of whole rounds, recent ones with more weig
 
 from ..about import About
 from ..contract import Outcome, Policy, Step, Verify
-from ..member_seconds import MemberSeconds
 from ..observation import Observation
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .about_parts import about_parts, most_pending
 

@@ -10,6 +10,7 @@ from ..contract import Draft, Outcome, Step, Verify
 from ..observation import Observation
 from ..parts.default_members import drafter_of
 from ..pool import Pool
+from .chain import found_nothing
 
 
 class Adaptive:
@@ -50,8 +51,7 @@ class Adaptive:
 
     def decide(self, seen: Observation) -> Step:
         """Draft the request's window, then verify."""
-        last = seen.last
-        if seen.num_pending or (last is not None and last.step.__class__ is Draft):
+        if seen.num_pending or found_nothing(seen.last):
             return self._verify
         window = self._windows.get(seen.request_id, self._start)
         draft = self._drafts.get(window)

@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
-from ..member_seconds import MemberSeconds
 from ..observation import Observation
 from ..parts.cascade_plan import CascadePlanner
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .chain import found_nothing
 

@@ -38,6 +38,8 @@ class Confident:
     )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
+        if not 0.0 <= below <= 1.0:
+            raise ValueError(f"below must be in [0, 1], got {below!r}")
         self._chain = Chain(pool, f"{drafter_of(pool, draft)}:{most}/{pool.target}", stop=ConfidenceBelow(below))
         self.most_pending = most
 

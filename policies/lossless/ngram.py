@@ -24,7 +24,7 @@ class Ngram:
         ValueError: no model-free member, or `tokens` below 1.
     """
 
-    about: ClassVar[About] = About(paper="Saxena 2023, prompt lookup", lossless=True, members="a model-free member")
+    about: ClassVar[About] = About(paper="prompt lookup, Saxena 2023", lossless=True, members="a model-free member")
 
     def __init__(self, pool: Pool, *, tokens: int = 8) -> None:
         self._chain = Chain(pool, f"{lookup_member(pool, 'ngram')}:{tokens}/{pool.target}")

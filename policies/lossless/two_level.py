@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
-from ..member_seconds import MemberSeconds
 from ..observation import Observation
 from ..parts.acceptance_rate import AcceptanceRate
 from ..parts.default_members import drafter_of
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .chain import found_nothing
 

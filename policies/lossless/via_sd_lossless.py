@@ -30,6 +30,9 @@ class ViaSDLossless:
         tokens: block, >= 1.
         escalate: r = slim_prob / max slim_prob below which a draft is hopeless, (0, 1].
 
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+
     Raises:
         ValueError: an option out of range, or a pool without a slim verifier.
     """
@@ -50,10 +53,13 @@ class ViaSDLossless:
         tokens: int = 8,
         escalate: float = 0.3,
     ) -> None:
+        if not 0.0 < escalate <= 1.0:
+            raise ValueError(f"escalate must be in (0, 1], got {escalate!r}")
         drafter = drafter_of(pool, draft)
         self._draft = Draft(drafter, tokens)
         self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
         self._judge = Verify(pool.target)
+        self.most_pending = tokens + 1
 
     def decide(self, seen: Observation) -> Step:
         """Draft, slim pass, full pass."""

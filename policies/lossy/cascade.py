@@ -12,9 +12,10 @@ from ..about import About, Observable
 from ..contract import Outcome, Step, Verify
 from ..observation import Observation
 from ..parts.default_members import drafter_of, sure_drafter
+from ..parts.drafted_blocks import DraftedBlocks
 from ..pool import Pool
 from ..rules import Deferral
-from .drafted_blocks import DraftedBlocks
+from ..rules.deferral import KINDS
 
 
 class SpeculativeCascade:
@@ -22,10 +23,13 @@ class SpeculativeCascade:
 
     Args:
         pool: the members.
-        draft: the drafter; default the smallest model.
+        draft: the drafter; default the smallest model, for other rules than token the smallest that has probabilities.
         tokens: block, >= 1.
-        rule: chow, diff, opt or token.
+        rule: chow, diff, opt or token; see `rules.Deferral`.
         eps: of the rule, 0 to 1.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a rule that needs the drafter's probabilities where there are none.
@@ -41,9 +45,12 @@ class SpeculativeCascade:
     def __init__(
         self, pool: Pool, *, draft: str | None = None, tokens: int = 5, rule: str = "token", eps: float = 0.2
     ) -> None:
+        if rule not in KINDS:
+            raise ValueError(f"rule must be one of {', '.join(KINDS)}, got {rule!r}")
         judge = Deferral(rule, eps)
         drafter = drafter_of(pool, draft) if rule == "token" else sure_drafter(pool, draft, f"cascade,rule={rule}")
         self._blocks = DraftedBlocks(drafter, tokens, Verify(pool.target, judge))
+        self.most_pending = tokens
         if rule == "opt":
             self.about = replace(self.about, observes=self.about.observes | {Observable.distances})
 

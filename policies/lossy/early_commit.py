@@ -30,6 +30,9 @@ class EarlyCommit:
         middle: in the second third, at most `high`.
         low: in the last third, at most `middle`.
 
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+
     Raises:
         ValueError: an option out of range, thresholds that rise, or a drafter without probabilities.
     """
@@ -58,6 +61,7 @@ class EarlyCommit:
         self._draft = Draft(sure_drafter(pool, draft, "early-commit"), tokens)
         self._judge = Verify(pool.target)
         self._commits = WholeCommits()
+        self.most_pending = tokens
         self._high, self._middle, self._low = high, middle, low
 
     def decide(self, seen: Observation) -> Step:

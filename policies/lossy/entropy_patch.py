@@ -28,6 +28,9 @@ class EntropyPatch:
         theta: entropy, nats, above which a token is a boundary, >= 0.
         most: longest patch, >= 1.
 
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+
     Raises:
         ValueError: an option out of range, or a drafter without probabilities.
     """
@@ -40,10 +43,13 @@ class EntropyPatch:
     )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, theta: float = 1.0, most: int = 8) -> None:
+        if not theta >= 0.0:
+            raise ValueError(f"theta must be >= 0, got {theta!r}")
         self._theta, self._most = theta, most
         self._draft = Draft(sure_drafter(pool, draft, "entropy-patch"), most, EntropyAbove(theta))
         self._judge = Verify(pool.target)
         self._commits = WholeCommits()
+        self.most_pending = most
 
     def decide(self, seen: Observation) -> Step:
         """Draft a patch, commit its inside, have its boundary judged."""

@@ -10,9 +10,9 @@ from ..about import About, Observable
 from ..contract import Outcome, Step, Verify
 from ..observation import Observation
 from ..parts.default_members import sure_drafter
+from ..parts.drafted_blocks import DraftedBlocks
 from ..pool import Pool
 from ..rules import Equilibrium
-from .drafted_blocks import DraftedBlocks
 
 
 class EquilibriumDecoding:
@@ -20,12 +20,15 @@ class EquilibriumDecoding:
 
     Args:
         pool: the members.
-        draft: the drafter; default the smallest model.
+        draft: the drafter; default the smallest model that has probabilities.
         tokens: block, >= 1.
         generator: lambda, 0.01 to 100: how strongly the drafter is held to its own probabilities.
         discriminator: lambda, 0.01 to 100: how strongly the target is.
         eta: learning rate, > 0.
         rounds: updates of the game, 1 to 100.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a drafter without probabilities.
@@ -51,6 +54,7 @@ class EquilibriumDecoding:
     ) -> None:
         rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
         self._blocks = DraftedBlocks(sure_drafter(pool, draft, "equilibrium"), tokens, Verify(pool.target, rule))
+        self.most_pending = tokens
 
     def decide(self, seen: Observation) -> Step:
         """Draft, then judge."""

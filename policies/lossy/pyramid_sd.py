@@ -24,12 +24,15 @@ class PyramidSD:
 
     Args:
         pool: the members.
-        draft: the drafter; default the smallest model.
+        draft: the drafter; default the smallest model that has probabilities.
         qualifier: between drafter and target; default the largest below the target.
         tokens: drafted before the qualifier judges, >= 1.
         gather: tokens the qualifier stands behind before the target judges, >= 1.
         tau_q: total variation distance up to which the qualifier takes the drafter's token, 0 to 1.
         tau_t: the same of target and qualifier; 0 judges exactly.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a pool without a qualifier.
@@ -60,6 +63,7 @@ class PyramidSD:
                 raise ValueError(f"{name} must be in [0, 1], got {tau!r}")
         drafter = sure_drafter(pool, draft, "pyramid-sd")
         self._gather = gather
+        self.most_pending = gather + tokens
         self._draft = Draft(drafter, tokens)
         self._qualify = Verify(middle_verifier(pool, qualifier, drafter, "pyramid-sd"), Fuzzy(tau_q))
         self._judge = Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact())

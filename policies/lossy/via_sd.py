@@ -43,6 +43,9 @@ class ViaSD:
         budget: divergences per 1,000 tokens to hold, see `DivergenceBudget`: thresholds tighten from the given ones
             towards 1, and the target checks some blocks; None keeps the thresholds.
 
+    Attributes:
+        most_pending: tokens it may have pending, at most.
+
     Raises:
         ValueError: an option out of range, or a pool without a slim verifier.
     """
@@ -79,6 +82,7 @@ class ViaSD:
         self._guard = guard
         self._budget = None if budget is None else DivergenceBudget(budget)
         self._checked: dict[str, list[bool]] = {}
+        self.most_pending = tokens + 1
         if guard is not None:
             self.about = replace(self.about, observes=self.about.observes | {Observable.text})
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from ..about import About
 from ..lossless.chain import Chain
-from ..parts.default_members import smallest_model
+from ..parts.default_members import drafter_of
 from ..pool import Pool
 from .foresight import Foresight, Round
 from .oracle import Oracle, answered
@@ -31,9 +31,7 @@ class OracleWindow(Oracle):
     def __init__(self, pool: Pool, *, draft: str | None = None, most: int = 16) -> None:
         if most < 1:
             raise ValueError(f"most must be >= 1, got {most}")
-        drafter = smallest_model(pool) if draft is None else draft
-        if pool.level(drafter) == pool.target_level:
-            raise ValueError(f"draft must be a member below the target, got {drafter!r}")
+        drafter = drafter_of(pool, draft)
         super().__init__(pool)
         self._chains = [Chain(pool, f"{drafter}:{window}/{pool.target}") for window in range(1, most + 1)]
 

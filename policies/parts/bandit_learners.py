@@ -1,4 +1,4 @@
-"""The two learners of `bandit`: which arm next, from what its rounds have brought. Letters: K arms."""
+"""The two learners of `banditspec`: which arm next, from what its rounds have brought. Letters: K arms."""
 
 from math import exp, inf, log, sqrt
 from random import Random

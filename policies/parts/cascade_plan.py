@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..contract import Draft, Verify
-from ..member_seconds import MemberSeconds
 from ..pool import Pool
+from .member_seconds import MemberSeconds
 
 # What is tried of drafts below another member: their lengths, and how many of them.
 JUDGED_DRAFTS = (1, 2, 3, 4, 6, 8)

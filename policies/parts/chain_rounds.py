@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..contract import Outcome, Step
-from ..lossless.chain import Chain
-from ..member_seconds import MemberSeconds
+from ..contract import Outcome, Policy, Step
 from ..observation import Observation
+from .member_seconds import MemberSeconds
 
 
 class PlayedRound(NamedTuple):
@@ -27,11 +26,11 @@ class ChainRounds:
     """Plays a chosen chain until the target commits.
 
     Args:
-        chains: the arms.
+        chains: the arms; any policies that learn nothing.
         seconds: charges steps, and takes them in.
     """
 
-    def __init__(self, chains: Sequence[Chain], seconds: MemberSeconds) -> None:
+    def __init__(self, chains: Sequence[Policy], seconds: MemberSeconds) -> None:
         self._chains = chains
         self._seconds = seconds
         self._arms: dict[str, int] = {}

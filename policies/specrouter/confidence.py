@@ -16,7 +16,9 @@ from math import exp, expm1, log
 PRIOR_GAMMA = 0.25
 PRIOR_WEIGHT = 4.0  # curvature, in tokens of medium doubt, that the start of an exponent counts for
 LONGEST_STEP = 0.5  # of log gamma at one token
-RANGE = (0.01, 8.0)
+LEAST, MOST = 0.01, 8.0  # exponents
+SURE = 0.005  # doubt below which a token that is kept tells next to nothing
+NO_CHANCE = 700.0  # -ln of a survival of nothing
 # Of a drafter without probabilities: every token counts as one of probability one half.
 NO_PROB = log(2.0)
 
@@ -27,7 +29,7 @@ def doubt(prob: float) -> float:
     """-ln p of a drafted token, at least 0; that of one half where nothing is known."""
     if prob != prob:
         return NO_PROB
-    return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else 700.0)
+    return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else NO_CHANCE)
 
 
 class Survival:
@@ -38,12 +40,14 @@ class Survival:
         self._by_tag: dict[tuple[str, Trio], tuple[float, float]] = {}
 
     def gamma(self, tag: str, trio: Trio) -> float:
-        """The exponent, `RANGE`."""
+        """The exponent, `LEAST` to `MOST`."""
         cell = self._by_tag.get((tag, trio)) or self._all.get(trio)
         return PRIOR_GAMMA if cell is None else cell[0]
 
     def note(self, tag: str, trio: Trio, doubted: float, *, kept: bool) -> None:
         """Take in one judged token with the `doubt` of its drafter."""
+        if kept and doubted < SURE:
+            return
         overall = self._all.get(trio, (PRIOR_GAMMA, PRIOR_WEIGHT))
         own = self._by_tag.get((tag, trio)) or (overall[0], PRIOR_WEIGHT)
         self._all[trio] = _step(overall, doubted, kept=kept)
@@ -55,9 +59,12 @@ def _step(cell: tuple[float, float], doubted: float, *, kept: bool) -> tuple[flo
     gamma, curvature = cell
     x = gamma * doubted
     # x s / (1 - s) at survival s = exp(-x); 1 in the limit of no doubt.
-    odds = x * exp(-x) / -expm1(-x) if x > 1e-9 else 1.0
-    slope = -x if kept else odds
+    odds = x / expm1(x) if 1e-9 < x < NO_CHANCE else 1.0 if x < 1.0 else 0.0
     curvature += x * odds
-    step = min(max(slope / curvature, -LONGEST_STEP), LONGEST_STEP)
-    low, high = RANGE
-    return min(max(gamma * exp(step), low), high), curvature
+    step = (-x if kept else odds) / curvature
+    if step > LONGEST_STEP:
+        step = LONGEST_STEP
+    elif step < -LONGEST_STEP:
+        step = -LONGEST_STEP
+    gamma *= exp(step)
+    return (LEAST if gamma < LEAST else MOST if gamma > MOST else gamma), curvature

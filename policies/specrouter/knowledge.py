@@ -1,8 +1,7 @@
 """All that a scheduler goes by: seconds, agreement, survival, what chains took, and verdicts still to be taken in."""
 
+from math import nan
 from typing import NamedTuple
-
-import numpy as np
 
 from ..pool import Pool
 from .confidence import Survival, doubt
@@ -56,6 +55,7 @@ class Knowledge:
         self.verdicts: list[Verdict] = []
         self._pool = pool
         self._most = most
+        self._levels = {name: level for level, name in enumerate(pool.names)}
         self._models = [level for level, member in enumerate(pool.members) if not member.model_free]
 
     def models(self) -> list[int]:
@@ -72,13 +72,14 @@ class Knowledge:
 
     def digest(self) -> None:
         """Take in the verdicts since the last time."""
-        level = self._pool.level
+        levels = self._levels
+        agreement, survival = self.agreement.note, self.survival.note
         for tag, written, behind, verifier, kept, similar in self.verdicts:
-            drafter, above, last = level(written.drafter), level(verifier), behind[-1]
+            drafter, above, last = levels[written.drafter], levels[verifier], behind[-1]
             doubted = doubt(written.signal.prob)
             for name in behind:
-                judge = level(name)
+                judge = levels[name]
                 if judge < above:  # a larger member's token says nothing of a chain, which goes from small to large
-                    self.agreement.note(tag, judge, above, kept=kept, similar=similar if name is last else np.nan)
-                    self.survival.note(tag, (drafter, judge, above), doubted, kept=kept)
+                    agreement(tag, judge, above, kept=kept, similar=similar if name is last else nan)
+                    survival(tag, (drafter, judge, above), doubted, kept=kept)
         self.verdicts.clear()

@@ -24,7 +24,7 @@ from .search import FoundChain
 EARLY = 8  # rounds of every request for each of which a selection holds one round longer, up to `every`
 CHANGED = 0.25  # of the number of requests, for which a selection does not wait
 LONGER = 1.5  # windows that may stop early reach so much beyond the best one that may not
-HOPE = 0.1
+HOPE = 0.05
 
 
 class Lockstep:
@@ -76,8 +76,8 @@ class Lockstep:
                 self._to_probe -= 1
                 self._counters.trials += 1
                 return self._planner.ladder((self._lowest, self._target))
-            # A request's first round reads its prompt and tells little of what a round takes.
-            if self._total <= num_rows or not self._knowledge.profiler.known(self._target):
+            # A first round reads the prompt and tells little of what a round takes.
+            if self._total < 2 * num_rows or not self._knowledge.profiler.known(self._target):
                 return self._planner.alone()
         if self._due(num_rows):
             self._select(num_rows)
@@ -185,6 +185,6 @@ def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, mos
     if np.isfinite(seconds[writer, 0]):
         cost_s = cost_s + seconds[writer, 0]
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s
-    losing = np.flatnonzero(gains <= 0.0)
-    window = int(losing[0]) if len(losing) else len(gains)
-    return window, float(gains[:window].sum())
+    total_s = gains.cumsum()
+    best = int(total_s.argmax())
+    return (best + 1, float(total_s[best])) if total_s[best] > 0.0 else (0, 0.0)

@@ -15,8 +15,8 @@ from typing import ClassVar
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
 from ..lossless.chain import found_nothing
-from ..member_seconds import MemberSeconds
 from ..observation import Observation, PendingToken
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .confidence import doubt
 from .counters import Counters

@@ -8,11 +8,12 @@ over a long prompt is enough to guess what a short verification takes.
 
 import numpy as np
 
-from ..member_seconds import MemberSeconds
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .search import Floats
 
 MEMORY = 16  # forwards that a cell's mean reaches back
+MOVED = 0.05  # share by which a mean moves before what was read is read anew
 
 
 class PerformanceProfiler:
@@ -35,8 +36,10 @@ class PerformanceProfiler:
             self._stated = np.array([stated.verify_s(name, 1) for name in pool.names], dtype=float)
         self._prompts = self._prompt_tokens = self._budget_tokens = 0
         self._answers = self._answer_tokens = 0
-        # Per member, (rows, new tokens of all rows) -> mean seconds and how many forwards it is of.
-        self._cells: list[_Cells] = [{} for _ in pool.names]
+        # Per member by the new tokens of all rows; see `_Cell`.
+        self._cells: list[dict[int, _Cell]] = [{} for _ in pool.names]
+        # What was read by what was asked for, until a mean moves by more than `MOVED`.
+        self._read: dict[tuple[int, float, int], Floats] = {}
 
     @property
     def measures(self) -> bool:
@@ -50,21 +53,28 @@ class PerformanceProfiler:
     def note(self, level: int, *, num_rows: int, new_tokens: int, seconds: float) -> None:
         """Take in one forward of `num_rows` rows with about `new_tokens` >= 1 each."""
         cells = self._cells[level]
-        shape = (num_rows, _bucket(num_rows * new_tokens))
-        mean, count = cells.get(shape, (0.0, 0))
-        count = min(count + 1, MEMORY)
-        cells[shape] = (mean + (seconds - mean) / count, count)
+        tokens = _bucket(num_rows * new_tokens)
+        cell = cells.get(tokens)
+        if cell is None:
+            cells[tokens] = _Cell(seconds)
+            self._read.clear()
+            return
+        if cell.count < MEMORY:
+            cell.count += 1
+        cell.mean += (seconds - cell.mean) / cell.count
+        if abs(cell.mean - cell.read) > MOVED * cell.read:
+            self._read.clear()
 
     def narrowest_s(self, level: int, num_rows: int) -> float | None:
         """Seconds of a forward of one new token a row; None if that was never seen."""
-        cell = self._cells[level].get((num_rows, _bucket(num_rows)))
-        return None if cell is None else cell[0]
+        cell = self._cells[level].get(_bucket(num_rows))
+        return None if cell is None else cell.mean
 
     def table(self, widths: int, *, num_rows: int = 1) -> Floats:
         """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of."""
         if self._stated is not None:
             return np.repeat(self._stated[:, None], widths, axis=1)
-        return self._read_all(np.arange(1.0, widths + 1.0), num_rows)
+        return self._read_all(1.0, widths, num_rows)
 
     def note_prompt(self, *, num_prompt: int, budget: int) -> None:
         """Take in a request that begins: its prompt, and the most tokens its answer may have."""
@@ -78,41 +88,67 @@ class PerformanceProfiler:
         self._answer_tokens += num_tokens
 
     def entry_s(self, *, num_rows: int = 1) -> Floats:
-        """`[L]` seconds of a member's forward over a prompt, per token of an answer.
+        """`[L]` seconds of a member's forward over a prompt, per token of an answer; both are means.
 
-        Both are means; before anything is done, an answer counts as half of what it may be.
+        An answer that is not done counts as half of what it may be: those that are done first are the short ones.
+        Alone, reading a first prompt is cheap enough to find out.
         """
-        if self._stated is not None or not self._prompts:
+        if self._stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
             return np.zeros(len(self._cells))
-        seconds = self._read_all(np.array([self._prompt_tokens / self._prompts]), num_rows)[:, 0]
-        if self._answers:
-            return seconds * (self._answers / self._answer_tokens)
-        return seconds * (2.0 * self._prompts / self._budget_tokens)
+        mean = _bucket(round(self._prompt_tokens / self._prompts))  # few of them: what was read is kept
+        running = 1.0 - self._answers / self._prompts
+        return self._read_all(float(mean), 1, num_rows)[:, 0] * (
+            self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens)
+        )
 
-    def _read_all(self, at: Floats, num_rows: int) -> Floats:
+    def _read_all(self, first: float, widths: int, num_rows: int) -> Floats:
+        """`[L, widths]` seconds from `first` new tokens a row on."""
+        found = self._read.get((num_rows, first, widths))
+        if found is not None:
+            return found
+        if not self._read:
+            for cells in self._cells:
+                for cell in cells.values():
+                    cell.read = cell.mean
         curves = [_curve(cells, num_rows) for cells in self._cells]
         # The curve of most cells; the largest member among equals.
-        reference = max(reversed(curves), key=lambda curve: len(curve[0]))
-        return np.stack([_read(curve, reference, at) for curve in curves])
+        reference = _narrowed(max(reversed(curves), key=lambda curve: len(curve[0])), first)
+        at = np.arange(first, first + widths)
+        found = self._read[num_rows, first, widths] = np.stack([_read(curve, reference, at) for curve in curves])
+        return found
 
 
-_Cells = dict[tuple[int, int], tuple[float, int]]
+class _Cell:
+    """Forwards of one member over so many new tokens: mean seconds, `count` of them up to `MEMORY`, the mean as read.
+
+    What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
+    so a cell is of tokens.
+    """
+
+    __slots__ = ("count", "mean", "read")
+
+    def __init__(self, seconds: float) -> None:
+        self.mean = self.read = seconds
+        self.count = 1
+
+
 _Curve = tuple[Floats, Floats]  # new tokens a row, ascending, and seconds
 
 
-def _curve(cells: _Cells, num_rows: int) -> _Curve:
-    """Seconds by new tokens a row for so many rows.
+def _curve(cells: dict[int, _Cell], num_rows: int) -> _Curve:
+    """Seconds by new tokens a row for so many rows."""
+    tokens = sorted(cells)
+    return np.array(tokens, dtype=float) / num_rows, np.array([cells[count].read for count in tokens])
 
-    What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
-    so cells of other numbers of rows count too, at the width that has as many tokens.
-    """
-    sums: dict[int, tuple[float, int]] = {}
-    for (_, tokens), (mean, count) in cells.items():
-        total, number = sums.get(tokens, (0.0, 0))
-        sums[tokens] = (total + count * mean, number + count)
-    tokens_seen = sorted(sums)
-    seconds = [sums[tokens][0] / sums[tokens][1] for tokens in tokens_seen]
-    return np.array(tokens_seen, dtype=float) / num_rows, np.array(seconds)
+
+def _narrowed(curve: _Curve, least: float) -> _Curve:
+    """The same curve down to `least` new tokens a row: on along its first slope, but no faster than in proportion."""
+    widths, seconds = curve
+    if not len(widths) or widths[0] <= least:
+        return curve
+    slope = (seconds[1] - seconds[0]) / (widths[1] - widths[0]) if len(widths) > 1 else np.inf
+    narrowest = seconds[0] - min(max(slope, 0.0), seconds[0] / widths[0]) * (widths[0] - least)
+    return np.concatenate([[least], widths]), np.concatenate([[narrowest], seconds])
 
 
 def _read(curve: _Curve, reference: _Curve, at: Floats) -> Floats:

@@ -12,6 +12,7 @@ When it re-selects, how a member gets its first profile and what keeps it from g
   these members took (`realised`).
 - A pair is stale as its evidence in this tag is thin or old. Every `explore` rounds of a tag the search runs with some
   hope on top of the rate of stale pairs; if that favours other members, they get one round.
+- A batch shares one chain, in step (`lockstep`).
 """
 
 from math import inf
@@ -25,11 +26,11 @@ from .counters import Counters
 from .knowledge import Figures, Knowledge
 from .lockstep import Lockstep
 from .plan import Plan, Planner
-from .search import Form, FoundChain, best_chain
+from .search import Floats, Form, FoundChain, best_chain
 from .similarity import Similarity
 
 HOPE = 0.1
-EARLY = 8  # a new key selects after 1 round, then after one more for each so many that it has seen, up to `every`
+EARLY = 1 / 3  # of the rounds that a tag has seen; after so many it selects again, at most `every`
 
 TOGETHER = 4  # requests that run, from which on `select=auto` has them share a chain
 PATIENCE = 32  # rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own
@@ -52,7 +53,7 @@ class _Choice:
 
 
 class ModelChainScheduler:
-    """Plans by key: a tag, or "" for one plan of all. Mutated by `plan`, `note_round` and through `verdicts`.
+    """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
 
     Args:
         pool: the members.
@@ -70,7 +71,7 @@ class ModelChainScheduler:
 
     Attributes:
         counters: what was done.
-        verdicts: what is to be taken in at the next selection.
+        knowledge: what selections go by; takes verdicts.
 
     Raises:
         ValueError: an option out of range.
@@ -123,6 +124,7 @@ class ModelChainScheduler:
         self._front = free[-1] if free else None
         self._choices: dict[str, _Choice] = {}
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
+        self._probed: tuple[Floats, tuple[int, ...]] | None = None
         self._warm_up = self._warming()
 
     @property
@@ -150,7 +152,7 @@ class ModelChainScheduler:
             return self._planner.alone()  # the warm-up of another request of the batch is under way
         if choice is None:
             choice = self._choices[key] = _Choice(self._select(key, None, num_rows))
-        elif choice.rounds >= min(self._every, 1 + choice.total // EARLY):
+        elif choice.rounds >= min(self._every, max(1, round(choice.total * EARLY))):
             choice.plan = self._select(key, choice, num_rows)
             choice.rounds = 0
             if self._explore and choice.untried >= self._explore:
@@ -203,13 +205,19 @@ class ModelChainScheduler:
         self.counters.selections += 1
         figures = self.knowledge.figures(key, num_rows)
         if choice is None or choice.total < self._probe:
-            found = self._search(figures._replace(rates=self.knowledge.agreement.guess()))
-            found = figures.windows(found.levels)
+            found = figures.windows(self._probing(figures))
         else:
             current = choice.plan.chain.levels
             found = self._better(current, figures)
             self.counters.switches += found.levels != current
         return self._planned(key, found, figures, self._copies(found, figures), trial=False)
+
+    def _probing(self, figures: Figures) -> tuple[int, ...]:
+        """Members of the probing chain, searched anew only when seconds have moved: all tags share it."""
+        if self._probed is None or self._probed[0] is not figures.seconds:
+            found = self._search(figures._replace(rates=self.knowledge.agreement.guess()))
+            self._probed = (figures.seconds, found.levels)
+        return self._probed[1]
 
     def _stale(self, key: str, plan: Plan, num_rows: int) -> Plan | None:
         """A plan for what thin or old evidence may hide; None where it hides nothing that would change the plan."""

@@ -50,8 +50,8 @@ POLICIES = [
     ("adaptive,start=0", "start must be in [1, most=16], got 0"),
     ("adaptive,up=-1", "up and down must be >= 0, got up=-1, down=1"),
     ("confident,below=x", "option 'below' must be a number, got 'x'"),
-    ("confident,below=2", "prob must be in [0, 1], got 2.0"),
-    ("confident,below=nan", "prob must be in [0, 1], got nan"),
+    ("confident,below=2", "below must be in [0, 1], got 2.0"),
+    ("confident,below=nan", "below must be in [0, 1], got nan"),
     ("ngram,tokens=0", "the window of ngram must be a whole number >= 1, got '0'"),
     ("adaptive,draft=target", "draft must be a member below the target, got 'target'"),
 ]
@@ -177,7 +177,7 @@ def test_json_into_a_folder_that_is_not_there(trace):
 
 
 def test_a_wrong_output_is_refused_before_the_run(trace, monkeypatch):
-    monkeypatch.setattr("paceline.cli.compare.simulate", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("paceline.cli.policy_runs.simulate", lambda *_, **__: pytest.fail("it ran"))
     compare(trace, "--json", "no/out.json")
     (trace.parent / "logs").mkdir()
     compare(trace, "--log", "logs")

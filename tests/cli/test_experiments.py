@@ -1,7 +1,9 @@
 """`paceline experiment`: the frame with a small experiment of its own, and every experiment on few requests."""
 
+import importlib
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -145,6 +147,8 @@ def test_markdown_keeps_its_columns():
         (("works", "--figure", "nowhere/works.svg"), "nowhere/works.svg: no folder nowhere"),
         (("works", "--limit", "0"), "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (("works", "--json", "nowhere/works.json"), "nowhere/works.json: no folder nowhere"),
+        (("works", "--figure", "a.svg", "--json", "./a.svg"), "--figure and --json must differ, got a.svg for both"),
+        (("all", "--figures", "f", "--page", "p", "--json", "p"), "--page and --json must differ, got p for both"),
         (("replays", "--pool", "p"), "--pool has no part in replays, got p"),
         (("replays", "--threads", "2"), "--threads has no part in replays, got 2"),
         (("fails",), "nothing can be measured at seed 0"),
@@ -217,12 +221,22 @@ def setting_of(limit: int | None) -> Setting:
 def test_an_experiment_uses_what_it_says(name):
     """Options that have no part in it are refused, so that none is accepted and ignored."""
     experiment = experiments()[name]
-    source = Path(sys.modules[experiment.run.__module__].__file__).read_text()
+    module = importlib.import_module(f"paceline.cli.experiments.{name.replace('-', '_')}")
+    source = Path(module.__file__).read_text()
+    assert module.__doc__.startswith(f"{experiment.summary}\n")
     assert experiment.summary.endswith((".", "?"))
     assert len(experiment.summary) <= 120
     assert experiment.uses
     assert ("scenario_of" in source or "setting.trace" in source) == ("trace" in experiment.uses)
     assert ("pool_of" in source or "setting.pool" in source) == ("pool" in experiment.uses)
+
+
+def test_other_commands_do_not_wait_for_experiments():
+    code = "import sys, paceline.cli.app as app; app.command(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "paceline.cli.experiments.catalogue" in loaded
+    modules = {f"paceline.cli.experiments.{name.replace('-', '_')}" for name in experiments()}
+    assert not modules & set(loaded)
 
 
 @pytest.mark.parametrize("name", REPLAYED)

@@ -29,7 +29,7 @@ def test_the_frontier_has_a_row_for_every_slim_verifier(setting, monkeypatch):
     assert rows["slim20"][4] <= rows["slim"][4]
     for row in rows.values():
         assert 0 < row[5] < 1
-        assert row[-2] <= row[-1]
+        assert row[-2] <= row[-3] <= row[-1]
     assert len(finding.panels) == 3
     assert "within the noise" in finding.answer or " in every run" in finding.answer or " in no run" in finding.answer
     assert "Of the submodels that the pool had (slim), " in finding.answer
@@ -44,6 +44,12 @@ def test_a_pool_without_a_drafter_has_no_frontier(setting, tmp_path):
         slim_frontier.run(Setting(pool=alone, trace=tmp_path, seed=0, threads=1, limit=1))
 
 
+def test_too_few_prompts_are_refused_before_the_search(setting, monkeypatch):
+    monkeypatch.setattr(slim_frontier, "_searched", lambda *_: pytest.fail("searched"))
+    with pytest.raises(ValueError, match="must hold more than 12 prompts, got 12 or fewer"):
+        slim_frontier.run(setting)
+
+
 def test_every_drafter_is_calibrated_in_every_mode(setting, monkeypatch):
     monkeypatch.setattr(similarity_calibration, "NOISE", (0.0, 0.5))
     monkeypatch.setattr(similarity_calibration, "LEFT_OUT", (0.25, 0.5, 0.55))
@@ -52,7 +58,7 @@ def test_every_drafter_is_calibrated_in_every_mode(setting, monkeypatch):
     errors, pairs = finding.tables
     assert [row[0] for row in errors.rows] == ["greedy", "coupled", "rejection"]
     drafters = [row[0] for row in pairs.rows[::3]]
-    assert drafters == ["1 layers left out", "2 layers left out", "noise 0", "noise 0.5"]
+    assert drafters == ["1 of 4 layers left out", "2 of 4 layers left out", "noise 0", "noise 0.5"]
     for row in pairs.rows:
         if row[0] == "noise 0":  # the target itself
             assert row[2:6] == pytest.approx((100, 100, 100, 100), abs=0.01)

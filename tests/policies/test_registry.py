@@ -96,7 +96,7 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
         ("adaptive,start=two", "option 'start' must be a whole number, got 'two'"),
         ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
         ("confident,below=much", "option 'below' must be a number, got 'much'"),
-        ("confident,below=1.5", "prob must be in [0, 1], got 1.5"),
+        ("confident,below=1.5", "below must be in [0, 1], got 1.5"),
         ("confident,most=0", "the window of draft must be a whole number >= 1, got '0'"),
         ("adaptive,start=99", "start must be in [1, most=16], got 99"),
         ("adaptive,draft=nobody", "unknown model 'nobody'"),

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.runtime.pools.loaded_members import describe_model
 from paceline.runtime.pools.submodel import make_submodel
+from paceline.runtime.slim import timing
 from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
 from paceline.runtime.slim.find import find_slims
 from paceline.runtime.slim.frontier import SlimFound, mark_dominated
 from paceline.runtime.slim.masks import mask_of, nearest_unseen, num_skipped, skipped_of, slim_name
 from paceline.runtime.slim.search import Budget, best_trial, search_masks
-from paceline.traces.meta import Sampling
+from paceline.traces.meta import CostTable, Sampling
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ..tiny_models import EOS, VOCABULARY, random_prompts, tiny_pool_of_four
@@ -254,6 +255,17 @@ def test_rows_say_what_they_cost_and_what_was_there_before(frontier, calibration
     for row in (*frontier.found, mid):
         assert 0 < row.seconds < 1
         assert row.seconds_share == row.seconds / frontier.target_s
+
+
+def test_a_busy_spell_does_not_count(monkeypatch):
+    spells = iter([(0.9, 0.1), (0.4, 0.7), *[(0.8, 0.8)] * (timing.SPELLS - 2)])
+
+    def measured(pool, *, new_tokens, repeats, show_progress):
+        seconds = zip((member.name for member in pool.members), next(spells), strict=True)
+        return {name: CostTable(new_tokens=new_tokens, seconds=(taken,)) for name, taken in seconds}
+
+    monkeypatch.setattr(timing, "measure_costs", measured)
+    assert timing.verify_seconds(tiny_pool_of_four(), [(1,)], show_progress=False) == {1: 0.4, 0: 0.1}
 
 
 def row(seconds, tvd, disagreement):

@@ -42,7 +42,8 @@ def test_entering_a_chain_costs_the_prompt_per_token_of_the_answer():
     profiler = PerformanceProfiler(check_pool())
     profiler.note(1, num_rows=1, new_tokens=16, seconds=8.0)
     assert profiler.entry_s()[1] == 0.0
-    profiler.note_answer(num_prompt=16, num_tokens=4)
+    profiler.note_prompt(num_prompt=16, budget=8)
+    profiler.note_answer(4)
     assert profiler.entry_s()[1] == 2.0
 
 
@@ -142,3 +143,14 @@ def test_verdicts_are_what_the_verifier_would_have_said():
     kept = [v.written.token for v in by_target if v.kept and len(v.behind) > 1]
     assert len(kept) > 0
     assert set(kept) <= set(session.emitted)
+
+
+def test_seconds_below_what_was_seen_fall_along_the_first_slope_but_not_faster_than_in_proportion():
+    wide, steep = PerformanceProfiler(check_pool()), PerformanceProfiler(check_pool())
+    wide.note(4, num_rows=1, new_tokens=8, seconds=16.0)
+    assert wide.table(1)[4, 0] == pytest.approx(2.0)
+    for profiler, more in ((wide, 24.0), (steep, 100.0)):
+        profiler.note(4, num_rows=1, new_tokens=8, seconds=16.0)
+        profiler.note(4, num_rows=1, new_tokens=16, seconds=more)
+    assert wide.table(1)[4, 0] == pytest.approx(9.0)
+    assert steep.table(1)[4, 0] == pytest.approx(2.0)

@@ -19,9 +19,9 @@ from typing import ClassVar
 
 from ..about import About, Observable
 from ..contract import Draft, Outcome, Step, Verify
-from ..member_seconds import MemberSeconds
 from ..observation import Observation
 from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.member_seconds import MemberSeconds
 from ..parts.normal_hedge import NormalHedge
 from ..pool import Pool
 from ..speed import round_tokens

@@ -31,7 +31,7 @@ class NgramFront:
     """
 
     about: ClassVar[About] = About(
-        paper="Saxena 2023, prompt lookup",
+        paper="prompt lookup, Saxena 2023",
         lossless=True,
         members="a model-free member and a model below the target",
     )

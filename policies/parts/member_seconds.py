@@ -6,8 +6,8 @@ everywhere. A batched operation is charged to its requests in equal shares.
 
 from math import isfinite, nan
 
-from .contract import Draft, Outcome, Verify
-from .pool import Pool
+from ..contract import Draft, Outcome, Verify
+from ..pool import Pool
 
 
 class MemberSeconds:

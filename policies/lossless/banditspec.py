@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from ..about import About
 from ..contract import Outcome, Step
-from ..member_seconds import MemberSeconds
 from ..observation import Observation
 from ..parts.bandit_learners import Exp3, Ucb
 from ..parts.chain_rounds import ChainRounds
+from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .chain import Chain
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.member_seconds import MemberSeconds
 from paceline.policies.parts.acceptance_rate import AcceptanceRate
+from paceline.policies.parts.member_seconds import MemberSeconds
 
 POOL = check_pool()
 STATED = "draft:1/mid:3/slim:5/target:10"

@@ -1,0 +1,123 @@
+"""Requests of a batch share a chain: what is predicted for it, that they go in step, and that it costs them nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paceline.policies import make_policy
+from paceline.policies.specrouter.lockstep_search import best_in_step, in_step
+from paceline.policies.specrouter.policy import SpecRouter
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.simulate import Scenario, simulate
+from paceline.sim.tables import TraceTables
+from paceline.traces.store import read_trace
+
+RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
+
+
+@pytest.fixture(scope="module")
+def pico():
+    trace = read_trace(RECORDING)
+    cost = make_cost(default_cost(trace.meta), trace.meta, extrapolate=True)
+    return Scenario(tables=TraceTables(trace), cost=cost)
+
+
+def batch_of(scenario, batch):
+    return Scenario(tables=scenario.tables, cost=scenario.cost, batch=batch)
+
+
+def figures(seed, *, size=4, longest=6):
+    rng = np.random.default_rng(seed)
+    agreement = np.triu(rng.uniform(0.2, 0.95, (size, size)), 1)
+    first_s = np.sort(rng.uniform(0.02, 1.0, size))
+    return agreement, first_s[:, None] * (1.0 + rng.uniform(0.0, 0.3) * np.arange(longest + 1))
+
+
+def played_s(levels, window, agreement, forward_s):
+    """Seconds per token, from every way that a round may go."""
+    target = levels[-1]
+    if len(levels) == 1:
+        return forward_s[target, 0]
+    low, above = levels[0], levels[1]
+    seconds = tokens = 0.0
+    for kept in range(window + 1):
+        chance = agreement[low, above] ** kept * (1.0 - agreement[low, above] if kept < window else 1.0)
+        took = window * forward_s[low, 0] + forward_s[above, window]
+        written = kept + 1
+        if len(levels) == 3:
+            took += forward_s[target, written]
+            written = sum(agreement[above, target] ** count for count in range(written + 1))
+        seconds, tokens = seconds + chance * took, tokens + chance * written
+    return seconds / tokens
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_chain_in_step_is_the_best_of_all(seed):
+    agreement, forward_s = figures(seed)
+    nothing = np.zeros(4)
+    found = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=nothing)
+    chains = [(3,), *((low, 3) for low in range(3)), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
+    for levels in chains:
+        windows = range(1, 7 if len(levels) == 2 else 6) if len(levels) > 1 else [0]
+        least = min(played_s(levels, window, agreement, forward_s) for window in windows)
+        assert in_step(levels, agreement, forward_s, nothing).token_s == pytest.approx(least)
+        assert found.token_s <= least * (1 + 1e-9)
+    assert found.windows[1:] in ((), (1,))
+
+
+def test_a_member_that_may_not_judge_and_one_that_costs_its_prompt_are_left_out():
+    agreement, forward_s = figures(3)
+    agreement[0, 1] = agreement[1, 3] = 1.0
+    forward_s[1] *= 0.01
+    free = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=np.zeros(4))
+    assert 1 in free.levels
+    drafts_only = best_in_step(agreement, forward_s, verifies=[True, False, False, True], entry_s=np.zeros(4))
+    assert len(drafts_only.levels) <= 2
+    dear = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=np.array([0.0, 10.0, 0.0, 0.0]))
+    assert 1 not in dear.levels
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 16, 64])
+def test_no_batch_is_slower_than_the_target_alone(pico, batch):
+    scenario = batch_of(pico, batch)
+    plain, routed = (
+        simulate(scenario, make_policy(name, pico.tables.pool), name).requests["finished_at_s"].max()
+        for name in ("plain", "specrouter")
+    )
+    assert plain / routed > 0.98
+
+
+@pytest.mark.parametrize("batch", [4, 16])
+def test_requests_of_a_batch_go_in_step(pico, batch):
+    """Few operations below the target hold up those that wait for it: two a round, copies among them."""
+    policy = SpecRouter(pico.tables.pool)
+    ops = simulate(batch_of(pico, batch), policy, "specrouter").ops
+    by_target = ops["level"] == pico.tables.pool.target_level
+    assert np.sum(~by_target) < 2.2 * np.sum(by_target)
+    assert policy.shared_chain is not None
+    assert ops["num_rows"][by_target].mean() > 0.8 * batch
+
+
+def test_few_requests_have_chains_of_their_own(pico):
+    policy = SpecRouter(pico.tables.pool)
+    simulate(batch_of(pico, 2), policy, "specrouter")
+    assert policy.shared_chain is None
+    assert len(policy.chains) == 6
+    shared = SpecRouter(pico.tables.pool, select="batch")
+    simulate(batch_of(pico, 2), shared, "specrouter")
+    assert shared.shared_chain is not None
+    assert shared.chains == {}
+
+
+def test_a_tag_that_went_in_step_goes_back_to_a_chain_of_its_own():
+    """As the last requests run, or when load falls: after a while of few requests."""
+    trace = read_trace(RECORDING)
+    policy = SpecRouter(TraceTables(trace).pool)
+    for _ in range(2):  # the warm-up, played by nobody
+        assert policy.scheduler.plan("a", num_rows=8, num_running=8).trial
+    policy.scheduler.knowledge.profiler.note(4, num_rows=1, new_tokens=1, seconds=1.0)
+    plans = [policy.scheduler.plan("a", num_rows=8, num_running=8) for _ in range(40)]
+    assert not policy.chains
+    for _ in plans:
+        policy.scheduler.plan("a", num_rows=1, num_running=1)
+    assert set(policy.chains) == {"a"}

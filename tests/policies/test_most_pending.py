@@ -1,0 +1,56 @@
+"""What a policy says of how many tokens it may have pending is a bound."""
+
+import pytest
+from paceline.policies import check_policy, make_policy
+
+TEXTS = {
+    "draft:4/target": 4,
+    "draft:3/mid:6/target": 9,
+    "two-level,most=5": 5,
+    "adaptive,most=6": 6,
+    "confident,below=0": 12,
+    "adaedl,threshold=0,step=0,most=9": 9,
+    "svip,h=9": 12,
+    "ngram,tokens=3": 3,
+    "ngram-model,tokens=2,window=5": 5,
+    "banditspec,arms=target@draft:3/mid:4/target": 7,
+    "hedgespec,window=3": 7,
+    "cas-spec,most=6": 7,
+    "via-sd,tokens=7": 8,
+    "via-sd-lossless,tokens=7": 8,
+    "cascade,tokens=6": 6,
+    "pyramid-sd,tokens=3,gather=6": 9,
+    "early-commit,tokens=3": 3,
+    "entropy-patch,theta=9,most=7": 7,
+    "equilibrium,tokens=4": 4,
+    "guarded,policy=draft:5/target": 5,
+    "per-tag,default=draft:2/target,a=draft:8/target": 8,
+}
+
+
+class Watched:
+    """Keeps the most tokens that a policy had pending."""
+
+    def __init__(self, policy, counts):
+        self.policy, self.counts = policy, counts
+
+    def decide(self, seen):
+        self.counts.append(seen.num_pending)
+        return self.policy.decide(seen)
+
+    def learn(self, outcome):
+        self.policy.learn(outcome)
+
+
+@pytest.mark.parametrize(("text", "most"), TEXTS.items(), ids=TEXTS)
+def test_no_more_is_pending_than_a_policy_says(text, most):
+    counts, said = [], set()
+
+    def build(pool):
+        policy = make_policy(text, pool)
+        said.add(policy.most_pending)
+        return Watched(policy, counts)
+
+    check_policy(build, name=text)
+    assert said == {most}
+    assert 0 < max(counts) <= most
