@@ -177,9 +177,9 @@ def _panels(deep: Sequence[Ran], tags: Sequence[str]) -> tuple[Panel, ...]:
     x = tuple(float(index) for index in range(len(tags)))
     early = [
         Panel(
-            title=f"rejected before the target saw them, {depth}",
+            title=f"dropped early, {depth}",
             x_label="",
-            y_label="% of all rejected tokens",
+            y_label="% of all dropped tokens",
             kind="bar" if len(chains) < 4 else "scatter",
             categories=tuple(tags),
             series=tuple(
@@ -212,8 +212,9 @@ def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -
     by_tag = {tag: fastest.early_share(tag) for tag in tags}
     two = max(shallow.values(), key=lambda one: one.speed_up)
     return (
-        f"Members between reject {min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} of all "
-        f"rejected tokens before the target sees them (most in {most.name}). "
+        f"Of all tokens that are dropped, refused ones and those behind them, members between drop "
+        f"{min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} before the target sees them "
+        f"(most in {most.name}). "
         f"{fewest.name} calls the target least, {fewest.calls_per_token():.3f} times a token. "
         f"{len(pays)} of {len(deep)} chains are faster than their drafter with the same last window and nothing "
         f"between; the fastest, {fastest.name}, reaches {fastest.speed_up:.2f}x, and the best of those two-level "

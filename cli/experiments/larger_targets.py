@@ -231,7 +231,7 @@ def _panels(found: Sequence[Best], tags: Sequence[str]) -> tuple[Panel, ...]:
 def _answer(found: Sequence[Best], tags: Sequence[str]) -> str:
     gains = {best.world.name: best.three[1] / best.two[1] - 1 for best in found}
     told = ", ".join(f"{name} {gain:+.0%}" for name, gain in gains.items())
-    pays = [name for name, gain in gains.items() if gain > 0]
+    pays = [name for name, gain in gains.items() if round(gain * 100) > 0]  # as told: a gain of 0% is none
     steep = found[-1]
     high = max(tags, key=lambda tag: steep.gains[tag])
     shares = [best.adaptive / max(best.two[1], best.three[1]) for best in found]

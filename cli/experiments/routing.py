@@ -35,7 +35,7 @@ class Figures(NamedTuple):
 
     Attributes:
         rejection_rate: see `reports.rejection`.
-        calls_per_token: full-model calls per committed token.
+        calls_per_token: target calls per committed token.
         speed_up: over the target alone.
         quality: of the texts; None where nothing is known.
     """
@@ -131,7 +131,7 @@ def _overall(title: str, table: Table) -> Rows:
     columns = (
         Column(name="policy"),
         Column(name="rejection rate", unit="%", digits=1),
-        Column(name="full-model calls per token", digits=3),
+        Column(name="target calls per token", digits=3),
         Column(name="speed-up", unit="x", digits=2),
         Column(name="divergences per 1,000 tokens", digits=1),
         Column(name="same text", unit="%", digits=1),
@@ -165,7 +165,7 @@ def _by_tag(table: Table, tags: Sequence[str]) -> Rows:
     """Every figure of every policy, a column for each tag."""
     wanted: Mapping[str, Callable[[Figures], float]] = {
         "rejection rate, %": lambda one: one.rejection_rate * 100,
-        "full-model calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
+        "target calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
         "speed-up, x": lambda one: one.speed_up,
         "divergences per 1,000 tokens": _divergences,
     }
@@ -194,7 +194,7 @@ def _panels(simulated: Table, measured: Table, tags: Sequence[str]) -> tuple[Pan
     )
     return (
         bars("rejection rate, simulated", "% of drafted tokens", lambda one: one.rejection_rate * 100),
-        bars("full-model calls, simulated", "calls per token", lambda one: one.calls_per_token),
+        bars("target calls, simulated", "calls per token", lambda one: one.calls_per_token),
         bars("speed, simulated", "speed-up over the target alone", lambda one: one.speed_up),
         Panel(
             title="what speed costs: simulated and on the models",
@@ -229,10 +229,13 @@ def _answer(simulated: Table, measured: Table, trace: Trace) -> str:
 def _against(table: Table, where: str) -> str:
     """VIA-SD beside plain speculation, in a sentence."""
     via, two = table[VIA_SD, ALL], table[SPECULATION, ALL]
-    fewer = 1 - via.rejection_rate / two.rejection_rate
+    change = ""
+    if two.rejection_rate:
+        fewer = 1 - via.rejection_rate / two.rejection_rate
+        change = f" ({abs(fewer):.0%} {'less' if fewer >= 0 else 'more'})"
     return (
         f"{where} VIA-SD rejects {via.rejection_rate:.1%} of drafted tokens where plain speculation rejects "
-        f"{two.rejection_rate:.1%} ({abs(fewer):.0%} {'less' if fewer >= 0 else 'more'}), calls the full model "
+        f"{two.rejection_rate:.1%}{change}, calls the target "
         f"{via.calls_per_token:.3f} times a token against {two.calls_per_token:.3f}, runs at {via.speed_up:.2f}x "
         f"against {two.speed_up:.2f}x, and commits {_divergences(via):.0f} divergences per 1,000 tokens."
     )

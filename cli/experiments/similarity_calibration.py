@@ -250,7 +250,8 @@ def _answer(pairs: Sequence[Pair]) -> str:
     return (
         f"Over drafters whose tokens are accepted from {min(observed):.0%} to {max(observed):.0%}, mean errors in "
         f"percentage points: {'; '.join(told)}. "
-        f"Under coupled sampling SimScore is {abs(bias):.1f} points too {'high' if bias > 0 else 'low'} in the mean. "
+        f"Under coupled sampling {SIM_SCORE}, the SimScore, is {abs(bias):.1f} points too "
+        f"{'high' if bias > 0 else 'low'} in the mean. "
         f"An acceptance is of {min(pair.tokens for pair in pairs)} tokens or more, so that chance alone is worth about "
         f"{_chance(pairs) * 100:.1f} points."
     )
