@@ -38,7 +38,7 @@ def compare(
     tensor_parallel: TensorParallelOption = 1,
     extrapolate: ExtrapolateOption = False,
     shift_acceptance: ShiftOption = None,
-    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1, max=1_000_000)] = 1,
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0,
     seeds: SeedsOption = 5,
     decide_seconds: Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)] = 0.0,

@@ -89,6 +89,8 @@ def check(
 
 def _told(policy: str, report: CheckReport) -> str:
     kind = "lossless: committed what the target alone writes" if report.lossless else "LOSSY: committed other text"
+    if report.lossless and report.says_lossless is False:
+        kind = "LOSSY by what it says of itself, though it committed what the target alone writes here"
     if report.contradicted:
         kind += ", though it says of itself that it is lossless"
     return (

@@ -4,19 +4,19 @@ from paceline.policies import ConfidenceBelow, Draft, Observation, Outcome, Pool
 
 
 class MyPolicy:
-    """Draft with the smallest member while it is sure of itself, then let the target judge."""
+    """Draft with the smallest model while it is sure of itself, then let the target judge."""
 
     def __init__(self, pool: Pool, *, start: int = 3, longest: int = 8, sure: float = 0.3) -> None:
         if not 1 <= start <= longest:
             raise ValueError(f"start must be in [1, longest={longest}], got {start}")
-        self._drafts = [Draft(pool.names[0], tokens, ConfidenceBelow(sure)) for tokens in range(1, longest + 1)]
+        drafter = next(name for name in pool.names if not pool.is_model_free(name))
+        self._drafts = [Draft(drafter, tokens, ConfidenceBelow(sure)) for tokens in range(1, longest + 1)]
         self._verify = Verify(pool.target)
         self._start, self._windows = start, dict[str, int]()
 
     def decide(self, seen: Observation) -> Step:
-        """A draft first; the target judges it, or writes the token itself where there is nothing to judge."""
-        found_nothing = seen.last is not None and isinstance(seen.last.step, Draft)
-        if seen.num_pending or found_nothing or seen.room == 1:
+        """A draft first, then the target judges it; the last token it writes itself."""
+        if seen.num_pending or seen.room == 1:
             return self._verify
         return self._drafts[min(self._windows.get(seen.request_id, self._start), seen.room - 1) - 1]
 

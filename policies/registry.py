@@ -122,8 +122,9 @@ def _build(text: str, cls: PolicyClass, pool: Pool, options: Mapping[str, Any]) 
     try:
         inspect.signature(cls).bind(pool, **options)
     except TypeError as error:
-        needs = "its constructor must take the pool first, then options"
-        raise PolicySpecError(f"policy {text!r}: {error} ({needs})") from None
+        ours = cls in own_policies().values()
+        needs = "" if ours else " (its constructor must take the pool first, then options)"
+        raise PolicySpecError(f"policy {text!r}: {error}{needs}") from None
     try:
         return cls(pool, **options)
     except ValueError as error:

@@ -104,7 +104,8 @@ class Guarded:
 
     def _judge(self) -> None:
         """Set the policy aside where its gain is below the margin; it comes back as one that is not known."""
-        if self._pace.num_rounds < self._trial or self._pause > 0:
+        # In a large batch whole rounds of the policy may end before the first plain one does.
+        if self._pace.num_rounds < self._trial or self._pause > 0 or not self._plain_pace.num_rounds:
             return
         if self._plain_pace.seconds_per_token < (1.0 + self._margin) * self._pace.seconds_per_token:
             self._pause = self._retry

@@ -8,6 +8,7 @@ from typing import ClassVar
 from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
 from ..observation import Observation
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..pool import Pool
 from .chain import found_nothing
@@ -22,7 +23,7 @@ class Adaptive:
         start: first window of a request, 1 to `most`.
         up: added after a round in which every drafted token stayed, >= 0.
         down: taken off otherwise (the window never falls below 1), >= 0.
-        most: longest window.
+        most: longest window, 1 to 1,000,000.
 
     Attributes:
         most_pending: tokens it may have pending, at most.
@@ -38,6 +39,7 @@ class Adaptive:
     def __init__(
         self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16
     ) -> None:
+        check_count("most", most)
         if not 1 <= start <= most:
             raise ValueError(f"start must be in [1, most={most}], got {start}")
         if up < 0 or down < 0:

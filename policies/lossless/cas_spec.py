@@ -18,11 +18,13 @@ from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
 from ..observation import Observation
 from ..parts.cascade_plan import CascadePlanner
+from ..parts.counts import check_count
 from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
 from .chain import found_nothing
 
 WARMUP_WINDOW = 4
+LONGEST = 1000  # round, in tokens; far beyond any that pays, since every shorter one is weighed too
 
 _Plan = tuple[Draft | Verify, ...]
 
@@ -32,10 +34,10 @@ class CasSpec:
 
     Args:
         pool: the members.
-        most: most tokens drafted ahead of the target, >= 1; a member that judges them may add one.
-        every: rounds between two estimates, >= 1; the paper has 20.
+        most: most tokens drafted ahead of the target, 1 to 1,000; a member that judges them may add one.
+        every: rounds between two estimates, 1 to 1,000,000; the paper has 20.
         recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.
-        warmup: rounds of each member below the target with the target, window 4, before the first plan, >= 1.
+        warmup: rounds of each member below the target with the target, window 4, before the first plan, 1 to 1,000,000.
         refresh: such rounds of one member in turn behind each estimate, 0 to `every`.
         costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
 
@@ -62,9 +64,9 @@ class CasSpec:
         refresh: int = 1,
         costs: str | None = None,
     ) -> None:
-        for name, value in (("most", most), ("every", every), ("warmup", warmup)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        check_count("most", most, most=LONGEST)
+        check_count("every", every)
+        check_count("warmup", warmup)
         if not 0 <= refresh <= every:
             raise ValueError(f"refresh must be in [0, every={every}], got {refresh}")
         if not 0.0 < recent <= 1.0:

@@ -12,6 +12,7 @@ from ..about import About
 from ..contract import Draft, Outcome, Step, Verify
 from ..observation import Observation
 from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.member_seconds import MemberSeconds
 from ..pool import Pool
@@ -27,7 +28,7 @@ class TwoLevel:
         pool: the members.
         draft: the drafter; default the smallest model.
         start: window of the first rounds, 1 to `most`.
-        most: longest window.
+        most: longest window, 1 to 1,000,000.
         warmup: rounds before the window is chosen, >= 1.
         every: rounds between two choices, >= 1.
         memory: rounds that the averages reach back, >= 1.
@@ -57,6 +58,7 @@ class TwoLevel:
         memory: int = 64,
         costs: str | None = None,
     ) -> None:
+        check_count("most", most)
         if not 1 <= start <= most:
             raise ValueError(f"start must be in [1, most={most}], got {start}")
         if warmup < 1 or every < 1:

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from ..about import About
 from ..lossless.chain import Chain
+from ..parts.counts import check_count
 from ..pool import Pool
 from .foresight import Foresight, Round
-from .oracle import Oracle, answered
+from .oracle import LONGEST, Oracle, answered
 
 # Windows below the last one, in chains of three and more members.
 LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)
@@ -26,7 +27,7 @@ class OracleChain(Oracle):
 
     Args:
         pool: the members.
-        most: longest window, >= 1.
+        most: longest window, 1 to 1,000.
         levels: most members of a chain, >= 2. Planning takes several times as long with each.
 
     Raises:
@@ -36,8 +37,7 @@ class OracleChain(Oracle):
     about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
 
     def __init__(self, pool: Pool, *, most: int = 16, levels: int = 3) -> None:
-        if most < 1:
-            raise ValueError(f"most must be >= 1, got {most}")
+        check_count("most", most, most=LONGEST)
         if levels < 2:
             raise ValueError(f"levels must be >= 2, got {levels}")
         if not pool.target_level:
@@ -46,7 +46,9 @@ class OracleChain(Oracle):
         below = pool.names[:-1]
         flat = [f"{name}:{window}/{pool.target}" for name in below for window in range(1, most + 1)]
         self._flat = [self._alone, *(Chain(pool, spec) for spec in flat)]
-        self._tall = [Chain(pool, spec) for size in range(2, levels) for spec in _tall(pool, size, most)]
+        self._tall = [
+            Chain(pool, spec) for size in range(2, min(levels, len(pool.names))) for spec in _tall(pool, size, most)
+        ]
 
     def rounds(self, foresight: Foresight, request_id: str, position: int) -> list[Round]:
         """All of the set; of chains with three members and more, what their last window makes of them."""

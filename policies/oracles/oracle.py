@@ -9,6 +9,8 @@ from ..pool import Pool
 from .foresight import Foresight, Round
 from .least_seconds import Plan, least_seconds
 
+LONGEST = 1000  # window that is tried, in tokens; far beyond what is recorded, since every shorter one is tried too
+
 
 class Oracle(ABC):
     """A policy that sees ahead.

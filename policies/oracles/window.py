@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from ..about import About
 from ..lossless.chain import Chain
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..pool import Pool
 from .foresight import Foresight, Round
-from .oracle import Oracle, answered
+from .oracle import LONGEST, Oracle, answered
 
 
 class OracleWindow(Oracle):
@@ -20,7 +21,7 @@ class OracleWindow(Oracle):
     Args:
         pool: the members.
         draft: the drafter; default the smallest model.
-        most: longest window, >= 1; the target alone is always among the choices.
+        most: longest window, 1 to 1,000; the target alone is always among the choices.
 
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
@@ -29,8 +30,7 @@ class OracleWindow(Oracle):
     about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
 
     def __init__(self, pool: Pool, *, draft: str | None = None, most: int = 16) -> None:
-        if most < 1:
-            raise ValueError(f"most must be >= 1, got {most}")
+        check_count("most", most, most=LONGEST)
         drafter = drafter_of(pool, draft)
         super().__init__(pool)
         self._chains = [Chain(pool, f"{drafter}:{window}/{pool.target}") for window in range(1, most + 1)]

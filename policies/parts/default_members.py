@@ -35,7 +35,8 @@ def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     if draft is None:
         draft = next((member.name for member in pool.members[:-1] if member.verifies), None)
         if draft is None:
-            raise ValueError(f"policy {policy} needs a model below the target; the pool has {', '.join(pool.names)}")
+            have = ", ".join(pool.names)
+            raise ValueError(f"policy {policy} needs a drafter with probabilities of its own; the pool has {have}")
     drafter = drafter_of(pool, draft)
     if not pool.members[pool.level(drafter)].verifies:
         raise ValueError(f"policy {policy} needs a drafter with probabilities of its own, {drafter!r} has none")

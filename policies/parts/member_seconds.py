@@ -93,14 +93,18 @@ class _Line:
 
 
 def _parse(text: str, pool: Pool) -> dict[str, float]:
-    costs = {member.name: 0.0 for member in pool.members if member.model_free}
+    costs: dict[str, float] = {}
     for part in text.split("/"):
         name, _, cost = part.partition(":")
         pool.level(name)
         seconds = _number(cost)
         if not (isfinite(seconds) and seconds > 0):
             raise ValueError(f"costs must read member:number with numbers > 0, as in draft:1/target:10, got {part!r}")
+        if name in costs:
+            raise ValueError(f"costs must name a member once, {name} stands twice in {text!r}")
         costs[name] = seconds
+    free = {member.name: 0.0 for member in pool.members if member.model_free}
+    costs = {**free, **costs}
     missing = [name for name in pool.names if name not in costs]
     if missing:
         raise ValueError(f"costs must name every model of the pool, {', '.join(missing)} is missing in {text!r}")

@@ -47,7 +47,7 @@ class SpecRouter:
     Args:
         pool: the members.
         every: rounds of a tag between two selections, >= 1.
-        most: longest window, >= 1.
+        most: longest window, 1 to 1,000.
         form: "nested" or "filter" prediction; see `search`.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;

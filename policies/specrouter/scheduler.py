@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from ..contract import Draft
+from ..parts.counts import check_count
 from ..pool import Pool
 from .counters import Counters
 from .knowledge import Figures, Knowledge
@@ -58,7 +59,7 @@ class ModelChainScheduler:
     Args:
         pool: the members.
         every: rounds between two selections of a key, >= 1.
-        most: longest window, >= 1.
+        most: longest window, 1 to 1,000.
         form: of the prediction; see `search`.
         similarity: what agreement is made of; see `similarity`.
         select: "request": a chain for every tag; "batch": one for all that run, in step (`lockstep`); "auto": a chain
@@ -282,8 +283,8 @@ class ModelChainScheduler:
 def _check(
     *, every: int, most: int, form: str, select: str, stop: str, explore: int, probe: int, hysteresis: float
 ) -> None:
-    if every < 1 or most < 1:
-        raise ValueError(f"every and most must be >= 1, got every={every}, most={most}")
+    check_count("every", every)
+    check_count("most", most, most=1000)
     if form not in ("nested", "filter"):
         raise ValueError(f"form must be nested or filter, got {form!r}")
     if select not in ("auto", "request", "batch"):

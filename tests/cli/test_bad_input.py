@@ -84,6 +84,7 @@ def test_a_policy_asked_for_twice(trace):
     [
         ("--batch", "0", "--batch"),
         ("--batch", "-3", "--batch"),
+        ("--batch", "99999999999999999999", "--batch"),
         ("--batch", "two", "--batch"),
         ("--batch", "1.5", "--batch"),
         ("--seed", "x", "--seed"),

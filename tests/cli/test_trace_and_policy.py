@@ -112,6 +112,13 @@ class Mine:
     assert json.loads(done("policy", "check", "my_policy.py:Mine", "--json", "-"))["lossless"] is False
 
 
+def test_a_policy_that_says_it_is_lossy_is_not_called_lossless():
+    """What toy models happen to show is no promise."""
+    assert done("policy", "check", "pyramid-sd").endswith(
+        "LOSSY by what it says of itself, though it committed what the target alone writes here\n"
+    )
+
+
 def test_a_policy_that_is_not_what_it_says_is_told(tmp_path):
     (tmp_path / "claims.py").write_text(
         """

@@ -3,7 +3,7 @@
 import pytest
 from paceline.policies import Draft, PolicySpecError, Verify, make_policy
 from paceline.policies.about import about_of
-from paceline.policies.check import check_pool
+from paceline.policies.check import check_policy, check_pool
 from paceline.policies.combined.guarded import Guarded
 from paceline.policies.lossless.chain import Chain
 
@@ -55,6 +55,12 @@ def test_the_margin_asks_for_more_than_no_loss():
     policy = guarded(tables, margin=2.0)
     replayed(tables, flat(draft=0.1, target=1.0), policy)
     assert policy.falls > 0
+
+
+def test_nothing_is_judged_before_a_plain_round_is_over():
+    """In a batch larger than the trial, rounds that commit without the target end before the first plain one."""
+    report = check_policy(lambda pool: make_policy("guarded,policy=via-sd,trial=1", pool), name="guarded")
+    assert report.num_tokens > 0
 
 
 def test_it_waits_for_the_round_to_end():

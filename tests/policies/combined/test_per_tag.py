@@ -71,7 +71,7 @@ def test_it_says_nothing_where_a_part_says_nothing():
         ("per-tag,default=plain,code=ngram,code=svip", "option 'code' stands twice"),
         ("per-tag,default=plain,code", "option 'code' must read key=value"),
         ("per-tag,default=plain,code=nothing", "option 'code': unknown policy 'nothing'"),
-        ("per-tag,default=plain,code=two-level+most=0", "option 'code': policy 'two-level,most=0': start must be in"),
+        ("per-tag,default=plain,code=two-level+most=0", "option 'code': policy 'two-level,most=0': most must be in"),
         ("per-tag,default=plain,code=draft:4", "option 'code': policy 'draft:4': chain 'draft:4'"),
         ("per-tag,default=oracle-window", "an oracle cannot be part of another policy"),
     ],

@@ -23,9 +23,12 @@ def test_it_learns_to_be_faster_than_its_warm_up():
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"most": 0}, "most must be >= 1, got 0"),
-        ({"every": 0}, "every must be >= 1, got 0"),
-        ({"warmup": 0}, "warmup must be >= 1, got 0"),
+        ({"most": 0}, r"most must be in \[1, 1,000\], got 0"),
+        ({"most": 10**9}, r"most must be in \[1, 1,000\], got 1000000000"),
+        ({"every": 0}, r"every must be in \[1, 1,000,000\], got 0"),
+        ({"every": 10**9, "refresh": 10**9}, r"every must be in \[1, 1,000,000\], got 1000000000"),
+        ({"warmup": 0}, r"warmup must be in \[1, 1,000,000\], got 0"),
+        ({"warmup": 10**9}, r"warmup must be in \[1, 1,000,000\], got 1000000000"),
         ({"recent": 0.0}, r"recent must be in \(0, 1\], got 0.0"),
     ],
 )

@@ -43,6 +43,8 @@ def test_stated_costs_take_the_place_of_measured_seconds():
     ("options", "rule"),
     [
         ({"start": 0}, r"start must be in \[1, most=16\], got 0"),
+        ({"most": 0}, r"most must be in \[1, 1,000,000\], got 0"),
+        ({"most": 10**9}, r"most must be in \[1, 1,000,000\], got 1000000000"),
         ({"start": 17}, r"start must be in \[1, most=16\], got 17"),
         ({"warmup": 0}, "warmup and every must be >= 1, got warmup=0, every=8"),
         ({"every": 0}, "warmup and every must be >= 1, got warmup=8, every=0"),

@@ -78,3 +78,15 @@ def test_the_contract_on_toy_models(build, batch, ends):
 def test_a_check_has_no_future_to_show():
     with pytest.raises(ValueError, match="policy oracle sees ahead"):
         check_policy(OracleWindow, name="oracle")
+
+
+@pytest.mark.parametrize("oracle", [OracleWindow, OracleChain])
+@pytest.mark.parametrize("most", [0, 1001, 10**9])
+def test_windows_beyond_any_recording_are_refused(oracle, most):
+    with pytest.raises(ValueError, match=rf"most must be in \[1, 1,000\], got {most}"):
+        oracle(POOL, most=most)
+
+
+def test_more_levels_than_the_pool_has_are_all_of_them():
+    chains = [len(OracleChain(POOL, most=2, levels=levels)._tall) for levels in (len(POOL.names), 10**9)]
+    assert chains[0] == chains[1] > 0

@@ -160,8 +160,8 @@ def test_batches_are_served(batch, select):
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ({"every": 0}, "every and most must be >= 1, got every=0, most=16"),
-        ({"most": 0}, "every and most must be >= 1, got every=8, most=0"),
+        ({"every": 0}, r"every must be in \[1, 1,000,000\], got 0"),
+        ({"most": 0}, r"most must be in \[1, 1,000\], got 0"),
         ({"form": "flat"}, "form must be nested or filter, got 'flat'"),
         ({"similarity": "tvd"}, "similarity must be auto, simscore or argmax, got 'tvd'"),
         ({"select": "all"}, "select must be auto, request or batch, got 'all'"),
