@@ -73,7 +73,7 @@ def _section(name: str, finding: Finding, figures: str) -> str:
     parts = [
         f"## {name}\n",
         f"{finding.question}\n",
-        f"```sh\npaceline experiment {name}\n```\n",
+        f"```sh\n.venv/bin/paceline experiment {name}\n```\n",
         f"{finding.answer}\n",
         f"![{name}: {'; '.join(panel.title for panel in finding.panels)}]({figures}/{name}.svg)\n",
         *tables,
