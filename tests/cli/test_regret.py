@@ -82,10 +82,10 @@ def test_plans_take_no_part_in_chance(trace):
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("oracle-window,most=0", "policy 'oracle-window,most=0': most must be >= 1, got 0"),
+        ("oracle-window,most=0", "policy 'oracle-window,most=0': most must be in [1, 1,000], got 0"),
         ("oracle-window,draft=nobody", "unknown model 'nobody'; this pool has ngram, draft, mid, target"),
         ("oracle-window,draft=target", "draft must be a member below the target, got 'target'"),
-        ("oracle-chain,most=0", "policy 'oracle-chain,most=0': most must be >= 1, got 0"),
+        ("oracle-chain,most=0", "policy 'oracle-chain,most=0': most must be in [1, 1,000], got 0"),
         ("oracle-chain,levels=1", "levels must be >= 2, got 1"),
         ("oracle-chain,most=many", "option 'most' must be a whole number, got 'many'"),
     ],

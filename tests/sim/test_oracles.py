@@ -258,10 +258,10 @@ def test_seconds_that_nobody_knows():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda pool: OracleWindow(pool, most=0), "most must be >= 1, got 0"),
+        (lambda pool: OracleWindow(pool, most=0), r"most must be in \[1, 1,000\], got 0"),
         (lambda pool: OracleWindow(pool, draft="nobody"), "unknown model 'nobody'"),
         (lambda pool: OracleWindow(pool, draft="target"), "draft must be a member below the target, got 'target'"),
-        (lambda pool: OracleChain(pool, most=-1), "most must be >= 1, got -1"),
+        (lambda pool: OracleChain(pool, most=-1), r"most must be in \[1, 1,000\], got -1"),
         (lambda pool: OracleChain(pool, levels=1), "levels must be >= 2, got 1"),
     ],
 )
