@@ -11,6 +11,8 @@ from .shipped import shipped
 if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
 
+PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
+
 PromptsOption = Annotated[
     Path, typer.Option("--prompts", help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')
 ]

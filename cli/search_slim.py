@@ -12,7 +12,7 @@ from rich.table import Table
 from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.prompts import Prompt, read_prompts
 from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_slims, check_names, slim_name
-from .models import MaxNewTokensOption, ThreadsOption, load_pool
+from .models import PROMPTS_FILE, MaxNewTokensOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, write_json
 from .runtime_door import runtime_module
 from .shipped import shipped
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ..runtime.slim.search import Budget
 
 # Prompts of the pool's own file, which the trained pool keeps for such uses.
-PROMPTS_FILE = "prompts.jsonl"
 
 
 def search_slim(

@@ -11,8 +11,8 @@ from ...traces.meta import Sampling
 from ...traces.run_log import RunLog
 from ...traces.trie import Trace
 from ..matching_trace import matching_trace
-from .experiment import Column, Finding, Panel, Rows, Series, Setting
-from .live import pool_of, prompts_of, ran
+from .experiment import Column, Finding, Panel, Rows, Series, Setting, x_of
+from .live import pool_of, prompts_of, ran_in_turns
 from .replaying import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
 
 if TYPE_CHECKING:
@@ -91,17 +91,13 @@ def _measured(
 ) -> Rows:
     """The same chains on the models: the quickest of interleaved runs over a few prompts, beside replay."""
     among = [prompt.request_id for prompt in prompts]
-    seconds: dict[str, list[float]] = {name: [] for name in (TARGET_ALONE, *chosen)}
-    for _ in range(RUNS):
-        for name, taken in seconds.items():
-            _, log = ran(pool, name, prompts, max_new_tokens=max_new_tokens)
-            taken.append(1 / speed_of(log).tokens_per_s)
-    alone = 1 / min(seconds[TARGET_ALONE])
+    turns = ran_in_turns(pool, [TARGET_ALONE, *chosen], prompts, runs=RUNS, max_new_tokens=max_new_tokens)
+    rates = {name: max(speed_of(log).tokens_per_s for _, log in runs) for name, runs in turns.items()}
     rows = []
     for name, log in {TARGET_ALONE: plain, **chosen}.items():
-        rate = 1 / min(seconds[name])
+        rate = rates[name]
         simulated = speed_of(log, among=among).tokens_per_s
-        rows.append((name, _speed_up(log, plain, among=among), rate / alone, simulated, rate))
+        rows.append((name, _speed_up(log, plain, among=among), rate / rates[TARGET_ALONE], simulated, rate))
     title = f"on the models: {len(prompts)} prompts, the quickest of {RUNS} interleaved runs, beside their replay"
     columns = (
         Column(name="chain"),
@@ -138,12 +134,12 @@ def _panels(speed_ups: SpeedUps, names: Mapping[str, str], measured: Rows, trace
     x = tuple(map(float, WINDOWS))
     lines = [Series(name=d, x=x, y=tuple(speed_ups[d, window, ALL] for window in WINDOWS)) for d in names]
     bars = [
-        Series(name=d, x=_places(tags), y=tuple(speed_ups[d, _best_window(speed_ups, d, tag), tag] for tag in tags))
+        Series(name=d, x=x_of(tags), y=tuple(speed_ups[d, _best_window(speed_ups, d, tag), tag] for tag in tags))
         for d in names
     ]
     chains = tuple(str(row[0]) for row in measured.rows[1:])
     worlds = [
-        Series(name=world, x=_places(chains), y=tuple(_number(row[place]) for row in measured.rows[1:]))
+        Series(name=world, x=x_of(chains), y=tuple(_number(row[place]) for row in measured.rows[1:]))
         for place, world in ((1, "simulated"), (2, "measured"))
     ]
     y_label = "speed-up over the target alone"
@@ -166,10 +162,6 @@ def _panels(speed_ups: SpeedUps, names: Mapping[str, str], measured: Rows, trace
             series=tuple(bars),
         ),
     )
-
-
-def _places(names: Sequence[str]) -> tuple[float, ...]:
-    return tuple(map(float, range(len(names))))
 
 
 def _number(cell: object) -> float:

@@ -1,5 +1,6 @@
 """What an experiment is given and what it returns: a setting, and a finding of tables, panels and an answer."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -107,6 +108,11 @@ class Series:
         wrong = [value for part in parts for value in part if not isfinite(value)]
         if wrong:
             raise ValueError(f"series {self.name!r}: numbers must be finite, got {wrong[0]}")
+
+
+def x_of(categories: Collection[object]) -> tuple[float, ...]:
+    """The `x` of a series with a point for each of a panel's categories."""
+    return tuple(map(float, range(len(categories))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

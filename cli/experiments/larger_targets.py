@@ -16,7 +16,7 @@ from ...sim.simulate import Scenario
 from ...traces.meta import ModelInfo, TraceMeta
 from ...traces.run_log import RunLog
 from ...traces.trie import Trace
-from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting
+from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
 from .published_models import Family, families, submodel
 from .replaying import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
 
@@ -198,13 +198,13 @@ def _tag_table(found: Sequence[Best], tags: Sequence[str]) -> Rows:
 
 
 def _panels(found: Sequence[Best], tags: Sequence[str]) -> tuple[Panel, ...]:
-    places = tuple(map(float, range(len(found))))
+    places = x_of(found)
     bars = [
         Series(name="best two levels", x=places, y=tuple(best.two[1] for best in found)),
         Series(name="best three levels", x=places, y=tuple(best.three[1] for best in found)),
         Series(name=ADAPTIVE, x=places, y=tuple(best.adaptive for best in found)),
     ]
-    along = tuple(map(float, range(len(tags))))
+    along = x_of(tags)
     points = [
         Series(name=best.world.name, x=along, y=tuple((best.gains[tag] - 1) * 100 for tag in tags)) for best in found
     ]

@@ -7,15 +7,13 @@ from ...policies.registry import make_policy
 from ...runtime.prompts import Prompt, read_prompts
 from ...traces.meta import Sampling
 from ...traces.run_log import RunLog
-from ..models import load_pool
+from ..models import PROMPTS_FILE, load_pool
 from ..runtime_door import runtime_module
 from .experiment import Setting
 
 if TYPE_CHECKING:
     from ...runtime.decode import Output
     from ...runtime.pools.pool import ModelPool
-
-PROMPTS_FILE = "prompts.jsonl"
 
 
 def pool_of(setting: Setting) -> "ModelPool":
@@ -56,3 +54,14 @@ def ran(
     if log.meta["interrupted"]:
         raise KeyboardInterrupt
     return outputs, log
+
+
+def ran_in_turns(
+    pool: "ModelPool", policies: Sequence[str], prompts: Sequence[Prompt], *, runs: int, max_new_tokens: int
+) -> "dict[str, list[tuple[Sequence[Output], RunLog]]]":
+    """By policy its `runs` runs, all policies in turn, so that whatever else the machine does meets them alike."""
+    found: dict[str, list[tuple[Sequence[Output], RunLog]]] = {policy: [] for policy in policies}
+    for _ in range(runs):
+        for policy, turns in found.items():
+            turns.append(ran(pool, policy, prompts, max_new_tokens=max_new_tokens))
+    return found

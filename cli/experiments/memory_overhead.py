@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...policies.registry import make_policy
 from ...traces.meta import Sampling
 from ..runtime_door import runtime_module
-from .experiment import Column, Finding, Panel, Rows, Series, Setting
+from .experiment import Column, Finding, Panel, Rows, Series, Setting, x_of
 from .live import pool_of, prompts_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _table(watched: Sequence[Watched], num_prompts: int) -> Rows:
 
 def _panels(watched: Sequence[Watched]) -> tuple[Panel, ...]:
     depths = sorted({one.depth for one in watched})
-    places = tuple(map(float, range(len(depths))))
+    places = x_of(depths)
     by_kind = {cache: [one for one in watched if one.cache == cache] for cache in CACHES}
     bars = [
         Series(name=f"held, {cache}", x=places, y=tuple(one.mean_held_bytes / 2**20 for one in ones))

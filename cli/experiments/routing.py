@@ -16,8 +16,8 @@ from ...traces.text_quality import with_quality
 from ...traces.trie import Trace
 from ..matching_trace import matching_trace
 from ..runtime_door import runtime_module
-from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting
-from .live import pool_of, prompts_of, ran
+from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
+from .live import pool_of, prompts_of, ran_in_turns
 from .replaying import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, steps_of, tags_of
 
 if TYPE_CHECKING:
@@ -110,19 +110,18 @@ def _measured(
     pool: "ModelPool", prompts: "Sequence[Prompt]", policies: Mapping[str, str], *, max_new_tokens: int
 ) -> Table:
     """The same policies on the models: their quickest run, and the quality of its texts."""
-    logs: dict[str, list[RunLog]] = {}
-    outputs = {}
-    for _ in range(RUNS):
-        for name, policy in {TARGET_ALONE: TARGET_ALONE, **policies}.items():
-            outputs[name], log = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)
-            logs.setdefault(name, []).append(log)
-    quickest = {name: max(runs, key=lambda log: speed_of(log).tokens_per_s) for name, runs in logs.items()}
+    chains = {TARGET_ALONE: TARGET_ALONE, **policies}
+    turns = ran_in_turns(pool, list(chains.values()), prompts, runs=RUNS, max_new_tokens=max_new_tokens)
+    quickest = {
+        name: max(turns[policy], key=lambda turn: speed_of(turn[1]).tokens_per_s) for name, policy in chains.items()
+    }
     measure = runtime_module("quality")
     alone = measure.Alone(sampling=Sampling(mode="greedy"), max_new_tokens=max_new_tokens)
     figures = {}
     for name in policies:
-        qualities = measure.text_qualities(pool, prompts, outputs[name], alone, show_progress=False)
-        figures[name, ALL] = _figures(with_quality(quickest[name], qualities), quickest[TARGET_ALONE])
+        outputs, log = quickest[name]
+        qualities = measure.text_qualities(pool, prompts, outputs, alone, show_progress=False)
+        figures[name, ALL] = _figures(with_quality(log, qualities), quickest[TARGET_ALONE][1])
     return figures
 
 
@@ -181,7 +180,7 @@ def _by_tag(table: Table, tags: Sequence[str]) -> Rows:
 
 def _panels(simulated: Table, measured: Table, tags: Sequence[str]) -> tuple[Panel, ...]:
     names = tuple(dict.fromkeys(name for name, _ in simulated))
-    x = tuple(map(float, range(len(tags))))
+    x = x_of(tags)
 
     def bars(title: str, y_label: str, read: Callable[[Figures], float]) -> Panel:
         series = tuple(Series(name=name, x=x, y=tuple(read(simulated[name, tag]) for tag in tags)) for name in names)

@@ -20,7 +20,7 @@ from ...policies.lossless.chain import Chain
 from ...traces.meta import Sampling
 from ...traces.run_log import VERIFY
 from ..runtime_door import runtime_module
-from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting
+from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
 from .live import pool_of, prompts_of
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _panels(pairs: Sequence[Pair]) -> tuple[Panel, ...]:
     bars = tuple(
         Series(
             name=statistic,
-            x=tuple(map(float, range(len(MODES)))),
+            x=x_of(MODES),
             y=tuple(_calibration_error(pairs, mode, statistic) * 100 for mode in MODES),
         )
         for statistic in STATISTICS

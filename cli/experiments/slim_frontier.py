@@ -10,9 +10,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...runtime.pools import read_pool_file
+from ...traces.run_log import RunLog
 from ..runtime_door import runtime_module
 from .experiment import Column, Finding, Panel, Rows, Series, Setting
-from .live import pool_of, prompts_of, ran
+from .live import pool_of, prompts_of, ran_in_turns
 from .replaying import TARGET_ALONE
 
 if TYPE_CHECKING:
@@ -118,13 +119,16 @@ def _searched(setting: Setting, pool: "ModelPool") -> "Frontier":
 
 def _speed_ups(pool: "ModelPool", chains: Sequence[str], prompts: "Sequence[Prompt]") -> dict[str, SpeedUp]:
     """By chain, of interleaved runs."""
-    runs: dict[str, list[Sequence[float]]] = {name: [] for name in (TARGET_ALONE, *chains)}
-    for _ in range(RUNS):
-        for name, seconds in runs.items():
-            _, log = ran(pool, name, prompts, max_new_tokens=NEW_TOKENS)
-            seconds.append((log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist())
+    turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
+    runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
     alone = runs[TARGET_ALONE]
     return {name: _speed_up(alone, runs[name]) for name in chains}
+
+
+def _request_s(log: RunLog) -> list[float]:
+    """Seconds of every request."""
+    seconds: list[float] = (log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()
+    return seconds
 
 
 def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]) -> SpeedUp:

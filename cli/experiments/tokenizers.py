@@ -11,8 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...reports.summary import Summary, summarise_run
-from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting
-from .live import pool_of, prompts_of, ran
+from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
+from .live import pool_of, prompts_of, ran_in_turns
 from .replaying import TARGET_ALONE
 from .trained_drafters import DrafterTraining
 
@@ -96,24 +96,17 @@ def run(setting: Setting) -> Finding:
 
 def _runs(pool: "ModelPool", prompts: "Sequence[Prompt]") -> "tuple[Sequence[Output], list[Speed]]":
     """The target's answers; speeds of the target alone and of every drafter at every window, in interleaved runs."""
-    chains = [(TARGET_ALONE, 0), *((name, window) for name in (SAME, *VOCABULARIES) for window in WINDOWS)]
-    found: dict[tuple[str, int], list[Summary]] = {chain: [] for chain in chains}
-    answers: Sequence[Output] = ()
-    for _ in range(RUNS):
-        for name, window in chains:
-            policy = f"{name}:{window}/{pool.target.name}" if window else name
-            outputs, log = ran(pool, policy, prompts, max_new_tokens=NEW_TOKENS)
-            found[name, window].append(summarise_run(log))
-            answers = answers or outputs
-    speeds = [
-        Speed(
-            drafter=name,
-            window=window,
-            summary=summaries[-1],
-            token_s=min(1 / summary.output_tokens_per_s for summary in summaries),
-        )
-        for (name, window), summaries in found.items()
-    ]
+    chains = {
+        f"{name}:{window}/{pool.target.name}": (name, window) for name in (SAME, *VOCABULARIES) for window in WINDOWS
+    }
+    turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
+    speeds = []
+    for policy, runs in turns.items():
+        name, window = chains.get(policy, (TARGET_ALONE, 0))
+        summaries = [summarise_run(log) for _, log in runs]
+        token_s = min(1 / summary.output_tokens_per_s for summary in summaries)
+        speeds.append(Speed(drafter=name, window=window, summary=summaries[-1], token_s=token_s))
+    answers, _ = turns[TARGET_ALONE][0]
     return answers, speeds
 
 
@@ -214,7 +207,7 @@ def _fastest_round_s(speeds: Sequence[Speed], name: str) -> float:
 
 def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float) -> tuple[Panel, ...]:
     names = (SAME, *VOCABULARIES)
-    places = tuple(map(float, range(len(names))))
+    places = x_of(names)
     by_window = {window: [one for one in speeds if one.window == window] for window in WINDOWS}
     lengths = [
         Series(name=f"window {window}", x=places, y=tuple(one.summary.acceptance_length for one in ones))
@@ -224,7 +217,7 @@ def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float
         Series(name=f"window {window}", x=places, y=tuple(plain_s / one.token_s for one in ones))
         for window, ones in by_window.items()
     ]
-    along = tuple(map(float, range(len(carried))))
+    along = x_of(carried)
     parts = [
         Series(name="reading the context", x=along, y=tuple(one.to_other_s * 1e6 for one in carried.values())),
         Series(name="spelling the draft", x=along, y=tuple(one.drafted_s * 1e6 for one in carried.values())),

@@ -3,6 +3,8 @@
 from math import nan
 from typing import NamedTuple
 
+import numpy as np
+
 from ..pool import Pool
 from .confidence import Survival, doubt
 from .evidence import Verdict
@@ -69,6 +71,11 @@ class Knowledge:
             seconds=self.profiler.table(self._most + 1, num_rows=num_rows),
             entry_s=self.profiler.entry_s(num_rows=num_rows),
         )
+
+    def hopeful(self, key: str | None, figures: Figures, hope: float) -> Figures:
+        """The same with the rates of a tag, or of all (None), raised by `hope` where evidence is thin or old."""
+        raised = self.agreement.rates(key) + hope / np.sqrt(self.agreement.freshness(key) + 1.0)
+        return figures._replace(rates=np.minimum(raised, 1.0))
 
     def digest(self) -> None:
         """Take in the verdicts since the last time."""

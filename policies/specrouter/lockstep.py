@@ -143,17 +143,12 @@ class Lockstep:
 
     def _stale(self, present: FoundChain, figures: Figures) -> FoundChain | None:
         """A chain of other members that thin or old evidence may hide."""
-        found = self._search(self._hopeful(None, figures))
+        found = self._search(self._knowledge.hopeful(None, figures, HOPE))
         return found if found.levels != present.levels and len(found.levels) > 1 else None
-
-    def _hopeful(self, key: str | None, figures: Figures) -> Figures:
-        agreement = self._knowledge.agreement
-        hope = HOPE / np.sqrt(agreement.freshness(key) + 1.0)
-        return figures._replace(rates=np.minimum(agreement.rates(key) + hope, 1.0))
 
     def _planned(self, key: str, chain: FoundChain, figures: Figures, *, trial: bool) -> Plan:
         """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
-        own = self._hopeful(key, figures)
+        own = self._knowledge.hopeful(key, figures, HOPE)
         window, gain_s = 0, 0.0
         if len(chain.levels) > 1:
             longer = 1.0 if self._planner.fixed else LONGER
@@ -164,8 +159,7 @@ class Lockstep:
             chain = FoundChain(levels=chain.levels[-1:], windows=(), level_s=chain.level_s[-1:])
         else:
             chain = FoundChain(levels=chain.levels, windows=(window, *chain.windows[1:]), level_s=chain.level_s)
-        survival = self._knowledge.survival
-        return self._planner.in_step(chain, own.rates, own.seconds, survival, key, front=front, trial=trial)
+        return self._planner.in_step(chain, own, self._knowledge.survival, key, front=front, trial=trial)
 
     def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> Draft | None:
         """The copy that goes before the lowest level, where it gains more than a draft does."""

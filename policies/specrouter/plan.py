@@ -15,7 +15,8 @@ from ..lossless.chain import Chain
 from ..pool import Pool
 from ..stops import ProductBelow
 from .confidence import Survival
-from .search import Floats, FoundChain
+from .knowledge import Figures
+from .search import FoundChain
 
 LADDER_WINDOW = 4
 STOP_STEPS = 40  # thresholds of drafts, in factors of the root of two
@@ -87,17 +88,9 @@ class Planner:
         return self._plan(chain, draft, most_doubt=(-inf,) * len(windows), trial=True, least=LADDER_WINDOW)
 
     def chosen(
-        self,
-        chain: FoundChain,
-        rates: Floats,
-        seconds: Floats,
-        survival: Survival,
-        tag: str,
-        *,
-        front: Draft | None,
-        trial: bool,
+        self, chain: FoundChain, figures: Figures, survival: Survival, tag: str, *, front: Draft | None, trial: bool
     ) -> Plan:
-        """A chain that was found, with the rules of its levels; `rates` and `seconds` are those of the whole pool."""
+        """A chain that was found, with the rules of its levels; `figures` are those of the whole pool."""
         if len(chain.levels) == 1:
             return self._plan(chain, None, front=front, trial=trial)
         names = self._pool.names
@@ -105,28 +98,20 @@ class Planner:
             draft = self.draft(names[chain.levels[0]], chain.windows[0], None)
             return self._plan(chain, draft, front=front, fixed=self._fixed_chain(chain), trial=trial)
         gammas = tuple(self._gammas(chain, index, front, survival, tag) for index in range(len(chain.windows)))
-        most_doubt = tuple(_most_doubt(chain, index, rates, seconds) for index in range(len(chain.windows)))
+        most_doubt = tuple(_most_doubt(chain, index, figures) for index in range(len(chain.windows)))
         lowest = names[chain.levels[0]]
         draft = self.draft(lowest, self._most, self._stop(most_doubt[0], gammas[0][lowest]))
         return self._plan(chain, draft, front=front, most_doubt=most_doubt, gammas=gammas, trial=trial)
 
     def in_step(
-        self,
-        chain: FoundChain,
-        rates: Floats,
-        seconds: Floats,
-        survival: Survival,
-        tag: str,
-        *,
-        front: Draft | None,
-        trial: bool,
+        self, chain: FoundChain, figures: Figures, survival: Survival, tag: str, *, front: Draft | None, trial: bool
     ) -> Plan:
         """A chain whose levels hand over at once; arguments as of `chosen`. Its window is the longest draft."""
         if len(chain.levels) == 1:
             return self._plan(chain, None, front=front, trial=trial, in_step=True)
         gammas = self._gammas(chain, 0, front, survival, tag)
         lowest = self._pool.names[chain.levels[0]]
-        stop = None if self.fixed else self._stop(_most_doubt(chain, 0, rates, seconds), gammas[lowest])
+        stop = None if self.fixed else self._stop(_most_doubt(chain, 0, figures), gammas[lowest])
         draft = self.draft(lowest, chain.windows[0], stop)
         most_doubt = (-inf,) * len(chain.windows)
         return self._plan(chain, draft, front=front, most_doubt=most_doubt, trial=trial, in_step=True)
@@ -202,9 +187,10 @@ class Planner:
         return gammas
 
 
-def _most_doubt(chain: FoundChain, index: int, rates: Floats, seconds: Floats) -> float:
+def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:
     """-ln of the survival S at which S g tau_(i+1) = tau_i + w; see the module."""
-    judging = seconds[chain.levels[index + 1]]
+    rates = figures.rates
+    judging = figures.seconds[chain.levels[index + 1]]
     wider = max(0.0, float(judging[-1] - judging[1]) / (len(judging) - 2)) if len(judging) > 2 else 0.0
     rate = float(rates[chain.levels[index], chain.levels[index + 1]])
     added = 1

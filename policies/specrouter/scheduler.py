@@ -223,8 +223,7 @@ class ModelChainScheduler:
     def _stale(self, key: str, plan: Plan, num_rows: int) -> Plan | None:
         """A plan for what thin or old evidence may hide; None where it hides nothing that would change the plan."""
         figures = self.knowledge.figures(key, num_rows)
-        hopeful = np.minimum(figures.rates + HOPE / np.sqrt(self.knowledge.agreement.freshness(key) + 1.0), 1.0)
-        hoped = figures._replace(rates=hopeful)
+        hoped = self.knowledge.hopeful(key, figures, HOPE)
         found = self._better(plan.chain.levels, hoped)
         front = self._copies(found, hoped)
         if found.levels == plan.chain.levels and (front is None or plan.front is not None):
@@ -232,9 +231,7 @@ class ModelChainScheduler:
         return self._planned(key, figures.windows(found.levels), figures, front, trial=True)
 
     def _planned(self, key: str, found: FoundChain, figures: Figures, front: Draft | None, *, trial: bool) -> Plan:
-        return self._planner.chosen(
-            found, figures.rates, figures.seconds, self.knowledge.survival, key, front=front, trial=trial
-        )
+        return self._planner.chosen(found, figures, self.knowledge.survival, key, front=front, trial=trial)
 
     def _better(self, current: tuple[int, ...], figures: Figures) -> FoundChain:
         """The present members, or those of another chain if it is better by more than the hysteresis.
