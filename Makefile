@@ -1,12 +1,13 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
 # make test   everything CI runs
+# make docs    what the pages show of commands, run and written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test slow bench experiments clean lint types layers
+.PHONY: demo check test slow bench docs experiments clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -56,6 +57,10 @@ slow: $(VENV)/.dev
 # Scripts with a main; the other files there are what they share.
 bench: $(VENV)/.dev
 	for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python $$script || exit 1; done
+
+# What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
+docs: $(VENV)/.dev
+	$(BIN)/python docs/shown.py --write README.md docs/*.md
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures

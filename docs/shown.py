@@ -1,0 +1,184 @@
+"""Runs the commands that a page shows and compares what they print with what the page says, or writes it anew.
+
+    python docs/shown.py docs/compare.md            # exit code 1 and a diff where the page is out of date
+    python docs/shown.py --write docs/*.md README.md
+
+A page is read from top to bottom, in a scratch folder of its own that sees the repository's files:
+
+- a `console` block holds commands behind `$ ` (further lines behind `> ` or after a backslash) and what they print;
+- a `console` block that shows `$ cat mine.json` of a file that is not there makes that file;
+- an `sh` block that holds `.venv/bin/` or `cat >`, and neither `make` nor `pip`, is run; the page shows no output;
+- a `json`, `toml` or `python` block becomes the file that the words before it name, if they end in a colon.
+
+Commands that measure seconds or run models print something else on each machine, so they are left as they are. With
+`--models`, those that run models are run too, and with `--measured` also the benchmarks.
+"""
+
+import argparse
+import difflib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = 100  # a page on the web shows about so many
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED_FILE = re.compile(r"`([\w.-]+\.(?:jsonl?|toml|py|csv|txt|log|prom))`")
+RUNS_MODELS = re.compile(
+    r"paceline (run|record|agree|pool (train|show|check|search-slim))\b|examples/transformers|pytest|^cmp "
+)
+MEASURES = re.compile(r"benchmarks/|paceline experiment\b|trace (inspect|check) [^\n]*--pool")
+CAT = re.compile(r"cat ([\w.-]+)")
+FOREIGN = re.compile(r"\$PACELINE_DATA|shared/data|spec-bench\.trace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One command of a console block.
+
+    Attributes:
+        lines: as the page shows them, prompts included.
+        printed: what the page says that it prints.
+    """
+
+    lines: str
+    printed: str
+
+    @property
+    def command(self) -> str:
+        """What a shell is given."""
+        return "\n".join(line.removeprefix("$ ").removeprefix("> ") for line in self.lines.splitlines())
+
+
+def shown_in(block: str) -> Iterator[Shown]:
+    """The commands of a console block, each with what follows it."""
+    lines: list[str] = []
+    printed: list[str] = []
+    for line in block.splitlines():
+        if line.startswith("$ ") and lines:
+            yield Shown(lines="\n".join(lines), printed="".join(f"{text}\n" for text in printed))
+            lines, printed = [], []
+        continues = lines and not printed and (line.startswith("> ") or line == ">" or lines[-1].endswith("\\"))
+        (lines if line.startswith("$ ") or continues else printed).append(line)
+    if lines:
+        yield Shown(lines="\n".join(lines), printed="".join(f"{text}\n" for text in printed))
+
+
+class Page:
+    """A page while it is played.
+
+    Args:
+        path: the page.
+        folder: scratch folder in which its commands run.
+        skip: commands that match are not run, and what the page shows of them is left alone.
+    """
+
+    def __init__(self, path: Path, folder: Path, skip: list[re.Pattern[str]]) -> None:
+        self.text = path.read_text(encoding="utf-8")
+        self.num_run = 0
+        self._folder = folder
+        self._skip = skip
+        self._lost: set[str] = set()
+
+    def played(self) -> str:
+        """The page with what its commands print now."""
+        parts, end = [], 0
+        for fence in FENCE.finditer(self.text):
+            kind, block = fence.groups()
+            parts.append(self.text[end : fence.start(2)])
+            parts.append(self._console(block) if kind == "console" else block)
+            end = fence.end(2)
+            if kind == "sh" and self._is_played(block):
+                self._run(block)
+            elif kind in {"json", "toml", "python", "text", ""}:
+                self._write(self.text[: fence.start()], block)
+        return "".join([*parts, self.text[end:]])
+
+    def _is_played(self, block: str) -> bool:
+        if not re.search(r"\.venv/bin/|^cat >", block, re.MULTILINE) or re.search(r"\bmake\b|\bpip\b", block):
+            return False
+        return not self._skipped(block)
+
+    def _skipped(self, command: str) -> bool:
+        """Whether a command is of a kind that is left alone, or needs what such a command would have made."""
+        if any(pattern.search(command) for pattern in self._skip) or any(name in command for name in self._lost):
+            self._lost.update(re.findall(r"[\w.-]+\.trace\b", command))
+            self._lost.update(re.findall(r"pool train (?!pools/)([\w.-]+)", command))
+            return True
+        return False
+
+    def _console(self, block: str) -> str:
+        parts = []
+        for shown in shown_in(block):
+            cat = CAT.fullmatch(shown.command)
+            if cat and not (self._folder / cat[1]).exists():
+                (self._folder / cat[1]).write_text(shown.printed, encoding="utf-8")
+            printed = shown.printed if self._skipped(shown.command) else self._run(shown.command)
+            parts.append(f"{shown.lines}\n{printed}")
+        return "".join(parts)
+
+    def _write(self, before: str, block: str) -> None:
+        introduction = before.rstrip().rsplit("\n\n", 1)[-1]
+        names = NAMED_FILE.findall(introduction)
+        if names and introduction.endswith(":"):
+            (self._folder / names[-1]).write_text(block, encoding="utf-8")
+
+    def _run(self, command: str) -> str:
+        self.num_run += 1
+        environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
+        ran = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self._folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        lines = [line.rstrip() for line in ran.stdout.splitlines()]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def play(path: Path, skip: list[re.Pattern[str]]) -> tuple[str, str, int]:
+    """(page as it is, page with what its commands print now, commands run)."""
+    with tempfile.TemporaryDirectory(prefix="shown-") as scratch:
+        folder = Path(scratch)
+        for name in (".venv", "benchmarks", "docs", "examples", "pools", "recordings", "tests", "pyproject.toml"):
+            (folder / name).symlink_to(ROOT / name)
+        page = Page(path, folder, skip)
+        return page.text, page.played(), page.num_run
+
+
+def main() -> int:
+    """Play the pages that are named; see the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--write", action="store_true", help="write what the commands print into the pages")
+    parser.add_argument("--models", action="store_true", help="also run the commands that run models")
+    parser.add_argument("--measured", action="store_true", help="also run the benchmarks (minutes each)")
+    given = parser.parse_args()
+    skip = [FOREIGN] + ([] if given.models else [RUNS_MODELS]) + ([] if given.measured else [MEASURES])
+    status = 0
+    for path in given.pages:
+        text, played, num_run = play(path, skip)
+        if text == played:
+            print(f"{path}: {num_run} commands print what the page shows")
+        elif given.write:
+            path.write_text(played, encoding="utf-8")
+            print(f"{path}: {num_run} commands, written anew")
+        else:
+            status = 1
+            print(
+                "\n".join(difflib.unified_diff(text.splitlines(), played.splitlines(), str(path), "now", lineterm=""))
+            )
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
