@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -12,8 +11,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from .stdout_for_json import json_stream, keep_for_json
+
 Item = TypeVar("Item")
-JsonOption = Annotated[Path | None, typer.Option(help="Write JSON here instead of a table; - for standard output.")]
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(help="Write JSON here instead of a table; - for standard output.", callback=keep_for_json),
+]
 
 
 def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
@@ -67,7 +71,7 @@ def write_json(data: dict[str, Any], path: Path) -> None:
     check_json_path(path)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
     if str(path) == "-":
-        sys.stdout.write(text)
+        json_stream().write(text)
         return
     try:
         if path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe or a device: written through
