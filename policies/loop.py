@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from .contract import Commit, Outcome, Policy, PolicyError, Step, Verify
 from .estimates import Estimates
+from .foreign_code import at, decides_at
 from .ledger import Ledger
 from .observation import Load, Observation
 from .pool import Pool
@@ -229,17 +230,19 @@ class Loop:
         try:
             step = self._policy.decide(self._views[session.request_id])
         except (Exception, SystemExit) as error:  # a policy is foreign code; whatever it raises ends the run by name
-            raise PolicyError(self._name, session.request_id, None, f"decide raised {error!r}") from error
+            raise PolicyError(self._name, session.request_id, None, f"decide raised {error!r}{at(error)}") from error
         try:
             return step, session.check(step)
         except (ValueError, AttributeError, TypeError) as error:
-            raise PolicyError(self._name, session.request_id, step, str(error)) from error
+            raise self._breach(session, step, str(error)) from error
 
     def _feed_back(self, session: Session, outcome: Outcome) -> None:
         try:
             self._policy.learn(outcome)
         except (Exception, SystemExit) as error:  # foreign code, as above
-            raise PolicyError(self._name, session.request_id, outcome.step, f"learn raised {error!r}") from error
+            raise PolicyError(
+                self._name, session.request_id, outcome.step, f"learn raised {error!r}{at(error)}"
+            ) from error
         if outcome.done:
             self.finished.append(session)
             self._leave(session)
@@ -254,9 +257,9 @@ class Loop:
         idle = self._idle.get(session.request_id, 0) + 1
         self._idle[session.request_id] = idle
         if idle >= IDLE_STEPS:
-            raise PolicyError(
-                self._name,
-                session.request_id,
-                outcome.step,
-                f"no progress in {idle} steps: nothing was drafted or judged",
-            )
+            raise self._breach(session, outcome.step, f"no progress in {idle} steps: nothing was drafted or judged")
+
+    def _breach(self, session: Session, step: object, rule: str) -> PolicyError:
+        """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""
+        place = decides_at(self._policy)
+        return PolicyError(self._name, session.request_id, step, rule if place is None else f"{rule} (decide: {place})")

@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import cast
 
+from .foreign_code import defined_at, told
 from .policy_options import PolicyClass, PolicySpecError
 
 
@@ -34,11 +35,6 @@ def class_of_module(text: str, name: str) -> PolicyClass:
     return _attribute(text, found, attribute)
 
 
-def told(error: BaseException) -> str:
-    """An error of foreign code in words."""
-    return f"{type(error).__name__}: {error}"
-
-
 def _load_file(text: str, path: Path) -> types.ModuleType:
     if not path.is_file():
         raise PolicySpecError(f"policy {text!r}: no file {path}")
@@ -57,5 +53,5 @@ def _load_file(text: str, path: Path) -> types.ModuleType:
 def _attribute(text: str, module: types.ModuleType, attribute: str) -> PolicyClass:
     cls = getattr(module, attribute, None)
     if not inspect.isclass(cls) or not hasattr(cls, "decide") or not hasattr(cls, "learn"):
-        raise PolicySpecError(f"policy {text!r}: {attribute!r} is not a class with decide and learn")
+        raise PolicySpecError(f"policy {text!r}: {attribute!r} is not a class with decide and learn{defined_at(cls)}")
     return cast(PolicyClass, cls)

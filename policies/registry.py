@@ -6,12 +6,13 @@
 
 import inspect
 from collections.abc import Mapping
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
 
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .contract import Policy
+from .foreign_code import at, defined_at, told
 from .lossless.adaedl import AdaEDL
 from .lossless.adaptive import Adaptive
 from .lossless.banditspec import BanditSpec
@@ -33,7 +34,7 @@ from .lossy.pyramid_sd import PyramidSD
 from .lossy.via_sd import ViaSD
 from .oracles.chain import OracleChain
 from .oracles.window import OracleWindow
-from .policy_files import class_of_file, class_of_module, names_path, told
+from .policy_files import class_of_file, class_of_module, names_path
 from .policy_options import PolicyClass, PolicySpecError, parse_options
 from .pool import Pool
 from .specrouter.policy import SpecRouter
@@ -73,14 +74,22 @@ def known_policies() -> Mapping[str, PolicyClass]:
     """Ours and those other packages register in the entry-point group `paceline.policies`.
 
     Raises:
-        PolicySpecError: a package registers a name that is taken.
+        PolicySpecError: a package registers a name that is taken, or what cannot be loaded.
     """
     known = dict(own_policies())
     for entry in entry_points(group="paceline.policies"):
         if entry.name in known:
             raise PolicySpecError(f"policy name {entry.name!r} is registered twice (again by {entry.value})")
-        known[entry.name] = entry.load()
+        known[entry.name] = _loaded(entry)
     return known
+
+
+def _loaded(entry: EntryPoint) -> PolicyClass:
+    """The class that a package registered."""
+    try:
+        return cast(PolicyClass, entry.load())
+    except (Exception, SystemExit) as error:  # foreign code
+        raise PolicySpecError(f"policy {entry.name!r}: loading {entry.value} raised {told(error)}") from error
 
 
 def make_policy(text: str, pool: Pool) -> Policy:
@@ -123,11 +132,11 @@ def _build(text: str, cls: PolicyClass, pool: Pool, options: Mapping[str, Any]) 
         inspect.signature(cls).bind(pool, **options)
     except TypeError as error:
         ours = cls in own_policies().values()
-        needs = "" if ours else " (its constructor must take the pool first, then options)"
+        needs = "" if ours else f" (its constructor must take the pool first, then options){defined_at(cls)}"
         raise PolicySpecError(f"policy {text!r}: {error}{needs}") from None
     try:
         return cls(pool, **options)
     except ValueError as error:
-        raise PolicySpecError(f"policy {text!r}: {error}") from error
+        raise PolicySpecError(f"policy {text!r}: {error}{at(error)}") from error
     except (Exception, SystemExit) as error:  # the constructor may be foreign code
         raise PolicySpecError(f"policy {text!r}: its constructor raised {told(error)}") from error

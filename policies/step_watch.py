@@ -48,18 +48,21 @@ class WatchedPolicy:
     Args:
         policy: any.
         watch: told of every step.
+
+    Attributes:
+        wrapped: the policy.
     """
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
-        self._policy = policy
+        self.wrapped = policy
         self._watch = watch
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step."""
-        step = self._policy.decide(seen)
+        step = self.wrapped.decide(seen)
         self._watch.note(step)
         return step
 
     def learn(self, outcome: Outcome) -> None:
         """The policy learns."""
-        self._policy.learn(outcome)
+        self.wrapped.learn(outcome)

@@ -8,6 +8,7 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from ..policies.contract import Policy
+from ..policies.foreign_code import at
 from ..policies.pool import Pool
 from ..policies.registry import make_policy
 from ..policies.session import Session
@@ -87,7 +88,9 @@ def _made(make: Callable[[Pool], object], pool: Pool) -> object:
     except Exception as error:  # it may be foreign code
         name = getattr(make, "__name__", type(make).__name__)
         told = " ".join(str(error).split())
-        raise ValueError(f"policy {name}: called with the pool it raised {type(error).__name__}: {told}") from error
+        raise ValueError(
+            f"policy {name}: called with the pool it raised {type(error).__name__}: {told}{at(error)}"
+        ) from error
 
 
 def _streaming(streamer: BaseStreamer) -> OnCommit:

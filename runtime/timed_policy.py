@@ -18,20 +18,21 @@ class TimedPolicy:
         watch: told of every step.
 
     Attributes:
+        wrapped: the policy.
         seconds: in `decide` and `learn` so far.
     """
 
-    __slots__ = ("_policy", "_watch", "seconds")
+    __slots__ = ("_watch", "seconds", "wrapped")
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
-        self._policy = policy
+        self.wrapped = policy
         self._watch = watch
         self.seconds = 0.0
 
     def decide(self, seen: Observation) -> Step:
         """What the policy says."""
         start_s = perf_counter()
-        step = self._policy.decide(seen)
+        step = self.wrapped.decide(seen)
         self.seconds += perf_counter() - start_s
         self._watch.note(step)
         return step
@@ -39,5 +40,5 @@ class TimedPolicy:
     def learn(self, outcome: Outcome) -> None:
         """Tell the policy."""
         start_s = perf_counter()
-        self._policy.learn(outcome)
+        self.wrapped.learn(outcome)
         self.seconds += perf_counter() - start_s

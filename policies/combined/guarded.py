@@ -29,6 +29,7 @@ class Guarded:
         costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
 
     Attributes:
+        wrapped: the policy.
         most_pending: tokens the policy may have pending, at most, as far as it says.
         falls: how often the policy was set aside.
         set_aside: whether it is now.
@@ -55,7 +56,7 @@ class Guarded:
         for name, value in (("trial", trial), ("retry", retry), ("memory", memory)):
             if value < 1:
                 raise ValueError(f"{name} must be >= 1, got {value}")
-        self._policy = policy
+        self.wrapped = policy
         self._plain = Verify(pool.target)
         self._margin, self._trial, self._retry, self._memory = margin, trial, retry, memory
         self._seconds = MemberSeconds(pool, costs)
@@ -84,14 +85,14 @@ class Guarded:
             self._pause -= request.plain
         if request.plain:
             return self._plain
-        return self._policy.decide(seen)
+        return self.wrapped.decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
         """Charge the round; the policy learns from what it asked for."""
         request = self._open[outcome.request_id]
         request.seconds += self._seconds.charge(outcome)
         if not request.plain:
-            self._policy.learn(outcome)
+            self.wrapped.learn(outcome)
         if outcome.num_emitted:
             pace = self._plain_pace if request.plain else self._pace
             pace.note(request.seconds, outcome.num_emitted)

@@ -84,7 +84,7 @@ def test_learn_that_raises(trace, tmp_path):
         + "\n    def learn(self, outcome):\n        return {}['x']\n"
     )
     line = refused("compare", "--trace", trace, "--policy", "my_policy.py:Mine")
-    told = "step Verify(model='target', rule=Exact()): learn raised KeyError('x')"
+    told = "step Verify(model='target', rule=Exact()): learn raised KeyError('x') (my_policy.py:18)"
     assert line == f"policy my_policy.py:Mine, request small-0, {told}"
     line = refused("policy", "check", "my_policy.py:Mine")
     assert f"request r0, {told}" in line
@@ -174,7 +174,7 @@ def test_a_class_without_a_constructor(trace, tmp_path):
         "class Mine:\n    def decide(self, seen): ...\n    def learn(self, outcome): ...\n"
     )
     line = refused("compare", "--trace", trace, "--policy", "my_policy.py:Mine")
-    reason = "too many positional arguments (its constructor must take the pool first, then options)"
+    reason = "too many positional arguments (its constructor must take the pool first, then options) (my_policy.py:1)"
     assert line == f"policy 'my_policy.py:Mine': {reason}"
 
 

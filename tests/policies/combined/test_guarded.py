@@ -102,7 +102,7 @@ def test_the_policy_learns_from_its_own_steps_only():
 def test_plusses_nest():
     policy = make_policy("guarded,policy=per-tag+default=two-level++most=8++start=2+code=draft:2/target,trial=3", POOL)
     assert about_of(policy).lossless
-    inner = policy._policy
+    inner = policy.wrapped
     assert inner._default.window == 2
     assert str(inner._tags["code"].spec) == "draft:2/target"
 
