@@ -169,7 +169,7 @@ class Loop:
             self.estimates.note_forwards(level, forwards)
         num_forwards = new_tokens = 0
         for _, new, repeats, _ in forwards:
-            num_forwards += repeats
+            num_forwards += repeats if new else 0
             new_tokens += repeats * new
         self._ledger.note_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
 

@@ -34,7 +34,9 @@ class Op(NamedTuple):
 
 
 # Forwards of one shape inside an operation: requests in each, tokens fed in each over all rows, how many in a row, and
-# seconds of one. A plain tuple: replay makes two for every step.
+# seconds of one. One without tokens is no forward: seconds that the operation takes once, besides its forwards. A
+# drafter that writes its whole draft at once has one forward, as wide as the draft. A plain tuple: replay makes two for
+# every step.
 Forward = tuple[int, int, int, float]
 
 

@@ -2,7 +2,7 @@
 
 from ..policies.verdicts import Drafted
 from ..policies.world import Forward, Item
-from .cost import CostModel
+from .cost import CostModel, DraftTerms
 
 
 def verify_forward(cost: CostModel, model: str, items: list[Item], level: int) -> Forward:
@@ -14,6 +14,25 @@ def verify_forward(cost: CostModel, model: str, items: list[Item], level: int) -
 
 
 def draft_forwards(cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int) -> list[Forward]:
+    """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
+    terms = cost.draft_terms(model)
+    if terms is None:
+        return _token_forwards(cost, model, items, drafted, level)
+    if terms.per_token_s is not None:
+        return [_whole_draft(terms, drafted)]
+    # No tokens are fed in it: seconds of the operation, not of a forward.
+    return [(len(items), 0, 1, terms.per_round_s), *_token_forwards(cost, model, items, drafted, level)]
+
+
+def _whole_draft(terms: DraftTerms, drafted: list[Drafted]) -> Forward:
+    """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
+    lengths = [len(row.tokens) for row in drafted]
+    return (len(drafted), sum(lengths), 1, terms.seconds(max(lengths)))
+
+
+def _token_forwards(
+    cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int
+) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
     new_tokens, context_tokens = _fed(items, level, verify=False)
     num_rows = len(items)

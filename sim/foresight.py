@@ -52,12 +52,17 @@ def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
         key = (level, new_tokens, held_tokens)
         seconds = known.get(key)
         if seconds is None:
-            name = pool.names[level]
-            try:
-                seconds = cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
-            except CostRangeError:
-                seconds = inf  # a catch-up beyond what was measured is none that a plan may count on
-            known[key] = seconds
+            seconds = known[key] = _asked_s(cost, pool.names[level], new_tokens, held_tokens)
         return seconds
 
     return forward_s
+
+
+def _asked_s(cost: CostModel, name: str, new_tokens: int, held_tokens: int) -> float:
+    terms = cost.draft_terms(name)
+    if terms is not None and terms.per_token_s is not None:
+        return 0.0  # its drafts cost the same whatever its cache lacks, and it cannot judge
+    try:
+        return cost.forward_s(name, num_rows=1, new_tokens=new_tokens, context_tokens=held_tokens)
+    except CostRangeError:
+        return inf  # a catch-up beyond what was measured is none that a plan may count on

@@ -10,5 +10,8 @@ class UnitCost:
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return 1.0
 
+    def draft_terms(self, model):
+        return None
+
     def notes(self):
         return ()

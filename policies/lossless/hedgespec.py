@@ -172,12 +172,12 @@ class HedgeSpec:
         if not self._per_second:
             return tokens
         name = self.drafters[level]
-        draft_s = self._seconds.draft_s(name)
+        draft_s = self._seconds.draft_s(name, self._window)
         if draft_s is None:  # it has only judged so far, or looked up in vain
-            draft_s = self._seconds.verify_s(name, 1) or 0.0
+            draft_s = self._window * (self._seconds.verify_s(name, 1) or 0.0)
         verify_s = self._seconds.verify_s(self._target, self._window + 1)
         assert verify_s is not None  # the target has judged, else there would be nothing to score
-        return tokens / (self._window * draft_s + verify_s)
+        return tokens / (draft_s + verify_s)
 
 
 class _Evaluation:

@@ -100,13 +100,13 @@ class TwoLevel:
             self._probes = not self.window
 
     def _choose(self) -> None:
-        draft_s = self._seconds.draft_s(self._drafter)
         acceptance = self._acceptance.rate
-        if draft_s is None or self._seconds.verify_s(self._target, 1) is None:
+        if self._seconds.draft_s(self._drafter, 1) is None or self._seconds.verify_s(self._target, 1) is None:
             return  # a lookup that never found anything has no seconds yet
         tokens, best = 0.0, float("inf")
         for window in range(len(self._drafts) + 1):
             tokens += acceptance**window
-            seconds = window * draft_s + (self._seconds.verify_s(self._target, window + 1) or 0.0)
+            draft_s = self._seconds.draft_s(self._drafter, window) or 0.0 if window else 0.0
+            seconds = draft_s + (self._seconds.verify_s(self._target, window + 1) or 0.0)
             if seconds < best * tokens:
                 best, self.window = seconds / tokens, window

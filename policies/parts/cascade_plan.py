@@ -80,17 +80,18 @@ class CascadePlanner:
         name = self._pool.names[level]
         most = self._most - round(before.width)
         rate = self._rates.get((name, self._pool.target), PRIOR)
-        draft_s = self._seconds.draft_s(name)
-        if draft_s is not None:
-            for n in range(1, most + 1):
-                yield _Piece(name, n), _after(before, rate, n, n * draft_s)
+        draft_s = self._seconds.draft_s(name, 1)
+        for n in range(1, most + 1):
+            piece_s = self._seconds.draft_s(name, n)
+            if piece_s is not None:
+                yield _Piece(name, n), _after(before, rate, n, piece_s)
         if not self._pool.members[level].verifies:
             return
         for lower in self._pool.names[:level]:
-            lower_s = self._seconds.draft_s(lower)
             pair = self._rates.get((lower, name), PRIOR)
             for n in JUDGED_DRAFTS:
                 # Before it has judged for the first time, a verification is taken to cost what a drafted token does.
+                lower_s = self._seconds.draft_s(lower, n)
                 verify_s = self._seconds.verify_s(name, n + 1) or draft_s
                 if n >= most or lower_s is None or verify_s is None:
                     break
@@ -98,7 +99,7 @@ class CascadePlanner:
                 for times in JUDGED_TIMES:
                     if (times - 1) * kept + n + 1 > most:  # the last of them is kept whole at best
                         break
-                    after = _after(before, rate, times * kept, times * (n * lower_s + verify_s))
+                    after = _after(before, rate, times * kept, times * (lower_s + verify_s))
                     yield _Piece(lower, n, name, times), after
 
 

@@ -4,14 +4,14 @@ Measured seconds differ between worlds and from run to run; a policy that plans 
 everywhere. A batched operation is charged to its requests in equal shares.
 """
 
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
 from ..contract import Draft, Outcome, Verify
 from ..pool import Pool
 
 
 class MemberSeconds:
-    """What a drafted token and a verification cost a request, by member.
+    """What a draft and a verification cost a request, by member.
 
     Args:
         pool: the members.
@@ -43,15 +43,19 @@ class MemberSeconds:
         if kind is Verify:
             self._note(self._verifies, step.model, outcome.num_judged + 1, seconds)  # type: ignore[union-attr]
         elif outcome.num_drafted:
-            self._note(self._drafts, step.model, 1, seconds / outcome.num_drafted)  # type: ignore[union-attr]
+            self._note(self._drafts, step.model, outcome.num_drafted, seconds)  # type: ignore[union-attr]
         return seconds
 
-    def draft_s(self, model: str) -> float | None:
-        """Of one token that `model` drafts, its catching up included; None if it never drafted."""
+    def draft_s(self, model: str, tokens: int) -> float | None:
+        """Of a draft of `tokens` >= 1 tokens, catching up included; None if `model` never drafted.
+
+        Some drafters cost by the round rather than by the token, and drafts of several lengths tell. As long as only
+        one length was seen, seconds are taken to be in proportion.
+        """
         if self._stated is not None:
-            return self._stated[model]
+            return tokens * self._stated[model]
         line = self._drafts.get(model)
-        return None if line is None else line.at(1)
+        return None if line is None else line.above_zero(tokens)
 
     def verify_s(self, model: str, width: int) -> float | None:
         """Of a verification of `width` >= 1 positions, the verifier's own among them; None if it never verified."""
@@ -86,10 +90,20 @@ class _Line:
 
     def at(self, x: float) -> float:
         """The line at x, but never falling with x, and at least half the mean: few points say little of a slope."""
+        mean_x, mean_y, slope = self._fitted(0.0)
+        return max(mean_y + max(slope, 0.0) * (x - mean_x), 0.5 * mean_y)
+
+    def above_zero(self, x: float) -> float:
+        """The line at x, but never falling with x and never below zero at 0; through zero where all x were one."""
+        mean_x, mean_y, slope = self._fitted(inf)
+        return mean_y + min(max(slope, 0.0), mean_y / mean_x) * (x - mean_x)
+
+    def _fitted(self, otherwise: float) -> tuple[float, float, float]:
+        """(mean x, mean y, slope), the slope `otherwise` where all x were one."""
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
         variance = self._xx / self._weight - mean_x * mean_x
-        slope = (self._xy / self._weight - mean_x * mean_y) / variance if variance > 1e-6 else 0.0
-        return max(mean_y + max(slope, 0.0) * (x - mean_x), 0.5 * mean_y)
+        slope = (self._xy / self._weight - mean_x * mean_y) / variance if variance > 1e-6 else otherwise
+        return mean_x, mean_y, slope
 
 
 def _parse(text: str, pool: Pool) -> dict[str, float]:

@@ -3,13 +3,15 @@
 Imports nothing of the simulator; replay asks it and knows no more of a device.
 """
 
-from .base import LOOKUP_S, CostModel, CostRangeError, RoundCost
+from .base import LOOKUP_S, CostModel, CostRangeError, DraftTerms, RoundCost
 from .cost_file import FileCost, read_cost_file
 from .devices import LAYER_LAUNCH_S, Device, device_sheet
+from .drafting import DrafterFigures
 from .grid import CostGrid, GridProfile
 from .linear import CostLine
 from .made_up import made_up_cost
 from .make import default_cost, make_cost
+from .priced_as import Price, PricedAsCost
 from .roofline import RooflineCost
 from .scaled import ScaledCost, ScaledRoundCost, scaled
 from .table import Profile, TableCost
@@ -23,8 +25,12 @@ __all__ = [
     "CostModel",
     "CostRangeError",
     "Device",
+    "DraftTerms",
+    "DrafterFigures",
     "FileCost",
     "GridProfile",
+    "Price",
+    "PricedAsCost",
     "Profile",
     "RooflineCost",
     "RoundCost",

@@ -1,9 +1,26 @@
-"""Seconds of a forward: the interface of every cost model."""
+"""Seconds of forwards and drafts: the interface of every cost model."""
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 # Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
 LOOKUP_S = 1.0e-5
+
+
+class DraftTerms(NamedTuple):
+    """Seconds of one batched Draft of a member.
+
+    Attributes:
+        per_round_s: once, whatever is drafted and for how many rows.
+        per_token_s: for each token of the longest row, in place of all forwards: what the cache lacks is then part of
+            the round. None: the forwards are charged.
+    """
+
+    per_round_s: float
+    per_token_s: float | None
+
+    def seconds(self, longest: int) -> float:
+        """Of a Draft whose longest row has so many tokens, forwards that are charged apart left out."""
+        return self.per_round_s + (self.per_token_s or 0.0) * longest
 
 
 class CostModel(Protocol):
@@ -26,6 +43,10 @@ class CostModel(Protocol):
             new_tokens: tokens fed, over all rows.
             context_tokens: tokens already in the KV cache, over all rows.
         """
+        ...
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft by the member costs as a whole; None where it costs its forwards and nothing else."""
         ...
 
     def notes(self) -> tuple[str, ...]:

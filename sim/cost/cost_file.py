@@ -1,21 +1,24 @@
-"""A JSON file of costs: per model a measured table, a measured grid or a line, in any mixture."""
+"""A JSON file of costs: per model a measured table, a measured grid, a line or terms by the round, in any mixture."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from ...traces.errors import TraceFormatError
-from ...traces.meta import CostTable
+from ...traces.meta import CostTable, Record
 from ...traces.strict_json import decode_json, kind_of_json
-from .base import LOOKUP_S
+from .base import LOOKUP_S, CostRangeError, DraftTerms
+from .drafting import DrafterFigures, RoundFigures
 from .grid import CostGrid, GridProfile
 from .linear import CostLine
 from .table import Profile, extrapolation_notes, no_figures
 
-Figures = CostTable | CostGrid | CostLine
+Forwards = CostTable | CostGrid | CostLine
+Figures = Forwards | DrafterFigures
+_Checked = TypeVar("_Checked", bound=Record)
 
 
 class _Formula(Protocol):
@@ -39,26 +42,33 @@ class FileCost:
     def __init__(self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False) -> None:
         self.name = name
         self.lookup_s = LOOKUP_S
+        self._extrapolate = extrapolate
+        self._terms: dict[str, DraftTerms] = {}
         self._formulas: dict[str, _Formula] = {}
         self._profiles: dict[str, Profile | GridProfile] = {}
         for model, known in figures.items():
-            if isinstance(known, CostLine):
-                self._formulas[model] = known.seconds
-                continue
-            whose = f"cost {name}: {model}"
-            if isinstance(known, CostGrid):
-                grid = GridProfile(known, whose=whose, extrapolate=extrapolate)
-                self._profiles[model], self._formulas[model] = grid, grid.seconds
+            if isinstance(known, DrafterFigures):
+                self._terms[model] = known.terms
+                if known.forwards is not None:
+                    self._add(model, known.forwards)
             else:
-                profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=extrapolate)
-                self._profiles[model], self._formulas[model] = profile, _whatever_is_held(profile)
+                self._add(model, known)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
         formula = self._formulas.get(model)
-        if formula is None:
-            raise no_figures(self.name, model, self._formulas)
-        return formula(new_tokens, context_tokens)
+        if formula is not None:
+            return formula(new_tokens, context_tokens)
+        if model in self._terms:
+            raise CostRangeError(
+                f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
+                "asked to judge; give it new_tokens and seconds, or intercept_s"
+            )
+        raise no_figures(self.name, model, [*self._formulas, *self._terms])
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._terms.get(model)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
@@ -66,11 +76,26 @@ class FileCost:
         flat = [model for model, profile in self._profiles.items() if isinstance(profile, Profile)]
         if flat:
             notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
+        whole = [model for model, terms in self._terms.items() if terms.per_token_s is not None]
+        if whole:
+            notes += (f"drafts cost by the round, whatever they read and for how many rows: {', '.join(whole)}",)
         return notes
+
+    def _add(self, model: str, known: Forwards) -> None:
+        if isinstance(known, CostLine):
+            self._formulas[model] = known.seconds
+            return
+        whose = f"cost {self.name}: {model}"
+        if isinstance(known, CostGrid):
+            grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
+            self._profiles[model], self._formulas[model] = grid, grid.seconds
+        else:
+            profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
+            self._profiles[model], self._formulas[model] = profile, _whatever_is_held(profile)
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
-    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the three forms.
+    """The figures of a file `{"MODEL": {...}, ...}`; docs/costs.md has the forms.
 
     Args:
         path: of the file.
@@ -91,15 +116,34 @@ def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
     missing = [name for name in models if name not in figures]
     if missing:
         raise ValueError(f"{path}: no table for model {missing[0]!r} of the trace")
+    if isinstance(figures[models[-1]], DrafterFigures):
+        rule = "must be without per_round_s and per_token_s, which are of drafters"
+        raise TraceFormatError(path, models[-1], rule, f"keys {', '.join(content[models[-1]])}")
     return figures
 
 
 def _figures(path: Path, model: str, content: object) -> Figures:
+    if not isinstance(content, dict) or not content.keys() & RoundFigures.model_fields.keys():
+        return _forwards(path, model, content)
+    rest = {key: value for key, value in content.items() if key != "per_round_s"}
+    if not rest or "per_token_s" in rest:
+        found = _checked(path, model, RoundFigures, content)
+        return DrafterFigures(terms=DraftTerms(found.per_round_s, found.per_token_s), forwards=None)
+    once = _checked(path, model, RoundFigures, {"per_round_s": content["per_round_s"]})
+    return DrafterFigures(terms=DraftTerms(once.per_round_s, None), forwards=_forwards(path, model, rest))
+
+
+def _forwards(path: Path, model: str, content: object) -> Forwards:
     kind = _form(content)
     if kind is None:
-        rule = "must be an object with new_tokens and seconds, or with intercept_s"
+        rule = "must be an object with new_tokens and seconds, with intercept_s, or with per_round_s and per_token_s"
         shown = f"keys {', '.join(content)}" if isinstance(content, dict) and content else kind_of_json(content)
         raise TraceFormatError(path, model or "content", rule, shown)
+    return _checked(path, model, kind, content)
+
+
+def _checked(path: Path, model: str, kind: type[_Checked], content: object) -> _Checked:
+    """The record of an object of the file; raises TraceFormatError."""
     try:
         # From text once more: strict, it takes lists for tuples, but neither texts nor true for numbers.
         return kind.model_validate_json(json.dumps(content), strict=True)

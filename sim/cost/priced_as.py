@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .base import LOOKUP_S, CostModel
+from .base import LOOKUP_S, CostModel, DraftTerms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,24 @@ class PricedAsCost:
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for a member without a price."""
-        price = self._prices.get(model)
-        if price is None:
-            raise ValueError(f"cost {self.name}: no price for model {model!r}; it has {', '.join(self._prices)}")
+        price = self._price(model)
         return price.cost.forward_s(
             price.model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
         )
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft costs as a whole; see `CostModel`. Raises ValueError for a member without a price."""
+        price = self._price(model)
+        return price.cost.draft_terms(price.model)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`: what each member is, then what the costs say, each once."""
         same = [f"{member} is priced as {price.model} on {price.cost.name}" for member, price in self._prices.items()]
         said = dict.fromkeys(note for price in self._prices.values() for note in price.cost.notes())
         return (*same, *said)
+
+    def _price(self, model: str) -> Price:
+        price = self._prices.get(model)
+        if price is None:
+            raise ValueError(f"cost {self.name}: no price for model {model!r}; it has {', '.join(self._prices)}")
+        return price

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...traces.meta import ModelInfo
-from .base import LOOKUP_S
+from .base import LOOKUP_S, DraftTerms
 from .devices import Device
 
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -49,6 +49,10 @@ class RooflineCost:
         arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
         memory_s = terms.weights_s + terms.held_s * (context_tokens + new_tokens)
         return max(arithmetic_s, memory_s) + terms.launch_s + terms.reduced_s * new_tokens
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from .base import CostModel, RoundCost
+from .base import CostModel, DraftTerms, RoundCost
 
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
@@ -44,6 +44,14 @@ class ScaledCost:
         seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
         return seconds * self._factors.get(model, 1.0)
 
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft costs as a whole; see `CostModel`."""
+        terms, factor = self._cost.draft_terms(model), self._factors.get(model, 1.0)
+        if terms is None:
+            return None
+        per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
+        return DraftTerms(terms.per_round_s * factor, per_token_s)
+
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         return self._cost.notes()
@@ -74,6 +82,10 @@ class ScaledRoundCost:
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""
         return self._cost.prefill_s(request_id, method) * self._target_factor
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft costs as a whole; see `CostModel`."""
+        return self._forwards.draft_terms(model)
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

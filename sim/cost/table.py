@@ -1,10 +1,10 @@
 """Measured seconds of forwards, interpolated."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...traces.meta import CostTable
-from .base import LOOKUP_S, CostRangeError
+from .base import LOOKUP_S, CostRangeError, DraftTerms
 
 
 class Profile:
@@ -94,13 +94,17 @@ class TableCost:
             self._known[model][new_tokens] = seconds
             return seconds
 
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
+
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         beyond = extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
         return (*beyond, "measured by new tokens only: a longer context costs no more")
 
 
-def no_figures(name: str, model: str, known: Mapping[str, object]) -> CostRangeError:
+def no_figures(name: str, model: str, known: Iterable[str]) -> CostRangeError:
     """What to raise for a model that a cost has no figures of."""
     return CostRangeError(f"cost {name}: no table for model {model!r}; it has {', '.join(known)}")
 

@@ -6,7 +6,7 @@ from math import isfinite, isnan
 import numpy as np
 
 from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
-from .base import LOOKUP_S, CostRangeError
+from .base import LOOKUP_S, CostRangeError, DraftTerms
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
 
@@ -82,6 +82,10 @@ class TimedCost:
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""
         return self._requests[request_id].prefill_s.get(method, 0.0)
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

@@ -15,6 +15,7 @@ from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
 from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
+from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
 from paceline.sim.foresight import foresight_of
 from paceline.traces import SyntheticSpec, Trace, make_trace, open_recording
 from paceline.traces.meta import CostTable
@@ -39,6 +40,9 @@ class AnyCost:
 
     def forward_s(self, model, *, num_rows, new_tokens, context_tokens):
         return Random(f"{self._seed} {model} {num_rows} {new_tokens} {context_tokens}").uniform(0.5, 1.5)
+
+    def draft_terms(self, model):
+        return None
 
     def notes(self):
         return ()
@@ -192,6 +196,21 @@ def test_chains_on_the_shipped_recording():
     pairs = [("ngram", "mid"), ("ngram", "slim"), ("draft", "mid"), ("draft", "slim"), ("mid", "slim")]
     for (low, high), lower, upper in product(pairs, (1, 3, 6), (2, 5, 10)):
         assert oracle <= run_s(trace, make_policy(f"{low}:{lower}/{high}:{upper}/target", pool), cost) + CLOSE
+
+
+def test_windows_of_drafters_that_cost_by_the_round():
+    """What a round costs is in the plan, and what the drafter's cache lacks is not."""
+    trace, pool = Trace(meta=pico().meta, requests=pico().requests[::6]), pool_of(pico())
+    line = {name: CostLine(intercept_s=0.001) for name in pool.names if name != "target"}
+    line["target"] = CostLine(intercept_s=0.01, per_new_token_s=0.001)
+    for terms in (DraftTerms(0.004, 0.0), DraftTerms(0.0, 0.002), DraftTerms(0.004, None)):
+        whole = DrafterFigures(terms=terms, forwards=line["draft"] if terms.per_token_s is None else None)
+        cost = FileCost("rounds", {**line, "draft": whole})
+        policy = OracleWindow(pool, draft="draft")
+        log, _ = replay(trace, policy, cost=cost)
+        assert seconds_of(log) == pytest.approx(planned_s(trace, policy, cost), abs=CLOSE)
+        for window in (1, 3, 6):
+            assert seconds_of(log) <= run_s(trace, make_policy(f"draft:{window}/target", pool), cost) + CLOSE
 
 
 def test_chains_of_four_members_are_in_the_set_if_asked():

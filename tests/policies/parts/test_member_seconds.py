@@ -18,16 +18,16 @@ def outcome(step, seconds, *, drafted=0, judged=0, rows=1):
 
 def test_nothing_is_known_before_it_was_seen():
     seconds = MemberSeconds(POOL)
-    assert seconds.draft_s("draft") is None
+    assert seconds.draft_s("draft", 1) is None
     assert seconds.verify_s("target", 1) is None
     seconds.charge(outcome(Draft("ngram", 4), 1e-6))
-    assert seconds.draft_s("ngram") is None, "an empty lookup says nothing of a token"
+    assert seconds.draft_s("ngram", 1) is None, "an empty lookup says nothing of a token"
 
 
 def test_a_batch_is_charged_in_equal_shares():
     seconds = MemberSeconds(POOL)
     assert seconds.charge(outcome(Draft("draft", 4), 8.0, drafted=4, rows=2)) == 4.0
-    assert seconds.draft_s("draft") == 1.0
+    assert seconds.draft_s("draft", 1) == 1.0
 
 
 @given(st.floats(0.1, 5.0), st.floats(0.0, 1.0), st.lists(st.integers(0, 12), min_size=2, max_size=40))
@@ -42,11 +42,28 @@ def test_a_line_is_found_again(base, slope, widths):
         assert seconds.verify_s("target", max(widths) + 1) == pytest.approx(base + slope * (max(widths) + 1), rel=1e-3)
 
 
+@given(per_round=st.floats(0.0, 5.0), per_token=st.floats(0.01, 1.0), lengths=st.lists(st.integers(1, 8), min_size=2))
+def test_what_a_draft_costs_by_the_round_is_found_again(per_round, per_token, lengths):
+    seconds = MemberSeconds(POOL)
+    for length in lengths:
+        seconds.charge(outcome(Draft("draft", 8), per_round + per_token * length, drafted=length))
+    if len(set(lengths)) > 1:
+        for length in (1, 3, 16):
+            assert seconds.draft_s("draft", length) == pytest.approx(per_round + per_token * length, rel=1e-3)
+
+
+def test_drafts_of_one_length_say_nothing_of_a_round():
+    seconds = MemberSeconds(POOL)
+    for _ in range(3):
+        seconds.charge(outcome(Draft("draft", 4), 2.0, drafted=4))
+    assert [seconds.draft_s("draft", tokens) for tokens in (1, 4, 8)] == pytest.approx([0.5, 2.0, 4.0])
+
+
 def test_stated_costs_are_charged_by_forward():
     seconds = MemberSeconds(POOL, STATED)
     assert seconds.charge(outcome(Draft("draft", 4), 99.0, drafted=3)) == 3.0
     assert seconds.charge(outcome(Verify("slim"), 99.0, judged=3)) == 5.0
-    assert seconds.draft_s("ngram") == 0.0
+    assert seconds.draft_s("ngram", 1) == 0.0
     assert seconds.verify_s("target", 9) == 10.0
 
 

@@ -102,7 +102,10 @@ GOOD = {"new_tokens": [1, 2], "seconds": [1, 2]}
         ("[" * 100_000, "not JSON"),
         ('{"draft": %s}' % ("9" * 5000), "not JSON"),
         ("[]", "content: must be an object of models, got 'a list'"),
-        ('{"draft": 3}', "draft: must be an object with new_tokens and seconds, or with intercept_s, got 'a number'"),
+        (
+            '{"draft": 3}',
+            "draft: must be an object with new_tokens and seconds, with intercept_s, or with .*, got 'a number'",
+        ),
         ('{"draft": {"new_tokens": [1]}}', "draft.seconds: field required"),
         ('{"draft": {"intercept": 1}}', "draft: must be an object with .*, got 'keys intercept'"),
         ('{"draft": {}}', "draft: must be an object with .*, got 'an object'"),
@@ -152,7 +155,16 @@ def test_a_cost_file_that_is_wrong(tmp_path, content, told):
 
 
 NUMBERS = st.integers(-2, 10) | st.just(10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
-FIELDS = ["new_tokens", "context_tokens", "seconds", "intercept_s", "per_new_token_s", "per_kv_token_s", "extra"]
+FIELDS = [
+    "new_tokens",
+    "context_tokens",
+    "seconds",
+    "intercept_s",
+    "per_new_token_s",
+    "per_kv_token_s",
+    "per_round_s",
+    "extra",
+]
 VALUES = st.recursive(NUMBERS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
 
 

@@ -1,0 +1,41 @@
+"""What a drafter costs by the round: its drafts as a whole, or something on top of its forwards."""
+
+from dataclasses import dataclass
+
+from pydantic import Field, model_validator
+
+from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
+from .base import DraftTerms
+from .grid import CostGrid
+from .linear import CostLine
+
+
+class RoundFigures(Record):
+    """The keys of a cost file that are about rounds.
+
+    Attributes:
+        per_round_s: of a Draft, 0 to 1e9.
+        per_token_s: of a drafted token, 0 to 1e9; together at least 1e-12.
+    """
+
+    per_round_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _costs_something(self) -> "RoundFigures":
+        if self.per_round_s + self.per_token_s < LEAST_SECONDS:
+            raise ValueError(f"per_round_s or per_token_s must be at least {LEAST_SECONDS:g}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterFigures:
+    """Figures of a member that costs something by the round.
+
+    Attributes:
+        terms: of its drafts.
+        forwards: of each forward besides; None where the terms are all there is, and the member cannot judge.
+    """
+
+    terms: DraftTerms
+    forwards: CostTable | CostGrid | CostLine | None

@@ -1,0 +1,164 @@
+"""Charges of drafters that cost by the round: a measured gain comes out as measured, and windows in the right order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.policies import Draft, Verify, make_policy
+from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost, TimedCost
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.rounds_tables import RoundsTables
+from paceline.sim.simulate import Scenario, simulate
+
+from .small_rounds import one_request, recording_of, rounds_of
+from .small_traces import THREE, Script, replay, request_of, table, trace_of
+
+PLAIN_S, ROUND_S, WINDOW = 0.020, 0.008, 6
+KEPT = (6, 1, 6, 4, 0, 6, 2, 6, 5, 3) * 4
+
+
+def measured():
+    """A block drafter: 8 ms a round whatever it drafts, 20 ms a step of the target, alone or verifying."""
+    starts = [sum(KEPT[:index]) + index for index in range(len(KEPT))]
+    rows = [(start, kept, WINDOW) for start, kept in zip(starts, KEPT, strict=True)]
+    rounds = rounds_of(*rows, seconds=[(ROUND_S, PLAIN_S)] * len(rows))
+    tokens = sum(KEPT) + len(KEPT)
+    request = one_request({"": tokens, "block": tokens}, {"block": rounds}, wall_s={"": tokens * PLAIN_S})
+    return recording_of(request, drafters=(("block", False, WINDOW),))
+
+
+def speed_up(recording, cost, policy):
+    tables = RoundsTables(recording)
+    plain, drafted = (
+        sum(
+            seconds
+            for (seconds,) in table(simulate(scenario, make_policy(name, tables.pool), name), "ops", "duration_s")
+        )
+        for name, scenario in ((name, Scenario(tables=tables, cost=cost)) for name in ("plain", policy))
+    )
+    return plain / drafted
+
+
+def entered(**draft):
+    """The measurement in a cost file, with the drafter's figures as given."""
+    terms = DraftTerms(draft.get("per_round_s", 0.0), draft.get("per_token_s"))
+    figures = (
+        CostLine(intercept_s=draft["per_forward_s"])
+        if "per_forward_s" in draft
+        else DrafterFigures(terms=terms, forwards=None)
+    )
+    return FileCost("mine.json", {"block": figures, "target": CostLine(intercept_s=PLAIN_S)})
+
+
+def test_a_measured_gain_comes_out_as_measured():
+    recording = measured()
+    truth = speed_up(recording, TimedCost(recording), f"block:{WINDOW}/target")
+    by_round = speed_up(recording, entered(per_round_s=ROUND_S, per_token_s=0.0), f"block:{WINDOW}/target")
+    by_forward = speed_up(recording, entered(per_forward_s=ROUND_S), f"block:{WINDOW}/target")
+    assert by_round == pytest.approx(truth, rel=0.01)
+    assert by_forward < truth * 2 / 3
+
+
+def test_windows_come_in_the_right_order():
+    recording = measured()
+    windows = [f"block:{window}/target" for window in (1, 2, 3, 4, WINDOW)]
+    by_round = [speed_up(recording, entered(per_round_s=ROUND_S, per_token_s=0.0), name) for name in windows]
+    by_forward = [speed_up(recording, entered(per_forward_s=ROUND_S), name) for name in windows]
+    assert by_round == sorted(by_round)
+    assert by_forward != sorted(by_forward)
+
+
+@given(per_round=st.floats(1e-3, 10.0), per_token=st.floats(0.0, 10.0), window=st.integers(1, 6))
+def test_a_draft_costs_its_round_and_its_tokens(per_round, per_token, window):
+    recording = measured()
+    tables = RoundsTables(recording)
+    cost = entered(per_round_s=per_round, per_token_s=per_token)
+    scenario = Scenario(tables=tables, cost=cost)
+    log = simulate(scenario, Script(tables.pool, [Draft("block", window), Verify("target")]), "p")
+    (kind, forwards, new_tokens, seconds) = table(log, "ops", "kind", "num_forwards", "new_tokens", "duration_s")[0]
+    assert (kind, forwards, new_tokens) == (0, 1, window)
+    assert seconds == pytest.approx(per_round + window * per_token)
+
+
+VIEWS = {(): (10, 10, 10), (10,): (11, 11, 11), (10, 11): (12, 12, 12), (10, 11, 12): (1, 1, 1)}
+
+
+def batched(figures, windows):
+    """Durations and forwards of one batched draft, a window for each row."""
+    trace = trace_of(*(request_of(VIEWS, request_id=f"r{row}") for row in range(len(windows))), models=THREE)
+    line = CostLine(intercept_s=0.25)
+    cost = FileCost("f", {"draft": figures, "mid": line, "target": line})
+    asked = iter(windows)
+
+    class Each:
+        def decide(self, seen):
+            if seen.num_pending or seen.num_emitted:
+                return Verify("target")
+            return Draft("draft", next(asked))
+
+        def learn(self, outcome):
+            pass
+
+    recorded_pool(trace.meta)
+    log, _ = replay(trace, Each(), cost=cost, batch=len(windows))
+    return table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0]
+
+
+def test_a_batch_drafts_side_by_side():
+    """Once for all rows, and by the longest of them."""
+    figures = DrafterFigures(terms=DraftTerms(8.0, 1.0), forwards=None)
+    assert batched(figures, (3, 1)) == (2, 1, 4, 8.0 + 3 * 1.0)
+
+
+def test_seconds_by_the_round_come_on_top_of_forwards():
+    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
+    rows, forwards, _, seconds = batched(figures, (3, 1))
+    assert (rows, forwards) == (2, 3)
+    assert seconds == 8.0 + 3 * 0.5
+
+
+def test_policies_that_plan_see_what_a_round_costs():
+    """With a drafter that costs by the round the window that adapts goes to the longest, and stays short otherwise."""
+    recording = measured()
+    tables = RoundsTables(recording)
+    lengths = {}
+    for name, cost in (
+        ("round", entered(per_round_s=2 * PLAIN_S, per_token_s=0.0)),
+        ("token", entered(per_forward_s=2 * PLAIN_S / 3)),
+    ):
+        policy = make_policy("two-level,start=3,most=6,warmup=2,every=2", tables.pool)
+        log = simulate(Scenario(tables=tables, cost=cost), policy, name)
+        drafts = [asked for kind, asked in table(log, "steps", "kind", "asked") if kind == 0]
+        lengths[name] = drafts[len(drafts) // 2 :]
+    assert max(lengths["round"]) > max(lengths["token"])
+
+
+class Lookout:
+    """Drafts of several lengths, and what it could read of seconds at the end."""
+
+    def __init__(self, pool):
+        self._windows = iter([1, 4, 2, 4, 3])
+        self.seen = {}
+
+    def decide(self, seen):
+        estimates = seen.estimates
+        self.seen = {tokens: estimates.forward_s("block", num_rows=1, new_tokens=tokens) for tokens in (0, 1, 2, 3, 4)}
+        return Verify("target") if seen.num_pending else Draft("block", next(self._windows, 1))
+
+    def learn(self, outcome):
+        pass
+
+
+def test_estimates_of_whole_drafts_are_by_their_tokens():
+    tables = RoundsTables(measured())
+    policy = Lookout(tables.pool)
+    simulate(Scenario(tables=tables, cost=entered(per_round_s=8.0, per_token_s=1.0)), policy, "p")
+    assert policy.seen == {0: None, 1: 9.0, 2: 10.0, 3: 11.0, 4: 12.0}
+
+
+def test_estimates_hold_what_a_round_takes_apart_from_its_forwards():
+    tables = RoundsTables(measured())
+    policy = Lookout(tables.pool)
+    figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
+    cost = FileCost("f", {"block": figures, "target": CostLine(intercept_s=1.0)})
+    simulate(Scenario(tables=tables, cost=cost), policy, "p")
+    assert (policy.seen[0], policy.seen[1]) == (8.0, 0.5)
