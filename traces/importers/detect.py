@@ -5,9 +5,9 @@ from pathlib import Path
 
 from ..errors import TraceFormatError
 from . import eagle_timed
-from .fields import Fields
+from .reading.fields import Fields
 from .formats import FORMATS, Format
-from .json_lines import first_object
+from .reading.objects import first_object
 
 
 def detect(files: Sequence[Path]) -> Format:

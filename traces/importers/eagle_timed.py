@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import RoundsRequest
-from .fields import Fields
-from .json_lines import first_object, read_objects
+from .reading.fields import Fields
+from .reading.objects import first_object, read_objects
 from .learned import Learned, starts_of
 from .methods import Answer, check_names, merged, method_name
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..imported.rounds import RoundsRequest
 from . import eagle_timed, frontier, positions, spec_bench, vllm_detailed
-from .fields import Fields
+from .reading.fields import Fields
 from .learned import Learned
 
 

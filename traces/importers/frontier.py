@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..imported.rounds import RoundsRequest
-from .fields import Fields
-from .json_lines import read_object
+from .reading.fields import Fields
+from .reading.objects import read_object
 from .learned import Learned, rounds_of_steps
 
 NOTES = (

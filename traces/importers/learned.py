@@ -4,14 +4,21 @@ Letters: R rounds of one drafter in one request.
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds
-from .fields import Fields
+from ..errors import TraceFormatError
 from .options import ImportOptions
+from .reading.bad_lines import BadLines
+from .reading.fields import Fields
+from .reading.objects import read_objects
+
+Told = TypeVar("Told")
 
 _CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
 
@@ -30,6 +37,29 @@ class Learned:
         self._counts: Counter[str] = Counter()
         self._used: set[str] = set()
         self._ids: set[str] = set()
+        self._new_ids: list[str] = []
+        self._bad = BadLines(skip=options.skip_bad_lines)
+
+    def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
+        """What `parse` makes of every object of a file; what breaks a rule is skipped whole if the user says so.
+
+        Raises:
+            TraceFormatError: the first breach, or only bad lines.
+        """
+        any_sound = False
+        for found in read_objects(path, self._bad.refuse):
+            before = (self._by_start.copy(), self._windows.copy(), self._counts.copy(), self._used.copy())
+            self._new_ids.clear()
+            try:
+                parsed = list(parse(found))
+            except TraceFormatError as error:
+                self._bad.refuse(error)
+                self._by_start, self._windows, self._counts, self._used = before
+                self._ids.difference_update(self._new_ids)
+                continue
+            any_sound = True
+            yield from parsed
+        self._bad.check(any_sound=any_sound)
 
     def drafter(self, method: str, *paths: Path, by_start: bool = True) -> str:
         """The name of a drafter the files call `method`, or that a file stands for; noted where new.
@@ -52,6 +82,7 @@ class Learned:
         if request_id in self._ids:
             raise fields.error(field, "must be unique", request_id)
         self._ids.add(request_id)
+        self._new_ids.append(request_id)
 
     def note(self, words: str, times: int = 1) -> None:
         """Count something that every reader of the recording must know."""
@@ -117,7 +148,8 @@ class Learned:
 
     def notes(self) -> tuple[str, ...]:
         """What happened how often."""
-        return tuple(f"{times:,} {words}" for words, times in self._counts.items())
+        counted = (f"{times:,} {words}" for words, times in self._counts.items())
+        return (*counted, *self._bad.notes())
 
 
 def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,6 +21,7 @@ class ImportOptions:
             position it drafted whatever round that is in.
         windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
         models: shapes for cost models.
+        skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
     """
 
     name: str = "imported"
@@ -29,6 +30,7 @@ class ImportOptions:
     token_drafters: frozenset[str] = frozenset()
     windows: Mapping[str, int] = field(default_factory=dict)
     models: tuple[ModelInfo, ...] = ()
+    skip_bad_lines: bool = False
 
     def __post_init__(self) -> None:
         if not (self.name and re.fullmatch(TITLE_PATTERN, self.name)):

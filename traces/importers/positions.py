@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from ..meta import NAME_PATTERN
-from .fields import Fields
-from .json_lines import read_objects
+from .reading.fields import Fields
+from .reading.objects import read_objects
 from .learned import Learned
 
 NOTES = (

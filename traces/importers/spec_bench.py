@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import TARGET_ALONE, RoundsRequest
-from .fields import Fields
-from .json_lines import read_objects
+from .reading.fields import Fields
+from .reading.objects import read_objects
 from .learned import Learned, starts_of
 from .methods import TOKEN_METHODS, Answer, check_names, merged, method_name
 

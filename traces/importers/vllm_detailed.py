@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..imported.rounds import RoundsRequest
-from .fields import Fields
-from .json_lines import read_objects
+from .reading.fields import Fields
+from .reading.objects import read_objects
 from .learned import Learned, rounds_of_steps
 
 NOTES = (

@@ -6,9 +6,9 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TraceFormatError
-from ..imported.rounds import MOST
-from ..meta import LEAST_SECONDS, MOST_SECONDS
+from ...errors import TraceFormatError
+from ...imported.rounds import MOST
+from ...meta import LEAST_SECONDS, MOST_SECONDS
 
 _LONGEST_FIELD = 100
 _SCALARS = (str, int, float, bool, type(None))

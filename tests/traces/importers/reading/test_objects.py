@@ -1,11 +1,12 @@
 """Files that cannot be read, and lines that are no JSON object: one line each, with file and number."""
 
 import gzip
+import json
 import os
 
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.importers.json_lines import first_object, read_object, read_objects
+from paceline.traces.importers.reading.objects import first_object, read_object, read_objects
 
 
 def refusal(path):
@@ -34,7 +35,6 @@ def test_compressed_files(tmp_path):
     ("line", "told"),
     [
         (b'{"a": 1', "line 2: JSON: must be one JSON object (the file's last line: is it cut?), got "),
-        (b"[1, 2]", "got 'a list'"),
         (b"null", "got 'null'"),
         (b"true", "got 'true'"),
         (b"3", "got 'a number'"),
@@ -54,6 +54,12 @@ def test_a_malformed_last_line_is_told_by_its_number(tmp_path, line, told):
     assert found.startswith(f"{path}: line 2: JSON: ")
     assert told in found
     assert "last line" in found
+
+
+def test_the_entries_of_an_array_are_objects(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'[{"a": 1}, 2]')
+    assert refusal(path).startswith(f"{path}: line 1, entry 1: JSON: must be one JSON object")
 
 
 def test_a_malformed_line_between_is_not_the_last(tmp_path):
@@ -98,3 +104,38 @@ def test_one_object_over_many_lines(tmp_path):
     for reading in (read_object, first_object):
         with pytest.raises(TraceFormatError, match="JSON: must be one JSON object"):
             reading(path)
+
+
+VALUES = [{"id": "a", "text": 'br{ack[ets" and \\ more'}, {"id": "b", "list": [[1], {"c": {}}]}, {"id": "c"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(json.dumps(value) for value in VALUES),
+        "\n\n".join(json.dumps(value, indent=2) for value in VALUES),
+        "\n".join(json.dumps(value, indent=0) for value in VALUES),
+        json.dumps(VALUES),
+        json.dumps(VALUES, indent=4),
+        "[\n" + ",\n".join(json.dumps(value) for value in VALUES) + "\n]\n",
+        json.dumps(VALUES[0]) + "\n" + json.dumps(VALUES[1], indent=1) + "\n" + json.dumps(VALUES[2]),
+    ],
+)
+def test_objects_by_the_line_over_lines_and_in_arrays(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    assert [found.values for found in read_objects(path)] == VALUES
+
+
+def test_what_is_no_object_can_be_skipped(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": [2,\n{"a": 3}\nnonsense\n{"a": 5}\n{"a": [')
+    skipped = []
+    assert [found.values for found in read_objects(path, skipped.append)] == [{"a": 1}, {"a": 3}, {"a": 5}]
+    assert [error.path for error in skipped] == [f"{path}: line {number}" for number in (2, 4, 6)]
+
+
+def test_a_pretty_printed_file_that_is_cut(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{\n "a": 1,\n "b": [\n')
+    assert refusal(path).startswith(f"{path}: line 1: JSON: must be one JSON object (is the file cut?), got ")

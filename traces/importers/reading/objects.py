@@ -1,0 +1,98 @@
+"""Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+
+from ...errors import TraceFormatError
+from ...strict_json import decode_json, kind_of_json
+from .event_stream import begins_stream, read_stream
+from .fields import Fields
+from .json_texts import JsonText, json_texts
+from .lines import lines_of, refuse_pipe
+
+Refuse = Callable[[TraceFormatError], None]
+
+
+def refuse(error: TraceFormatError) -> None:
+    """What to do with what is no object, unless the user says that it may be skipped."""
+    raise error
+
+
+def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
+    """The JSON objects of a file; blank lines are passed over.
+
+    Args:
+        path: plain, or gzip by its name.
+        bad: is handed what is no JSON object; raises, or returns to have it skipped.
+
+    Raises:
+        TraceFormatError: the file cannot be read, or holds nothing.
+    """
+    lines = lines_of(path)
+    first = next(lines, None)
+    if first is None:
+        raise _nothing_in(path)
+    whole = chain([first], lines)
+    if begins_stream(first[1]):
+        yield from read_stream(path, whole, bad)
+        return
+    for found in json_texts(whole):
+        yield from _objects(path, found, bad)
+
+
+def read_object(path: Path) -> Fields:
+    """The one JSON object of a file, over as many lines as it likes; raises TraceFormatError as `read_objects`."""
+    found = read_objects(path)
+    only = next(found, None)
+    if only is None:
+        raise _nothing_in(path)
+    if next(found, None) is not None:
+        raise TraceFormatError(path, "JSON", "must be one JSON object", "more than one")
+    return Fields(str(path), only.values)
+
+
+def peek_objects(path: Path) -> Iterator[Fields]:
+    """The objects of a file that will be read again.
+
+    Raises:
+        TraceFormatError: as `read_objects`, and for what can be read only once.
+    """
+    refuse_pipe(path)
+    found = read_objects(path)
+    first = next(found, None)
+    if first is None:
+        raise _nothing_in(path)
+    return chain([first], found)
+
+
+def first_object(path: Path) -> Fields:
+    """The first object of a file that will be read again; raises TraceFormatError as `peek_objects`."""
+    return next(peek_objects(path))
+
+
+def _objects(path: Path, found: JsonText, bad: Refuse) -> Iterator[Fields]:
+    """The object of a text, or the objects of an array."""
+    place = f"{path}: line {found.number}"
+    try:
+        value = decode_json(found.text)
+    except ValueError as error:
+        bad(TraceFormatError(place, "JSON", f"must be one JSON object{_hint(found)}", str(error)))
+        return
+    for entry, one in enumerate(value if isinstance(value, list) else [value]):
+        where = f"{place}, entry {entry}" if isinstance(value, list) else place
+        if isinstance(one, dict):
+            yield Fields(where, one)
+        else:
+            bad(TraceFormatError(where, "JSON", f"must be one JSON object{_hint(found)}", kind_of_json(one)))
+
+
+def _hint(found: JsonText) -> str:
+    """What may have happened to a text that is no object."""
+    if found.last:
+        return " (the file's last line: is it cut?)" if b"\n" not in found.text.rstrip() else " (is the file cut?)"
+    return ""
+
+
+def _nothing_in(path: Path) -> TraceFormatError:
+    return TraceFormatError(path, "file", "must hold a JSON object", "nothing")
