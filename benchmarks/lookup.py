@@ -8,11 +8,12 @@ from collections.abc import Callable
 from random import Random
 
 from measuring import RUNS, interleaved
-from paceline.policies.lookup import prompt_lookup
+from paceline.policies.lookup import LookupRule, prompt_lookup
 from paceline.sim.cost.base import LOOKUP_S
 from rich.console import Console
 from rich.table import Table
 
+RULE = LookupRule(max_match=3)
 CONTEXT_TOKENS = (100, 150, 200)
 # Ids to choose from: of few ids a lookup often finds the last one again, of very many never.
 KINDS = {"repeats often": 60, "repeats at times": 400, "never repeats": 10**9}
@@ -24,7 +25,7 @@ def contexts(num_tokens: int, vocabulary: int, count: int) -> list[list[int]]:
 
 
 def job(texts: list[list[int]]) -> Callable[[], object]:
-    return lambda: [prompt_lookup(text, num_tokens=8, max_match=3) for text in texts]
+    return lambda: [prompt_lookup(text, num_tokens=8, rule=RULE) for text in texts]
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def main() -> None:
     table = Table("context", "tokens", "found", "microseconds", title=f"medians of {RUNS}", title_justify="left")
     seconds = []
     for (kind, size), found in texts.items():
-        hits = sum(bool(prompt_lookup(text, num_tokens=8, max_match=3)) for text in found) / options.calls
+        hits = sum(bool(prompt_lookup(text, num_tokens=8, rule=RULE)) for text in found) / options.calls
         seconds.append(timings[f"{kind} {size}"].cpu_s / options.calls)
         table.add_row(kind, str(size), f"{hits:.0%}", f"{seconds[-1] * 1e6:.1f}")
     Console(width=80).print(table)

@@ -12,6 +12,7 @@ from ..traces.store import read_trace
 from ..traces.trie import RequestRecord, Trace
 
 if TYPE_CHECKING:
+    from ..runtime.pools.loaded_members import LoadedMember
     from ..runtime.pools.pool import ModelPool
 
 
@@ -40,15 +41,25 @@ def _check_pool(path: Path, meta: TraceMeta, pool: "ModelPool") -> None:
         raise TraceFormatError(path, "tokenizer_sha256", rule, meta.tokenizer_sha256[:12])
     recorded: dict[str, Any] = {model.name: (model.parameters, model.layers, model.dtype) for model in meta.models}
     if meta.ngram is not None:
-        recorded = {meta.ngram.name: meta.ngram.max_match, **recorded}
-    loaded = {
-        member.name: (member.num_parameters, member.num_layers, member.dtype) if member.model else member.max_match
-        for member in pool.members
-    }
+        ngram = meta.ngram
+        recorded = {ngram.name: _words(ngram.max_match, ngram.min_match, ngram.occurrence), **recorded}
+    loaded = {member.name: _recorded_as(member) for member in pool.members}
     if list(recorded.items()) != list(loaded.items()):
         raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
     if meta.eos_token_id != pool.eos_token_id:
         raise TraceFormatError(path, "eos_token_id", f"must be {pool.eos_token_id}", meta.eos_token_id)
+
+
+def _recorded_as(member: "LoadedMember") -> object:
+    rule = member.lookup
+    if rule is None:
+        return (member.num_parameters, member.num_layers, member.dtype)
+    return _words(rule.max_match, rule.min_match, rule.occurrence)
+
+
+def _words(max_match: int, min_match: int, occurrence: str) -> str:
+    """A prompt lookup in words, the same for recordings and for pools."""
+    return f"matches of {min_match} to {max_match}, {occurrence}"
 
 
 def _named(values: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from zlib import crc32
 
 from .contract import Draft, Verify
-from .lookup import prompt_lookup
+from .lookup import LookupRule, prompt_lookup
 from .pool import Pool
 from .rules import Facts, Ruling, ruling
 from .session import Session
@@ -16,6 +16,7 @@ from .signal import NO_SIGNAL, Signal
 from .verdicts import Drafted, Judged
 from .world import Deferred, Failed, Item, Op, Results
 
+_LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
 EOS = 0
 
@@ -97,7 +98,7 @@ class ToyWorld:
         start = len(context)
         wanted = min(step.tokens, session.room)
         if self._pool.members[level].model_free:
-            tokens = prompt_lookup(context, num_tokens=wanted, max_match=3)
+            tokens = prompt_lookup(context, num_tokens=wanted, rule=_LOOKUP)
             tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
             return Drafted(tokens, [0] * len(tokens))
         product = 1.0

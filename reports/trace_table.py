@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from ..traces.meta import NgramInfo
 from ..traces.summary import GroupSummary, TraceSummary
 
 
@@ -19,7 +20,7 @@ def _facts(summary: TraceSummary) -> Table:
     table = Table(title=f"{meta.name} ({kind})", title_justify="left", show_header=False)
     rows = {
         "models": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models),
-        "prompt lookup": f"{meta.ngram.name}, matches up to {meta.ngram.max_match} tokens" if meta.ngram else "none",
+        "prompt lookup": _lookup(meta.ngram),
         "sampling": sampling,
         "closure": f"{meta.closure.kind}, reach {meta.closure.reach}, run {meta.closure.run}",
         "requests": f"{total.num_requests}",
@@ -48,3 +49,12 @@ def _agreement(summary: TraceSummary) -> Table:
 def _rates(group: GroupSummary, models: tuple[str, ...]) -> list[str]:
     rates = [group.agreement[model] for model in models]
     return ["-" if rate is None else f"{rate:.3f}" for rate in rates]
+
+
+def _lookup(ngram: NgramInfo | None) -> str:
+    """How prompt lookup finds what to copy, in words; what is as it always was is not said."""
+    if ngram is None:
+        return "none"
+    least = f"{ngram.min_match} to " if ngram.min_match > 1 else "up to "
+    which = f", {ngram.occurrence} occurrence" if ngram.occurrence != "last" else ""
+    return f"{ngram.name}, matches {least}{ngram.max_match} tokens{which}"

@@ -1,10 +1,9 @@
 """The pool a recording was made from, as policies see it."""
 
+from ..policies.lookup import LookupRule
 from ..policies.pool import Member, Pool
 from ..traces.imported.rounds import RoundsTrace
-from ..traces.meta import TraceMeta
-
-LOOKUP = "ngram"
+from ..traces.meta import NgramInfo, TraceMeta
 
 
 def recorded_pool(meta: TraceMeta) -> Pool:
@@ -19,9 +18,14 @@ def imported_pool(trace: RoundsTrace) -> Pool:
     Drafters only draft, since a log of rounds has no verdicts of theirs. Prompt lookup is there if every request has
     the ids of its prompt and output, and no drafter has its name.
     """
-    names = trace.meta.drafter_names
+    names, lookup = trace.meta.drafter_names, trace.meta.ngram.name
     looks_up = all(request.prompt and request.output for request in trace.requests)
-    looks_up = looks_up and LOOKUP not in (*names, trace.meta.target)
-    free = (Member(name=LOOKUP, model_free=True),) if looks_up else ()
+    looks_up = looks_up and lookup not in (*names, trace.meta.target)
+    free = (Member(name=lookup, model_free=True),) if looks_up else ()
     drafters = tuple(Member(name=name, drafts_only=True) for name in names)
     return Pool((*free, *drafters, Member(name=trace.meta.target)))
+
+
+def recorded_rule(ngram: NgramInfo) -> LookupRule:
+    """How a recording's prompt lookup finds what to copy."""
+    return LookupRule(max_match=ngram.max_match, min_match=ngram.min_match, occurrence=ngram.occurrence)

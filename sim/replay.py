@@ -22,6 +22,7 @@ from ..traces.text_quality import TextQuality
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel
 from .recorded_facts import lacks, recorded_facts
+from .recorded_pool import recorded_rule
 from .text_quality import recorded_quality
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class ReplayWorld:
         self._tables = tables
         self._num_free = tables.num_free
         self._eos = tables.trace.meta.eos_token_id
-        self._ngram = tables.trace.meta.ngram
+        ngram = tables.trace.meta.ngram
+        self._lookup = None if ngram is None else recorded_rule(ngram)
         self._pool = pool
         self._cost = cost
         self._fallback = fallback
@@ -166,7 +168,7 @@ class ReplayWorld:
         """Prompt lookup over the real tokens, which replay knows as well as the runtime does."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
-        assert self._ngram is not None
+        assert self._lookup is not None
         answer = [*session.emitted, *session.tokens]
         if UNKNOWN in answer:
             # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
@@ -174,7 +176,7 @@ class ReplayWorld:
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
         wanted = min(step.tokens, session.room)
-        tokens = prompt_lookup(context, num_tokens=wanted, max_match=self._ngram.max_match)
+        tokens = prompt_lookup(context, num_tokens=wanted, rule=self._lookup)
         if self._eos in tokens:
             tokens = tokens[: tokens.index(self._eos) + 1]
         places = []

@@ -22,12 +22,12 @@ from ..traces.imported.rounds import RoundsTrace
 from ..traces.text_quality import TextQuality
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel, RoundCost
+from .recorded_pool import recorded_rule
 from .replay import UnrecordedContextError
 from .request_rounds import RequestRounds
 from .round_charges import RoundCharges
 
 ON_TRUNK, OFF_TRUNK = 1, 0
-MAX_MATCH = 3  # longest suffix prompt lookup looks for, as in the shipped pool
 
 
 class UnrecordedRoundError(UnrecordedContextError):
@@ -58,6 +58,7 @@ class RoundsWorld:
         self._cost = cost
         self._hazard = hazard
         meta = trace.meta
+        self._lookup = recorded_rule(meta.ngram)
         self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
         self._open: dict[str, RequestRounds] = {}
         self.num_reanchored: dict[str, int] = {}
@@ -167,7 +168,7 @@ class RoundsWorld:
             self._need_hazard(session, "lookup", len(answer))
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
-        tokens = prompt_lookup(context, num_tokens=min(step.tokens, session.room), max_match=MAX_MATCH)
+        tokens = prompt_lookup(context, num_tokens=min(step.tokens, session.room), rule=self._lookup)
         places = []
         for token, own in zip(tokens, state.trunk[len(answer) :], strict=False):
             on_trunk = on_trunk and token == own

@@ -23,6 +23,7 @@ from paceline.policies import (
     Vouched,
     make_policy,
 )
+from paceline.policies.lookup import LookupRule
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
@@ -38,6 +39,12 @@ from paceline.traces.resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 
 from .tiny_models import random_prompts, tiny_pool_of_four
 
+LOOKUPS = (
+    LookupRule(max_match=2, occurrence="first"),
+    LookupRule(min_match=2, max_match=4, occurrence="first"),
+    LookupRule(min_match=1, max_match=12, occurrence="last"),
+    LookupRule(max_match=3, occurrence="longest"),
+)
 SAMPLINGS = (Sampling(mode="greedy"), Sampling(mode="coupled", temperature=0.8, seed=7))
 # The last one holds the end-of-sequence token, for lookups to copy.
 PROMPTS = (*random_prompts(4, seed=2), Prompt(request_id="ends", text="t5 t0 t9 t5 t0 t9 t5"))
@@ -187,12 +194,12 @@ def full(tmp_path_factory):
     return tables_of(tmp_path_factory, random_prompts(12, seed=3), Closure(kind="full", reach=5, run=5), num_tokens=5)
 
 
-def tables_of(tmp_path_factory, prompts, closure, *, num_tokens):
+def tables_of(tmp_path_factory, prompts, closure, *, num_tokens, pool=None):
     folder = tmp_path_factory.mktemp("recordings")
     return [
         TraceTables(
             record(
-                tiny_pool_of_four(),
+                pool or tiny_pool_of_four(),
                 prompts,
                 sampling=sampling,
                 closure=closure,
@@ -205,9 +212,9 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens):
     ]
 
 
-def both_worlds(build, tables, prompts, *, batch=1, cache="slots"):
+def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None):
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
-    pool, trace = tiny_pool_of_four(), tables.trace
+    pool, trace = pool or tiny_pool_of_four(), tables.trace
     prices = made_up_cost(trace.meta.model_names)
     watched = Watched(build(recorded_pool(trace.meta)))
     tokens = {}
@@ -316,6 +323,20 @@ def test_any_legal_exact_steps_are_taken_alike(full, seed, index):
     replayed, run = both_worlds(lambda pool: Wanderer(pool, seed=seed, most=5), full[index], prompts)
     assert_same(replayed, run)
     assert replayed[1].requests["divergent_tokens"].sum() == 0
+
+
+@pytest.mark.parametrize("rule", LOOKUPS, ids=lambda rule: f"{rule.min_match}-{rule.max_match}-{rule.occurrence}")
+def test_lookups_of_every_rule_copy_alike(tmp_path_factory, rule):
+    """The rule travels from the pool into the recording, and both worlds copy by it."""
+    pool = tiny_pool_of_four(lookup=rule)
+    closure = Closure(kind="monotone", reach=9, run=4)
+    tables = tables_of(tmp_path_factory, PROMPTS, closure, num_tokens=24, pool=pool)[0]
+    ngram = tables.trace.meta.ngram
+    assert (ngram.min_match, ngram.max_match, ngram.occurrence) == (rule.min_match, rule.max_match, rule.occurrence)
+    for policy in ("ngram", "ngram:2/draft:2/mid:3/target"):
+        replayed, run = both_worlds(POLICIES[policy], tables, PROMPTS, pool=pool)
+        assert_same(replayed, run)
+        assert (run[1].steps["drafted"] > 0).any()
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])

@@ -4,6 +4,7 @@ import random
 from functools import lru_cache
 
 import torch
+from paceline.policies.lookup import LookupRule
 from paceline.runtime.pools.loaded_members import LoadedMember
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
@@ -14,12 +15,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 VOCABULARY = 48
 EOS = 0
 CONTEXT_TOKENS = 256
+LOOKUP = LookupRule(max_match=3)
 # Layers left out of the target's four; their share of the residual stream is small, so that a submodel often agrees.
 SKIPPED = {"draft": (1, 2, 3), "mid": (1, 2), "slim": (2,)}
 
 
 @lru_cache
-def tiny_pool_of_four(seed: int = 1) -> ModelPool:
+def tiny_pool_of_four(seed: int = 1, lookup: LookupRule = LOOKUP) -> ModelPool:
     """`ngram`, `draft`, `mid`, `slim` and `target`; do not change it."""
     torch.set_num_threads(1)
     target = _random_llama(seed)
@@ -27,7 +29,11 @@ def tiny_pool_of_four(seed: int = 1) -> ModelPool:
     members = [_member(name, model, kind="submodel") for name, model in submodels.items()]
     return ModelPool(
         name="tiny",
-        members=(_member("ngram", None, kind="ngram"), *members, _member("target", target, kind="model")),
+        members=(
+            _member("ngram", None, kind="ngram", lookup=lookup),
+            *members,
+            _member("target", target, kind="model"),
+        ),
         tokenizer=_tokenizer(),
         tokenizer_sha256="0" * 64,
         eos_token_id=EOS,
@@ -69,12 +75,12 @@ def _random_llama(seed: int) -> LlamaForCausalLM:
     return model
 
 
-def _member(name: str, model: LlamaForCausalLM | None, *, kind: str) -> LoadedMember:
+def _member(name: str, model: LlamaForCausalLM | None, *, kind: str, lookup: LookupRule | None = None) -> LoadedMember:
     return LoadedMember(
         name=name,
         kind=kind,
         model=model,
-        max_match=3 if model is None else None,
+        lookup=lookup if model is None else None,
         num_parameters=0 if model is None else sum(weight.numel() for weight in model.parameters()),
         num_layers=0 if model is None else model.config.num_hidden_layers,
         hidden_size=0 if model is None else 32,

@@ -43,10 +43,25 @@ class ModelInfo(Record):
 
 
 class NgramInfo(Record):
-    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens."""
+    """A prompt-lookup member of the pool; it needs no views, replay computes it from the tokens.
+
+    Attributes:
+        name: as chains call it.
+        max_match: longest run of newest tokens that is looked up, >= 1.
+        min_match: shortest one, 1 to `max_match`.
+        occurrence: which earlier occurrence is copied from.
+    """
 
     name: str = Field(pattern=NAME_PATTERN)
     max_match: int = Field(ge=1)
+    min_match: int = Field(default=1, ge=1)
+    occurrence: Literal["first", "last", "longest"] = "last"
+
+    @model_validator(mode="after")
+    def _matches(self) -> "NgramInfo":
+        if self.min_match > self.max_match:
+            raise ValueError(f"min_match must be at most max_match, {self.max_match}, got {self.min_match}")
+        return self
 
 
 class Sampling(Record):

@@ -100,9 +100,9 @@ class DraftProcessor:
         """Copy what followed the newest tokens where they stood before; no forward."""
         session, step = item
         assert isinstance(step, Draft)
-        max_match = self._members[level].max_match
-        assert max_match is not None
-        tokens = prompt_lookup(session.tail(0), num_tokens=min(step.tokens, session.room), max_match=max_match)
+        rule = self._members[level].lookup
+        assert rule is not None
+        tokens = prompt_lookup(session.tail(0), num_tokens=min(step.tokens, session.room), rule=rule)
         if session.eos in tokens:
             tokens = tokens[: tokens.index(session.eos) + 1]
         return self._without_distribution(session, tokens)

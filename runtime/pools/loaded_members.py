@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ...policies.lookup import LookupRule
 from ..forward import ForwardKind, ModelForward, choose_forward
 from ..tokenizers import Alignment
 
@@ -18,7 +19,7 @@ class LoadedMember:
         name: name in the pool file.
         kind: a model of its own, some layers of another member, or model-free lookup.
         model: the network; None for `ngram`.
-        max_match: longest run that is looked up; None unless `ngram`.
+        lookup: how it finds what to copy; None unless `ngram`.
         num_parameters: parameters, tied ones once; a submodel counts what it uses. 0 for `ngram`.
         num_layers: decoder layers; 0 for `ngram`.
         hidden_size: width of the residual stream; 0 for `ngram`.
@@ -30,7 +31,7 @@ class LoadedMember:
     name: str
     kind: Literal["model", "submodel", "ngram"]
     model: PreTrainedModel | None
-    max_match: int | None
+    lookup: LookupRule | None
     num_parameters: int
     num_layers: int
     hidden_size: int
@@ -117,7 +118,7 @@ def describe_model(
         name=name,
         kind=kind,
         model=model,
-        max_match=None,
+        lookup=None,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),

@@ -166,7 +166,7 @@ def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Toke
             name=entry.name,
             kind="ngram",
             model=None,
-            max_match=entry.ngram.max_match if entry.ngram else None,
+            lookup=entry.ngram.rule if entry.ngram else None,
             num_parameters=0,
             num_layers=0,
             hidden_size=0,

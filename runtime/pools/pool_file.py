@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ...policies.lookup import LookupRule, Occurrence
+
 POOL_FILE_NAME = "pool.toml"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -28,12 +30,27 @@ class NgramEntry(BaseModel):
     """Model-free lookup of the latest tokens in the context itself.
 
     Attributes:
-        max_match: longest run of tokens that is looked up.
+        max_match: longest run of newest tokens that is looked up.
+        min_match: shortest one, 1 to `max_match`.
+        occurrence: which earlier occurrence is copied from (see `policies.lookup`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_match: Annotated[int, Field(ge=1)]
+    min_match: Annotated[int, Field(ge=1)] = 1
+    occurrence: Occurrence = "last"
+
+    @model_validator(mode="after")
+    def _check_matches(self) -> Self:
+        if self.min_match > self.max_match:
+            raise ValueError(f"must have a min_match of at most max_match, {self.max_match}, not {self.min_match}")
+        return self
+
+    @property
+    def rule(self) -> LookupRule:
+        """How the lookup finds what to copy."""
+        return LookupRule(max_match=self.max_match, min_match=self.min_match, occurrence=self.occurrence)
 
 
 class MemberEntry(BaseModel):

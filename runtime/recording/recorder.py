@@ -195,8 +195,11 @@ def _meta(
 
 def _ngram_info(pool: ModelPool) -> NgramInfo | None:
     for member in pool.members:
-        if member.max_match is not None:
-            return NgramInfo(name=member.name, max_match=member.max_match)
+        rule = member.lookup
+        if rule is not None:
+            return NgramInfo(
+                name=member.name, max_match=rule.max_match, min_match=rule.min_match, occurrence=rule.occurrence
+            )
     return None
 
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from paceline.policies.lookup import LookupRule
 from paceline.runtime.pools.loaded_members import LoadedMember
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
@@ -59,7 +60,7 @@ def member(name: str, kind: str, model: LlamaForCausalLM) -> LoadedMember:
         name=name,
         kind=kind,
         model=model,
-        max_match=None,
+        lookup=None,
         num_parameters=sum(weight.numel() for weight in model.parameters()),
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
@@ -76,7 +77,7 @@ def tiny_pool() -> ModelPool:
         name="ngram",
         kind="ngram",
         model=None,
-        max_match=3,
+        lookup=LookupRule(max_match=3),
         num_parameters=0,
         num_layers=0,
         hidden_size=0,

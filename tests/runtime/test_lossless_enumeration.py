@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import torch
 from paceline.policies import Band, ConfidenceBelow, Draft, Ratio, Typical, Verify, make_policy
+from paceline.policies.lookup import LookupRule
 from paceline.policies.loop import Loop
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
@@ -46,8 +47,8 @@ def small_pool() -> ModelPool:
     """`ngram`, `one`, `two`, `three` and `target`, strangers to each other; token 3 ends a text."""
     names = ("one", "two", "three", "target")
     lookup = LoadedMember(
-        name="ngram", kind="ngram", model=None, max_match=2, num_parameters=0, num_layers=0, hidden_size=0,
-        kv_bytes_per_token=0, dtype="none",
+        name="ngram", kind="ngram", model=None, lookup=LookupRule(max_match=2), num_parameters=0, num_layers=0,
+        hidden_size=0, kv_bytes_per_token=0, dtype="none",
     )  # fmt: skip
     return ModelPool(
         name="four tokens",
@@ -68,7 +69,7 @@ def member(name: str, seed: int) -> LoadedMember:
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).double().eval().requires_grad_(requires_grad=False)
     return LoadedMember(
-        name=name, kind="model", model=model, max_match=None, num_parameters=1, num_layers=1, hidden_size=8,
+        name=name, kind="model", model=model, lookup=None, num_parameters=1, num_layers=1, hidden_size=8,
         kv_bytes_per_token=2 * 4 * 8, dtype="float64",
     )  # fmt: skip
 

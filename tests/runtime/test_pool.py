@@ -84,7 +84,7 @@ def test_members_are_described(loaded):
     assert target.kv_bytes_per_token == 2 * 4 * 64 * 4
     assert target.num_parameters == 400 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
     assert target.dtype == "float32"
-    assert loaded.member("ngram").max_match == 3
+    assert loaded.member("ngram").lookup.max_match == 3
     assert loaded.eos_token_id == 0
     assert loaded.context_tokens == 512
 
@@ -188,6 +188,14 @@ def test_submodel_without_skipped_layers_is_the_model(loaded):
         (HEAD + '[[members]]\nname = "target"\n', r"members\[0\] must have exactly one of path, submodel_of and ngram"),
         (HEAD + TARGET.replace('name = "target"', 'name = "a:b"'), r"members\[0\]\.name .*got 'a:b'"),
         (HEAD + NGRAM.replace("3", "0") + TARGET, r"members\[0\]\.ngram\.max_match .*got 0"),
+        (
+            HEAD + NGRAM.replace(" }", ", min_match = 4 }") + TARGET,
+            r"members\[0\]\.ngram must have a min_match of at most max_match, 3, not 4",
+        ),
+        (
+            HEAD + NGRAM.replace(" }", ', occurrence = "best" }') + TARGET,
+            r"members\[0\]\.ngram\.occurrence .*'longest'.*got 'best'",
+        ),
         (HEAD.replace("512", "513") + TARGET, r"context_tokens must be <= 512, the positions of target, got 513"),
         (HEAD + MID + DRAFT + TARGET, r"members\[1\] must stand in order of parameters .*got 'draft'"),
         (HEAD + DRAFT + NGRAM + TARGET, r"members\[1\]\.ngram only the first member may be model-free, got 'ngram'"),

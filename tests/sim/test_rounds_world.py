@@ -1,5 +1,6 @@
 """Replay of imported recordings: what a round says is answered as it says, and only the rest is drawn."""
 
+from dataclasses import replace
 from math import isnan
 
 import numpy as np
@@ -15,6 +16,7 @@ from paceline.sim.replay import UnrecordedContextError
 from paceline.sim.rounds_tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace
+from paceline.traces.meta import NgramInfo
 
 from ..unit_cost import UnitCost
 from .small_rounds import WatchedTables, one_request, recording_of, recordings, rounds_of, sequential
@@ -316,6 +318,20 @@ def test_prompt_lookup_where_all_ids_are_known():
     assert summarise_run(log).levels[-1].accepted > 0
     without = recording_of(with_ids(), one_request({"": 3}, {}, request_id="r1"))
     assert RoundsTables(without).pool.names == ("feature", "tokens", "target")
+
+
+def test_the_lookup_is_that_of_the_recording():
+    prompt, output = (4, 7, 8, 9, 4, 1, 4), (7, 8, 9, 5)
+    recording = recording_of(one_request({"": 4}, {}, prompt=prompt, prompt_tokens=7, output=output))
+    accepted = {}
+    for occurrence in ("first", "last"):
+        ngram = NgramInfo(name="lookup", max_match=1, occurrence=occurrence)
+        trace = replace(recording, meta=recording.meta.model_copy(update={"ngram": ngram}))
+        assert RoundsTables(trace).pool.names[0] == "lookup"
+        log, outputs = follow(trace, [Draft("lookup", 3), Verify("target")], strict=True)
+        assert outputs == {"r0": list(output)}
+        accepted[occurrence] = summarise_run(log).levels[-1].accepted
+    assert accepted["first"] > accepted["last"]
 
 
 def test_nothing_is_looked_up_behind_a_token_without_an_id():

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, Record
+from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record
 
 UNKNOWN_DRAFTED = -1
 MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
@@ -113,6 +113,7 @@ class RoundsMeta(Record):
         target: name of the model that verifies.
         drafters: in level order, smallest first.
         models: shapes for cost models, by name; may leave members out.
+        ngram: how prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
         notes: what is exact and what is unknown, in words.
         software: name to version.
         hardware: the machine that ran it, in words.
@@ -126,6 +127,7 @@ class RoundsMeta(Record):
     target: str = Field(default="target", pattern=NAME_PATTERN)
     drafters: tuple[DrafterInfo, ...]
     models: tuple[ModelInfo, ...] = ()
+    ngram: NgramInfo = NgramInfo(name="ngram", max_match=3)
     notes: tuple[str, ...] = ()
     software: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""

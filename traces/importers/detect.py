@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ..errors import TraceFormatError
 from . import eagle_timed
-from .reading.fields import Fields
 from .formats import FORMATS, Format
+from .reading.fields import Fields
 from .reading.objects import first_object
 
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import RoundsRequest
-from .reading.fields import Fields
-from .reading.objects import first_object, read_objects
 from .learned import Learned, starts_of
 from .methods import Answer, check_names, merged, method_name
+from .reading.fields import Fields
+from .reading.objects import first_object, read_objects
 
 NOTES = (
     "Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "

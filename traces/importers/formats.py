@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..imported.rounds import RoundsRequest
 from . import eagle_timed, frontier, positions, spec_bench, vllm_detailed
-from .reading.fields import Fields
 from .learned import Learned
+from .reading.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

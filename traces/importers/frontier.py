@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..imported.rounds import RoundsRequest
+from .learned import Learned, rounds_of_steps
 from .reading.fields import Fields
 from .reading.objects import read_object
-from .learned import Learned, rounds_of_steps
 
 NOTES = (
     "Exact: accepted tokens of each iteration, and drafted ones where they are told. A round that accepted its whole "

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds
 from ..errors import TraceFormatError
+from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds
 from .options import ImportOptions
 from .reading.bad_lines import BadLines
 from .reading.fields import Fields

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from ..meta import NAME_PATTERN
+from .learned import Learned
 from .reading.fields import Fields
 from .reading.objects import read_objects
-from .learned import Learned
 
 NOTES = (
     "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "

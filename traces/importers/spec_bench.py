@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import TARGET_ALONE, RoundsRequest
-from .reading.fields import Fields
-from .reading.objects import read_objects
 from .learned import Learned, starts_of
 from .methods import TOKEN_METHODS, Answer, check_names, merged, method_name
+from .reading.fields import Fields
+from .reading.objects import read_objects
 
 NOTES = (
     "Exact: steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "

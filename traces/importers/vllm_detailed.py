@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..imported.rounds import RoundsRequest
+from .learned import Learned, rounds_of_steps
 from .reading.fields import Fields
 from .reading.objects import read_objects
-from .learned import Learned, rounds_of_steps
 
 NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",

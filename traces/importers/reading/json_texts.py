@@ -61,7 +61,7 @@ def _joined(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
 
 
 def _looks_whole(line: bytes) -> bool:
-    """Whether a first line is no beginning: it ends as objects do, or does not begin as values do that have brackets."""
+    """Whether a first line is no beginning: it ends as objects do, or does not begin as values with brackets do."""
     text = line.strip()
     return text[:1] not in _OPENING or (text.startswith(b"{") and text.endswith(b"}"))
 

@@ -1,0 +1,46 @@
+"""Prompt lookup with an engine's values copies what that engine's lookup copies."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.policies.lookup import LookupRule, prompt_lookup
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+CONTEXTS = st.lists(st.integers(0, 3), min_size=2, max_size=30)
+
+
+@settings(deadline=None, max_examples=200)
+@given(CONTEXTS, st.integers(1, 6), st.integers(1, 4))
+def test_transformers(context, num_tokens, max_match):
+    """Its `max_matching_ngram_size` is max_match; it takes the first occurrence."""
+    ids = torch.tensor([context])
+    generator = PromptLookupCandidateGenerator(
+        num_output_tokens=num_tokens, max_matching_ngram_size=max_match, max_length=10_000
+    )
+    theirs = generator.get_candidates(ids)[0][0, len(context) :].tolist()
+    ours = prompt_lookup(context, num_tokens=num_tokens, rule=LookupRule(max_match=max_match, occurrence="first"))
+    assert ours == theirs
+
+
+def vllm_lookup(context, num_tokens, min_match, max_match):
+    """As vLLM describes its n-gram proposer: of all lengths within bounds the longest, of its matches the earliest."""
+    for length in range(max_match, min_match - 1, -1):
+        for end in range(length, len(context)):
+            if context[end - length : end] == context[len(context) - length :]:
+                return context[end : end + num_tokens]
+    return []
+
+
+@settings(deadline=None, max_examples=200)
+@given(CONTEXTS, st.integers(1, 6), st.integers(1, 4), st.integers(0, 3))
+def test_vllm(context, num_tokens, min_match, more):
+    rule = LookupRule(min_match=min_match, max_match=min_match + more, occurrence="first")
+    assert prompt_lookup(context, num_tokens=num_tokens, rule=rule) == vllm_lookup(
+        context, num_tokens, min_match, min_match + more
+    )
+
+
+@pytest.mark.parametrize("rule", [LookupRule(max_match=3), LookupRule(max_match=3, occurrence="first")])
+def test_nothing_repeated_is_nothing_copied(rule):
+    assert prompt_lookup(list(range(20)), num_tokens=4, rule=rule) == []
