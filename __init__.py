@@ -18,6 +18,5 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith(__name__):
             raise
-        raise ModuleNotFoundError(
-            f"{__name__}.generate runs real models and needs {error.name}: pip install 'paceline[runtime]'"
-        ) from error
+        hint = importlib.import_module(f"{__name__}.installing").install_hint("runtime")
+        raise ModuleNotFoundError(f"{__name__}.generate runs real models and needs {error.name}: {hint}") from error

@@ -3,6 +3,8 @@
 import importlib
 from types import ModuleType
 
+from ..installing import install_hint
+
 
 def runtime_module(name: str) -> ModuleType:
     """`paceline.runtime.<name>`, imported when a command needs it.
@@ -17,5 +19,5 @@ def runtime_module(name: str) -> ModuleType:
         if error.name and error.name.startswith(package):
             raise
         raise ModuleNotFoundError(
-            f"this command runs real models and needs {error.name}: pip install 'paceline[runtime]'"
+            f"this command runs real models and needs {error.name}: {install_hint('runtime')}"
         ) from error

@@ -5,6 +5,7 @@ from textwrap import fill
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...installing import install_hint
 from .experiment import Panel, Series
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _matplotlib() -> ModuleType:
     try:
         import matplotlib.figure  # noqa: PLC0415 - an optional dependency, at its one door
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"figures need {error.name}: pip install 'paceline[figures]'") from error
+        raise ModuleNotFoundError(f"figures need {error.name}: {install_hint('figures')}") from error
     return matplotlib
 
 

@@ -7,6 +7,8 @@ best points and one to all others, and of a few draws from the first the one of 
 from collections.abc import Sequence
 from types import ModuleType
 
+from ...installing import install_hint
+
 
 class BayesianProposals:
     """Points `[n]` of the unit box.
@@ -47,7 +49,7 @@ def load_optuna() -> ModuleType:
         import optuna  # noqa: PLC0415 - an optional dependency at its one door
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"Bayesian search needs {error.name}: pip install 'paceline[search]', or make every trial a random one"
+            f"Bayesian search needs {error.name}: {install_hint('search')}, or make every trial a random one"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

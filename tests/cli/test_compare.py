@@ -6,6 +6,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+from paceline.installing import install_hint
 
 from ..reports.test_summary import LEVEL_KEYS, POLICY_KEYS, SPREAD_KEYS
 from .command_line import done, paceline, refused
@@ -189,7 +190,7 @@ def test_without_torch_real_models_say_what_to_install(tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     ran = without_torch("run", "--prompts", "prompts.jsonl", "--pool", "nowhere")
     assert ran.returncode == 2
-    assert "this command runs real models and needs torch: pip install 'paceline[runtime]'" in ran.stderr
+    assert f"this command runs real models and needs torch: {install_hint('runtime')}" in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 

@@ -15,6 +15,7 @@ from paceline.cli.experiments.experiment import Column, Finding, Panel, Rows, Se
 from paceline.cli.experiments.figure import write_figure
 from paceline.cli.experiments.tables import markdown_table
 from paceline.cli.shipped import shipped
+from paceline.installing import install_hint
 
 from .command_line import done, paceline, refused
 
@@ -163,8 +164,8 @@ def test_bad_input(known, args, said):
 def test_figures_need_their_extra(known, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = "figures need matplotlib: pip install 'paceline[figures]'"
-    assert refused("experiment", "works", "--figure", "works.svg").endswith(said.partition("matplotlib")[2])
+    said = f": {install_hint('figures')}"
+    assert refused("experiment", "works", "--figure", "works.svg").endswith(said)
     assert done("experiment", "works").startswith("What was asked?")
 
 

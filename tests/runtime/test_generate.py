@@ -10,6 +10,7 @@ from pathlib import Path
 import paceline
 import pytest
 import torch
+from paceline.installing import install_hint
 from paceline.policies import Draft, Member, Pool, Ratio, Verify
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.lossless.confident import Confident
@@ -343,6 +344,6 @@ def test_importing_paceline_imports_no_torch():
 
 def test_without_torch_the_extra_is_named():
     run = python("import sys; sys.modules['torch'] = None; import paceline; paceline.generate")
-    assert "paceline.generate runs real models and needs torch: pip install 'paceline[runtime]'" in run.stderr
+    assert f"paceline.generate runs real models and needs torch: {install_hint('runtime')}" in run.stderr
     run = python("import paceline; paceline.generation")
     assert "module 'paceline' has no attribute 'generation'" in run.stderr

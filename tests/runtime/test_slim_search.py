@@ -1,6 +1,7 @@
 """Masks, the search among them, and the distances it minimises."""
 
 import dataclasses
+import re
 import sys
 from itertools import combinations
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.installing import install_hint
 from paceline.runtime.pools.loaded_members import describe_model
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.slim import timing
@@ -149,7 +151,7 @@ def test_random_search_needs_no_library(monkeypatch):
 
 def test_bayesian_search_says_what_to_install_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'paceline\[search\]'"):
+    with pytest.raises(ModuleNotFoundError, match=re.escape(install_hint("search"))):
         find_slims(tiny_pool_of_four(), (), [0.5], Budget(trials=5, random_trials=1, seed=0), max_new_tokens=TOKENS)
 
 
