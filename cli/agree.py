@@ -29,7 +29,15 @@ from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, progress, write_json
 from .runtime_door import runtime_module
-from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
+from .sampling import (
+    RecordedSamplingMode,
+    RecordedSamplingOption,
+    RecordedSeedOption,
+    RecordedTemperatureOption,
+    TopKOption,
+    TopPOption,
+    sampling_of,
+)
 
 if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
@@ -45,9 +53,9 @@ def agree(
     pool: PoolOption = None,
     trace: GivenTraceOption = None,
     max_new_tokens: MaxNewTokensOption = 64,
-    sampling: SamplingOption = SamplingMode.greedy,
-    temperature: TemperatureOption = None,
-    seed: SeedOption = None,
+    sampling: RecordedSamplingOption = RecordedSamplingMode.greedy,
+    temperature: RecordedTemperatureOption = None,
+    seed: RecordedSeedOption = None,
     top_p: TopPOption = None,
     top_k: TopKOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,

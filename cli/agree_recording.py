@@ -59,7 +59,7 @@ class RecordingAsked:
         run: most of them by a member behind a larger one's, >= 0; None is `reach`.
 
     Raises:
-        ValueError: rejection sampling, or a trace together with a closure.
+        ValueError: a trace together with a closure.
     """
 
     sampling: Sampling
@@ -70,8 +70,6 @@ class RecordingAsked:
     run: int | None = None
 
     def __post_init__(self) -> None:
-        if self.sampling.mode == "rejection":
-            raise ValueError("--sampling must be greedy or coupled; rejection sampling draws again for every chain")
         if self.trace is not None and (self.closure, self.reach, self.run) != (None, None, None):
             raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
 

@@ -81,7 +81,7 @@ def _refuse_usage(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # the class itself is private to typer
         sys.stderr.write(error.format_message() + "\n")
         return BAD_INPUT
-    return _say(error.format_message(), BAD_INPUT)
+    return _say(error.format_message().replace("Value error, ", "", 1), BAD_INPUT)  # as pydantic begins
 
 
 def _told(error: Exception) -> str:

@@ -11,10 +11,10 @@ from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, 
 from .output import check_new_folder
 from .runtime_door import runtime_module
 from .sampling import (
-    SamplingMode,
-    SamplingOption,
-    SeedOption,
-    TemperatureOption,
+    RecordedSamplingMode,
+    RecordedSamplingOption,
+    RecordedSeedOption,
+    RecordedTemperatureOption,
     TopKOption,
     TopPOption,
     sampling_of,
@@ -26,9 +26,9 @@ def record(
     prompts: PromptsOption,
     pool: PoolOption = None,
     max_new_tokens: MaxNewTokensOption = 64,
-    sampling: SamplingOption = SamplingMode.greedy,
-    temperature: TemperatureOption = None,
-    seed: SeedOption = None,
+    sampling: RecordedSamplingOption = RecordedSamplingMode.greedy,
+    temperature: RecordedTemperatureOption = None,
+    seed: RecordedSeedOption = None,
     top_p: TopPOption = None,
     top_k: TopKOption = None,
     closure: Annotated[
@@ -42,8 +42,6 @@ def record(
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
-    if sampling is SamplingMode.rejection:
-        raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")

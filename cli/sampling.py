@@ -16,11 +16,23 @@ class SamplingMode(StrEnum):
     rejection = "rejection"
 
 
+class RecordedSamplingMode(StrEnum):
+    """How tokens of a recording are chosen: rejection sampling draws again for every chain, so that none holds it."""
+
+    greedy = "greedy"
+    coupled = "coupled"
+
+
 SamplingOption = Annotated[SamplingMode, typer.Option("--sampling", help="How tokens are chosen.")]
 TemperatureOption = Annotated[
     float | None, typer.Option("--temperature", help="Of coupled and rejection sampling, >= 0.001.")
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Of coupled and rejection sampling.")]
+RecordedSamplingOption = Annotated[RecordedSamplingMode, typer.Option("--sampling", help="How tokens are chosen.")]
+RecordedTemperatureOption = Annotated[
+    float | None, typer.Option("--temperature", help="Of coupled sampling, >= 0.001.")
+]
+RecordedSeedOption = Annotated[int | None, typer.Option("--seed", help="Of coupled sampling.")]
 TopPOption = Annotated[
     float | None, typer.Option("--top-p", help="Sample from the most probable tokens that hold this share, in (0, 1].")
 ]
@@ -30,17 +42,18 @@ TopKOption = Annotated[
 
 
 def sampling_of(
-    mode: SamplingMode,
+    mode: SamplingMode | RecordedSamplingMode,
     temperature: float | None,
     seed: int | None,
     top_p: float | None = None,
     top_k: int | None = None,
 ) -> Sampling:
     """The sampling asked for; raises ValueError for options that do not belong together."""
-    if mode is SamplingMode.greedy:
+    if mode.value == "greedy":
         if any(option is not None for option in (temperature, seed, top_p, top_k)):
+            others = " or ".join(other.value for other in type(mode) if other is not mode)
             raise ValueError(
-                "--temperature, --seed, --top-p, --top-k belong to --sampling coupled or rejection; greedy takes none"
+                f"--temperature, --seed, --top-p, --top-k belong to --sampling {others}; greedy takes none"
             )
         return Sampling(mode="greedy")
     if temperature is None or seed is None:
@@ -51,5 +64,5 @@ def sampling_of(
         raise ValueError(f"--top-p must be in (0, 1], got {top_p}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"--top-k must be >= 1, got {top_k}")
-    name: Literal["coupled", "rejection"] = "coupled" if mode is SamplingMode.coupled else "rejection"
+    name: Literal["coupled", "rejection"] = "coupled" if mode.value == "coupled" else "rejection"
     return Sampling(mode=name, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)

@@ -266,7 +266,10 @@ def test_an_interrupt_is_no_verdict(tmp_path):
         (("--policy", "plain", "--policy", "plain"), "--policy plain is given twice"),
         (("--closure", "all"), "'all' is not one of 'monotone', 'full'"),
         (("--temperature", "0.8"), "belong to --sampling coupled"),
-        (("--sampling", "rejection", "--temperature", "0.8", "--seed", "1"), "--sampling must be greedy or coupled"),
+        (
+            ("--sampling", "rejection", "--temperature", "0.8", "--seed", "1"),
+            "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'.",
+        ),
         (("--batch", "0"), "--batch"),
         (("--cache", "heap"), "--cache"),
         (("--prompts", "missing.jsonl"), "missing.jsonl: No such file or directory"),

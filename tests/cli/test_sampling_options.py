@@ -1,10 +1,10 @@
 """`--sampling` and what belongs to it: each mistake is one clear line."""
 
 import pytest
-from paceline.cli.sampling import SamplingMode, sampling_of
+from paceline.cli.sampling import RecordedSamplingMode, SamplingMode, sampling_of
 from paceline.traces.meta import Sampling
 
-from .command_line import refused
+from .command_line import done, refused
 
 SAMPLED = [SamplingMode.coupled, SamplingMode.rejection]
 
@@ -26,6 +26,8 @@ def test_greedy_is_the_plain_one():
 def test_greedy_takes_no_option(options):
     with pytest.raises(ValueError, match="belong to --sampling coupled or rejection; greedy takes none"):
         sampling_of(SamplingMode.greedy, *options)
+    with pytest.raises(ValueError, match="belong to --sampling coupled; greedy takes none"):
+        sampling_of(RecordedSamplingMode.greedy, *options)
 
 
 @pytest.mark.parametrize("mode", SAMPLED)
@@ -47,11 +49,17 @@ def test_options_that_cannot_be(mode, options, told):
         sampling_of(mode, *options)
 
 
-def test_a_recording_is_not_of_rejection_sampling(tmp_path):
+@pytest.mark.parametrize("command", [("record", "out"), ("agree",)])
+def test_a_recording_is_not_of_rejection_sampling(tmp_path, command):
+    """Neither offered nor taken."""
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "x", "prompt": "one"}\n')
     options = ["--sampling", "rejection", "--temperature", "0.8", "--seed", "1"]
-    line = refused("record", "out", "--prompts", "prompts.jsonl", *options)
-    assert line == "a recording is greedy or coupled; rejection sampling draws again for every chain"
+    line = refused(*command, "--prompts", "prompts.jsonl", *options)
+    assert line == "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'."
+    shown = done(*command[:1], "--help")
+    assert "<greedy|coupled>" in shown
+    assert "rejection" not in shown
+    assert "rejection" in done("run", "--help")
     assert not (tmp_path / "out").exists()
 
 
