@@ -34,6 +34,11 @@ def _token_forwards(
     cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int
 ) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
+    if not all(row.tokens for row in drafted):  # a row in which a recorded drafter found nothing takes no forward
+        items = [item for item, row in zip(items, drafted, strict=True) if row.tokens]
+        drafted = [row for row in drafted if row.tokens]
+        if not items:
+            return []
     new_tokens, context_tokens = _fed(items, level, verify=False)
     num_rows = len(items)
     seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)

@@ -24,9 +24,21 @@ class RequestRounds:
         known: per drafter of the recording.
         prefilled: whether its prefill was charged.
         verify_s: measured seconds of the verification of what is pending, None if it was not measured.
+        num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
     """
 
-    __slots__ = ("_begun", "known", "num_tokens", "prefilled", "prompt", "refused", "request", "trunk", "verify_s")
+    __slots__ = (
+        "_begun",
+        "known",
+        "num_cut",
+        "num_tokens",
+        "prefilled",
+        "prompt",
+        "refused",
+        "request",
+        "trunk",
+        "verify_s",
+    )
 
     def __init__(self, request: RoundsRequest, meta: RoundsMeta) -> None:
         self.request = request
@@ -40,6 +52,7 @@ class RequestRounds:
         self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
         self.prefilled = False
         self.verify_s: float | None = None
+        self.num_cut = 0
         self._begun = False
 
     def begin(self, drafter: str) -> None:

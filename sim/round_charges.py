@@ -2,7 +2,9 @@
 
 Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
 the prompt. Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were
-drafted then; so does the verification behind it, if nothing else is pending.
+drafted then; so does the verification after it, if nothing else is pending. Engines do not know where an answer will
+end and draft beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the
+engine's rounds, and so is its verification.
 """
 
 import numpy as np
@@ -33,16 +35,22 @@ class RoundCharges:
     def draft(self, state: RequestRounds, item: Item, drafted: Drafted, level: int) -> list[Forward]:
         """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
         session, step = item
+        asked: int = step.tokens  # type: ignore[union-attr]
         name = session.pool.names[level]
         forwards = self._prefill(state, session, name)
-        own = self._own_round(state.request, session, name, step.tokens)  # type: ignore[union-attr]
-        state.verify_s = None
+        own = self._own_round(state.request, session, name, asked)
+        state.verify_s, state.num_cut = None, 0
+        count = len(drafted.tokens)
         if own is None:
-            return forwards + draft_forwards(self._cost, name, [item], [drafted], level)
+            if count == session.room:  # cut by the end of the answer, and not by the drafter's own rule
+                state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
+            charged = draft_forwards(self._cost, name, [item], [drafted], level)
+            longer = 1.0 + state.num_cut / count if state.num_cut else 1.0
+            return forwards + [(*shape, seconds * longer) for *shape, seconds in charged]  # type: ignore[misc]
         if not session.tokens:
             state.verify_s = own[1]
-        count = len(drafted.tokens)
-        return [*forwards, (1, 1, count, own[0] / count)]
+        # The log may say what it took to draft nothing.
+        return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
     def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
         """The forwards of a Verify by the target: the prefill if it comes first, then one."""
@@ -52,11 +60,13 @@ class RoundCharges:
             new_tokens -= session.num_prompt - 1
             held = session.num_prompt - 1
         seconds, state.verify_s = state.verify_s, None
-        if not session.tokens:
+        if seconds is None and not session.tokens:
             own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
             seconds = None if own is None else own[1]
         if seconds is None:
-            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=new_tokens, context_tokens=held)
+            width = new_tokens + state.num_cut
+            seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
+        state.num_cut = 0
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
@@ -65,6 +75,13 @@ class RoundCharges:
         state.prefilled = True
         seconds = self._cost.prefill_s(session.request_id, method)
         return [(1, session.num_prompt, 1, seconds)] if seconds else []
+
+    def _longest(self, request: RoundsRequest, drafter: str) -> int:
+        """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""
+        window, rounds = self._drafters[drafter].window, request.rounds.get(drafter)
+        if window is not None or rounds is None or not len(rounds.start):
+            return window or 0
+        return int(max(rounds.drafted.max(), rounds.accepted.max()))
 
     def _own_round(
         self, request: RoundsRequest, session: Session, drafter: str, asked: int

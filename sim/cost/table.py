@@ -20,6 +20,7 @@ class Profile:
         extrapolate: answer beyond the measured range.
 
     Attributes:
+        least: fewest new tokens that were measured.
         extrapolated: whether it has had to.
     """
 
@@ -28,6 +29,7 @@ class Profile:
         self._seconds = seconds
         self._whose = whose
         self._extrapolate = extrapolate
+        self.least = points[0]
         self.extrapolated = False
 
     def seconds(self, new_tokens: int) -> float:

@@ -42,6 +42,7 @@ class TimedCost:
         self.lookup_s = LOOKUP_S
         self._target = recording.meta.target
         self._requests = {request.request_id: request for request in recording.requests}
+        self._extrapolate = extrapolate
         self._plain_s = _mean_plain_s(recording)
         self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
         windows = {info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters}
@@ -62,6 +63,12 @@ class TimedCost:
                 raise CostRangeError(
                     f"cost {TIMED}: the log has no seconds of {model} alone, so drafting and verification cannot be "
                     "told apart; use another cost"
+                )
+            if new_tokens == 1 and isnan(self._plain_s) and not self._extrapolate:
+                raise CostRangeError(
+                    f"cost {TIMED}: the log has no step of {model} alone; import it together with answers that {model} "
+                    "wrote alone, or give --extrapolate, which takes what the narrowest verification took "
+                    f"({self._verifying.least} new tokens)"
                 )
             return self._verifying.seconds(new_tokens)
         if model not in self._drafting_s:

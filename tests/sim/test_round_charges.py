@@ -1,11 +1,20 @@
 """Seconds of imported recordings that were timed, worked out in the head."""
 
+from dataclasses import replace
+
 import pytest
 from paceline.policies import Draft, Verify, make_policy
+from paceline.policies.session import Session
+from paceline.policies.verdicts import Drafted
+from paceline.policies.world import Item
 from paceline.sim.cost import CostRangeError, TimedCost
+from paceline.sim.request_rounds import RequestRounds
+from paceline.sim.round_charges import RoundCharges
 from paceline.sim.rounds_tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
+from paceline.traces.importers import read_recording
 
+from ..data_folder import data_files
 from .small_rounds import one_request, recording_of, rounds_of
 from .small_traces import Script, table
 
@@ -58,3 +67,60 @@ def test_what_was_measured_one_at_a_time_is_not_batched():
     )
     with pytest.raises(CostRangeError, match="one request at a time, asked for 2"):
         durations(two, make_policy("feature:3/target", RoundsTables(two).pool), batch=2)
+
+
+def test_a_round_that_is_cut_by_the_end_of_the_answer_costs_what_was_asked_for():
+    """Engines do not know where an answer ends: their last rounds are as wide as all others."""
+    recording = timed()
+    cost = TimedCost(recording)
+    pool = RoundsTables(recording).pool
+    charges = RoundCharges(cost, recording.meta.drafters, "target")
+    state = RequestRounds(recording.requests[0], recording.meta)
+    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
+    session.emitted = [1] * 7  # where no round was recorded, two tokens before the end
+    session.cached = [9] * len(pool.members)
+    step, level = Draft("feature", 3), pool.level("feature")
+    assert session.room == 2
+    item, drafted = Item(session, step), Drafted([1, 1], [1, 1])
+    forwards = charges.draft(state, item, drafted, level)
+    assert sum(repeats * seconds for _, _, repeats, seconds in forwards) == pytest.approx(3 * 1.5 / 9)
+    session.drafted(step, level, drafted, duration_s=0.0, num_rows=1)
+    (verified,) = charges.verify(state, session, pool.level("target"))
+    assert verified[3] == pytest.approx(seconds_of_width(cost, 4))
+    with pytest.raises(CostRangeError):
+        seconds_of_width(cost, 3)
+
+
+def seconds_of_width(cost, width):
+    return cost.forward_s("target", num_rows=1, new_tokens=width, context_tokens=0)
+
+
+def test_a_draft_in_which_nothing_was_found_costs_what_was_recorded():
+    recording = timed()
+    pool = RoundsTables(recording).pool
+    charges = RoundCharges(TimedCost(recording), recording.meta.drafters, "target")
+    state = RequestRounds(recording.requests[0], recording.meta)
+    session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
+    level = pool.level("feature")
+    assert charges.draft(state, Item(session, Draft("feature", 3)), Drafted([], []), level) == [(1, 0, 1, 0.25)]
+    assert charges.verify(state, session, pool.level("target"))[0][3] == 1.0
+
+
+@pytest.mark.parametrize("drafter", ["eagle", "hsd"])
+def test_what_was_recorded_can_be_replayed_whatever_is_drawn(drafter):
+    files = data_files("hsd_eagle3_h100", "h100*.gz")
+    if not files:
+        pytest.skip("no hsd_eagle3_h100: set PACELINE_DATA")
+    recording = read_recording("eagle-timed", files)
+    recording = replace(recording, requests=tuple(each for each in recording.requests if drafter in each.rounds))
+    tables, cost = RoundsTables(recording), TimedCost(recording)
+    measured = sum(
+        sum(map(sum, (cost.round_s(each.request_id, start, drafter) for start in each.rounds[drafter].start.tolist())))
+        + cost.prefill_s(each.request_id, drafter)
+        for each in recording.requests
+    )
+    for seed in range(6):
+        scenario = Scenario(tables=tables, cost=cost, seed=seed)
+        log = simulate(scenario, make_policy(f"{drafter}:6/target", tables.pool), drafter)
+        total = sum(seconds for (seconds,) in table(log, "ops", "duration_s"))
+        assert total == pytest.approx(measured, rel=2e-3)
