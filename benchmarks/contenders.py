@@ -76,7 +76,7 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
             attention_mask=torch.ones_like(ids),
             do_sample=False,
             max_new_tokens=task.max_new_tokens,
-            pad_token_id=pool.eos_token_id,
+            pad_token_id=pool.eos_token_ids[0],
             **options,
         )
         return answered[0, len(prompt) :].tolist()
@@ -87,7 +87,7 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
 def by_hand(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
     """The loop of hand_written.py."""
     draft, target = pool.member(drafter).model, pool.target.model
-    budget, eos = task.max_new_tokens, pool.eos_token_id
+    budget, eos = task.max_new_tokens, frozenset(pool.eos_token_ids)
     return one_by_one(
         pool, task, lambda prompt: speculate(draft, target, prompt, window=window, max_new_tokens=budget, eos=eos)
     )

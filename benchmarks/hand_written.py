@@ -40,24 +40,24 @@ def speculate(
     *,
     window: int,
     max_new_tokens: int,
-    eos: int,
+    eos: frozenset[int],
 ) -> list[int]:
     """The target's greedy answer, up to `window` tokens drafted a round."""
     draft, target = CachedModel(draft_model), CachedModel(target_model)
     text = list(prompt)
     end = len(prompt) + max_new_tokens
-    while len(text) < end and (len(text) == len(prompt) or text[-1] != eos):
+    while len(text) < end and (len(text) == len(prompt) or text[-1] not in eos):
         drafted: list[int] = []
         for _ in range(min(window, end - len(text) - 1)):
             drafted += draft.feed((text + drafted)[draft.num_held :], 1).tolist()
-            if drafted[-1] == eos:
+            if drafted[-1] in eos:
                 break
         written = target.feed((text + drafted)[target.num_held :], len(drafted) + 1).tolist()
         kept = 0
         while kept < len(drafted) and drafted[kept] == written[kept]:
             kept += 1
         # Behind a drafted end of sequence the target's own token is not part of the answer.
-        ended = kept > 0 and drafted[kept - 1] == eos
+        ended = kept > 0 and drafted[kept - 1] in eos
         text += drafted[:kept] if ended else written[: kept + 1]
         draft.forget_behind(len(text) - 1)
         target.forget_behind(len(text) - 1)

@@ -46,8 +46,9 @@ def _check_pool(path: Path, meta: TraceMeta, pool: "ModelPool") -> None:
     loaded = {member.name: _recorded_as(member) for member in pool.members}
     if list(recorded.items()) != list(loaded.items()):
         raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
-    if meta.eos_token_id != pool.eos_token_id:
-        raise TraceFormatError(path, "eos_token_id", f"must be {pool.eos_token_id}", meta.eos_token_id)
+    recorded_eos, eos = sorted(meta.eos_token_ids), sorted(pool.eos_token_ids)
+    if recorded_eos != eos:
+        raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)
 
 
 def _recorded_as(member: "LoadedMember") -> object:

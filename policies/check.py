@@ -122,7 +122,7 @@ def _sessions(pool: Pool, rng: Random, *, count: int) -> list[Session]:
             tag=rng.choice(("a", "b")),
             prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 12))),
             budget=1 + index if index < 4 else rng.randint(1, 40),
-            eos=EOS,
+            eos=frozenset({EOS}),
         )
         for index in range(count)
     ]

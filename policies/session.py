@@ -4,9 +4,9 @@ The session enforces the legal steps and turns what a world did into the next st
 round ends is defined here, once:
 
 - The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
-- Nothing follows an **end-of-sequence token**: a pending one leaves no room, and the request is done when it commits.
-- An **ending** (a stop string, another end-of-sequence token) is looked for in what was just committed; nothing
-  behind it stays.
+- Nothing follows an **end-of-sequence token**, of which a model may have several: a pending one leaves no room, and the
+  request is done when it commits.
+- An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
 
 `place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the session
 only carries it along with the token that leads there.
@@ -36,7 +36,7 @@ class Session:
         tag: task or domain.
         prompt: at least one token.
         budget: tokens the answer may have, >= 1.
-        eos: the end-of-sequence token; None if there is none.
+        eos: the end-of-sequence tokens; may be none.
         ending: ends the answer early, at stop strings for one.
 
     Attributes:
@@ -82,7 +82,7 @@ class Session:
         tag: str,
         prompt: tuple[int, ...],
         budget: int,
-        eos: int | None,
+        eos: frozenset[int],
         ending: Ending | None = None,
     ) -> None:
         if not prompt:
@@ -118,22 +118,22 @@ class Session:
     def room(self) -> int:
         """Tokens that may still be appended: 0 behind a pending end of sequence or when pending fills the budget."""
         tokens = self.tokens
-        if tokens and tokens[-1] == self.eos:
+        if tokens and tokens[-1] in self.eos:
             return 0
         return self.budget - len(self.emitted) - len(tokens)
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete: the budget is spent, or it ends in the end-of-sequence token or an ending."""
+        """Whether the answer is complete: the budget is spent, or it ends in an end-of-sequence token or an ending."""
         emitted = self.emitted
-        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] == self.eos) or self._ended
+        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] in self.eos) or self._ended
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why the answer is complete: "stop" (its `ending`), else "eos", else "length"; None while it is not."""
         if self._ended:
             return "stop"
-        if self.emitted and self.emitted[-1] == self.eos:
+        if self.emitted and self.emitted[-1] in self.eos:
             return "eos"
         return "length" if len(self.emitted) >= self.budget else None
 
@@ -151,6 +151,14 @@ class Session:
         if start < 0:
             raise ValueError(f"start must be >= 0, got {start}")
         return [*self.prompt[start:], *emitted, *self.tokens]
+
+    def until_end(self, tokens: list[int]) -> list[int]:
+        """`tokens` up to and with the first that ends the text; all of them if none does."""
+        eos = self.eos
+        for index, token in enumerate(tokens):
+            if token in eos:
+                return tokens[: index + 1]
+        return tokens
 
     def first_unjudged(self, level: int) -> int:
         """Index of the first pending token that no member at `level` or above stands behind; the count if none."""

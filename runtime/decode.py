@@ -34,10 +34,10 @@ class Output:
     Attributes:
         request_id: of the prompt.
         tag: of the prompt.
-        tokens: committed ids behind the prompt, the end-of-sequence token or the end of a stop string included.
+        tokens: committed ids behind the prompt, an end-of-sequence token or the end of a stop string included.
         text: those tokens decoded, up to where a stop string begins.
-        finish_reason: the end-of-sequence token (`eos`), the budget (`length`), a stop string or another
-            end-of-sequence token (`stop`), or that the request failed (`error`).
+        finish_reason: an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or that the
+            request failed (`error`).
         error: why it failed; empty if it did not.
     """
 
@@ -100,7 +100,7 @@ def decode(
         raise ValueError(f"batch must be >= 1, got {batch}")
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
-    ending = make_ending(pool.tokenizer, stop, frozenset(pool.target.eos_token_ids) - {pool.eos_token_id})
+    ending = make_ending(pool.tokenizer, stop)
     sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending) for prompt in prompts]
     _check_ids(sessions)
     check_fit(pool, sessions[:batch], world.memory)

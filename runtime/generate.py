@@ -102,7 +102,7 @@ def generate(
         model,
         assistant_models,
         context_tokens=max(CHECKED_POSITIONS, max(map(len, prompts)) + budget),
-        eos_token_id=limits.eos[0] if limits.eos else None,
+        eos_token_ids=limits.eos,
         names=assistant_names,
         target_tokenizer=target_tokenizer,
         assistant_tokenizers=assistant_tokenizers,
@@ -163,7 +163,6 @@ def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -
 def _sessions(
     members: Pool, prompts: Sequence[tuple[int, ...]], padded: Sequence[list[int]], budget: int, limits: Limits
 ) -> list[Session]:
-    eos = limits.eos[0] if limits.eos else None
     return [
         Session(
             pool=members,
@@ -171,7 +170,7 @@ def _sessions(
             tag="",
             prompt=prompt,
             budget=budget,
-            eos=eos,
+            eos=frozenset(limits.eos),
             ending=_ending(limits, ids),
         )
         for row, (prompt, ids) in enumerate(zip(prompts, padded, strict=True))
@@ -179,9 +178,8 @@ def _sessions(
 
 
 def _ending(limits: Limits, padded: list[int]) -> Ending | None:
-    """Ends an answer at stop strings, which may begin in the prompt, and at all but the first of the eos tokens."""
-    more_eos = frozenset(limits.eos[1:])
-    if not more_eos and not limits.stops:
+    """Ends an answer at stop strings, which may begin in the prompt."""
+    if not limits.stops:
         return None
     # The criteria look at no more tokens than that: one for each byte of the longest string.
     most = max((len(text.encode()) for stop in limits.stops for text in stop.stop_strings), default=0)
@@ -189,12 +187,9 @@ def _ending(limits: Limits, padded: list[int]) -> Ending | None:
 
     def ending(emitted: list[int], num_before: int) -> int | None:
         for end in range(num_before + 1, len(emitted) + 1):
-            if emitted[end - 1] in more_eos:
+            tail = torch.tensor([before + emitted[max(0, end - most) : end]])
+            if any(bool(stop(tail, None).any()) for stop in limits.stops):
                 return end
-            if limits.stops:
-                tail = torch.tensor([before + emitted[max(0, end - most) : end]])
-                if any(bool(stop(tail, None).any()) for stop in limits.stops):
-                    return end
         return None
 
     return ending

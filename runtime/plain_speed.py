@@ -30,7 +30,9 @@ def plain_step_s(
     step = Verify(members.target)
     items = []
     for number in range(num_rows):
-        session = Session(pool=members, request_id=str(number), tag="", prompt=prompt, budget=REPEATS + 1, eos=None)
+        session = Session(
+            pool=members, request_id=str(number), tag="", prompt=prompt, budget=REPEATS + 1, eos=frozenset()
+        )
         world.open(session)
         items.append(Item(session, step))
     op = Op(level=members.target_level, verify=True, items=items)

@@ -104,6 +104,6 @@ def session_of(
         tag=prompt.tag,
         prompt=tokens,
         budget=max_new_tokens,
-        eos=pool.eos_token_id,
+        eos=frozenset(pool.eos_token_ids),
         ending=ending,
     )

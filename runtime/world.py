@@ -180,7 +180,7 @@ class TorchWorld:
                     level,
                     self.manager,
                     self.pool.alignment(member.name),
-                    eos=member.eos_token_ids[0] if member.eos_token_ids else None,
+                    eos=frozenset(member.eos_token_ids),
                     context_tokens=self.pool.context_tokens,
                 )
         return drafters

@@ -59,7 +59,7 @@ class ReplayWorld:
     def __init__(self, *, tables: "TraceTables", pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
         self._tables = tables
         self._num_free = tables.num_free
-        self._eos = tables.trace.meta.eos_token_id
+        self._eos = frozenset(tables.trace.meta.eos_token_ids)
         ngram = tables.trace.meta.ngram
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._pool = pool
@@ -141,7 +141,7 @@ class ReplayWorld:
                 node = child[node]
                 tokens.append(token)
                 places.append(node)
-                if token == eos:
+                if token in eos:
                     return Drafted(tokens, places)
         for _ in range(wanted - len(tokens)):
             if node < 0:
@@ -155,7 +155,7 @@ class ReplayWorld:
             node = child[node]
             tokens.append(token)
             places.append(node)
-            if token == eos:
+            if token in eos:
                 break
             if stop is not None:
                 signal = self._signal_at(tables, level, context)
@@ -176,9 +176,7 @@ class ReplayWorld:
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
         wanted = min(step.tokens, session.room)
-        tokens = prompt_lookup(context, num_tokens=wanted, rule=self._lookup)
-        if self._eos in tokens:
-            tokens = tokens[: tokens.index(self._eos) + 1]
+        tokens = session.until_end(prompt_lookup(context, num_tokens=wanted, rule=self._lookup))
         places = []
         for token in tokens:
             node = tables.find_child(node, token) if node >= 0 else -1
@@ -278,7 +276,7 @@ class ReplayWorld:
         if session.place < 0:
             self._need_fallback(session, "re-anchor")
             trunk = tables.trunk
-            ends = tables.token[trunk[-1]] == self._eos
+            ends = tables.token[trunk[-1]] in self._eos
             session.place = trunk[min(len(session.emitted), len(trunk) - (2 if ends else 1))]
             count = self.num_reanchored.get(session.request_id, 0)
             self.num_reanchored[session.request_id] = count + 1

@@ -75,7 +75,7 @@ class RoundsWorld:
                 tag=request.tag,
                 prompt=state.prompt,
                 budget=len(state.trunk),
-                eos=None,
+                eos=frozenset(),
                 ending=state.ending,
             )
 

@@ -43,7 +43,7 @@ class ReferenceDecoder:
         models: by name; torch modules that map ids `[1, T]` to logits `[1, T, V]`.
         prompt: token ids.
         budget: longest answer.
-        eos: ends an answer.
+        eos: each ends an answer.
         temperature, noise: of coupled sampling; both None if greedy.
     """
 
@@ -53,7 +53,7 @@ class ReferenceDecoder:
         prompt: Sequence[int],
         *,
         budget: int,
-        eos: int,
+        eos: frozenset[int],
         temperature: float | None = None,
         noise: Noise | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class ReferenceDecoder:
         return result
 
     def _room(self, answer: list[int]) -> bool:
-        return len(answer) < self._budget and answer[-1:] != [self._eos]
+        return len(answer) < self._budget and self._eos.isdisjoint(answer[-1:])
 
     def _kept_by(self, chain: Sequence[tuple[str, int]], answer: list[int], result: Decoded) -> list[int]:
         """At least the window of the chain's last model, unless there is no room for that."""

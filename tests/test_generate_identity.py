@@ -54,7 +54,7 @@ def _generated(pool, text, num_tokens):
         attention_mask=torch.ones_like(ids),
         max_new_tokens=num_tokens,
         do_sample=False,
-        pad_token_id=pool.eos_token_id,
+        pad_token_id=pool.eos_token_ids[0],
     )
     return tuple(answer[0, ids.shape[1] :].tolist())
 

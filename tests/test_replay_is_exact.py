@@ -100,7 +100,7 @@ def references(pool: ModelPool, trace: Trace) -> dict[str, ReferenceDecoder]:
             models,
             request.prompt,
             budget=request.max_new_tokens,
-            eos=pool.eos_token_id,
+            eos=frozenset(pool.eos_token_ids),
             temperature=sampling.temperature,
             noise=None if sampling.seed is None else noise,
         )

@@ -36,7 +36,7 @@ def tiny_pool_of_four(seed: int = 1, lookup: LookupRule = LOOKUP) -> ModelPool:
         ),
         tokenizer=_tokenizer(),
         tokenizer_sha256="0" * 64,
-        eos_token_id=EOS,
+        eos_token_ids=(EOS,),
         context_tokens=CONTEXT_TOKENS,
     )
 

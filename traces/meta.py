@@ -1,8 +1,8 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -10,6 +10,18 @@ TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 # Counts of a model's shape stay within 64 bits, and seconds within what sums and quotients of them leave finite.
 MOST_COUNT = 2**63 - 1
 LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
+
+
+def _listed(ids: object) -> object:
+    """Recordings made before a model could have several ends name one, or null."""
+    return tuple(ids) if isinstance(ids, list | tuple) else () if ids is None else (ids,)
+
+
+EosTokens = Annotated[
+    tuple[Annotated[int, Field(strict=True)], ...],
+    Field(validation_alias=AliasChoices("eos_token_ids", "eos_token_id")),
+    BeforeValidator(_listed),
+]
 
 LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature leave what float32 can tell apart
 
@@ -156,7 +168,7 @@ class TraceMeta(Record):
         kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the trace is named).
         models: smallest first, the target last.
         ngram: the pool's prompt-lookup member, or None.
-        eos_token_id: ends an answer; None if there is none.
+        eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
         tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
         software: name to version.
         hardware: the machine that recorded, in words.
@@ -172,7 +184,7 @@ class TraceMeta(Record):
     models: tuple[ModelInfo, ...] = Field(min_length=1)
     ngram: NgramInfo | None = None
     vocab_size: int = Field(ge=1)
-    eos_token_id: int | None = None
+    eos_token_ids: EosTokens = ()
     tokenizer_sha256: str = ""
     sampling: Sampling
     closure: Closure
@@ -202,8 +214,10 @@ class TraceMeta(Record):
 
     @model_validator(mode="after")
     def _eos(self) -> "TraceMeta":
-        if self.eos_token_id is not None and not 0 <= self.eos_token_id < self.vocab_size:
-            raise ValueError(f"eos_token_id must lie in [0, {self.vocab_size}), got {self.eos_token_id}")
+        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
+        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
         return self
 
     @property

@@ -76,12 +76,12 @@ def _shift_request(meta: TraceMeta, record: RequestRecord, turnings: Mapping[int
         agreeing, refused = nodes[turned & ~agrees], nodes[turned & agrees]
         next_token[model, agreeing] = next_token[-1, agreeing]
         for node in refused.tolist():
-            taken = {*trie.next_token[:, node].tolist(), *next_token[:, node].tolist(), meta.eos_token_id}
+            taken = {*trie.next_token[:, node].tolist(), *next_token[:, node].tolist(), *meta.eos_token_ids}
             next_token[model, node] = _another(taken, meta.vocab_size)
     return replace(record, trie=replace(trie, next_token=next_token))
 
 
-def _another(taken: set[int | None], vocab_size: int) -> int:
+def _another(taken: set[int], vocab_size: int) -> int:
     """The first token that is not taken: no model writes it, so no context behind it is recorded."""
     token = next((token for token in range(vocab_size) if token not in taken), None)
     if token is None:

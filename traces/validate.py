@@ -155,7 +155,7 @@ class _Nodes:
         self.refuse(wrong, "token", "must differ from the other children of the same node", token)
 
     def check_trunk(self) -> None:
-        """One path from the root, written by the target to its end: the budget, or the end-of-sequence token."""
+        """One path from the root, written by the target to its end: the budget, or an end-of-sequence token."""
         columns, parent_row = self.columns, self.parent_row
         on_trunk, is_root = columns.on_trunk, columns.parent == -1
         self.refuse(is_root & ~on_trunk, "on_trunk", "must be true at the root", on_trunk)
@@ -165,9 +165,8 @@ class _Nodes:
         # Children of a node differ in their tokens, so following the target also means not to fork.
         strays = behind & (columns.token != target_token)
         self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
-        eos = self.meta.eos_token_id
-        ended = np.zeros_like(on_trunk) if eos is None else on_trunk & (columns.token == eos)
-        self.refuse(behind & ended[parent_row], "on_trunk", "must end at the end-of-sequence token", columns.token)
+        ended = on_trunk & np.isin(columns.token, self.meta.eos_token_ids)
+        self.refuse(behind & ended[parent_row], "on_trunk", "must end at an end-of-sequence token", columns.token)
         too_deep = on_trunk & (columns.depth > self.budget)
         self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
         goes_on = np.zeros(len(on_trunk), dtype=np.bool_)

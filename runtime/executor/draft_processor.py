@@ -103,9 +103,7 @@ class DraftProcessor:
         rule = self._members[level].lookup
         assert rule is not None
         tokens = prompt_lookup(session.tail(0), num_tokens=min(step.tokens, session.room), rule=rule)
-        if session.eos in tokens:
-            tokens = tokens[: tokens.index(session.eos) + 1]
-        return self._without_distribution(session, tokens)
+        return self._without_distribution(session, session.until_end(tokens))
 
     def _without_distribution(self, session: Session, tokens: list[int]) -> Drafted:
         state = self._manager.states[session.request_id]

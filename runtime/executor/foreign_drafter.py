@@ -21,7 +21,7 @@ class ForeignDrafter:
         level: of the member.
         manager: caches and requests.
         alignment: of the two tokenizers.
-        eos: the member's end-of-sequence token; None if it has none.
+        eos: the member's end-of-sequence tokens; may be none.
         context_tokens: longest text the member can read, in its own tokens.
 
     Attributes:
@@ -29,7 +29,7 @@ class ForeignDrafter:
     """
 
     def __init__(
-        self, level: int, manager: StateManager, alignment: Alignment, *, eos: int | None, context_tokens: int
+        self, level: int, manager: StateManager, alignment: Alignment, *, eos: frozenset[int], context_tokens: int
     ) -> None:
         self.sampler = SameToken(Sampling(mode="greedy"))
         self._level = level
@@ -68,9 +68,7 @@ class ForeignDrafter:
         session, step = item
         assert isinstance(step, Draft)
         tokens = self._alignment.drafted(session.tail(0), writing.tokens)[: min(step.tokens, session.room)]
-        if session.eos in tokens:
-            tokens = tokens[: tokens.index(session.eos) + 1]
-        return tokens
+        return session.until_end(tokens)
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:

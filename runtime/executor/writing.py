@@ -27,7 +27,7 @@ class Writing:
         feed: tokens the member's first forward reads.
         most: tokens to write, >= 1.
         position: output position of the first one.
-        eos: ends the draft; None if there is none.
+        eos: each ends the draft.
         stop: ends the draft early; None never.
         tokens: written so far.
         rows: per token the distribution `[V]` it was chosen from.
@@ -39,7 +39,7 @@ class Writing:
     feed: list[int]
     most: int
     position: int
-    eos: int | None
+    eos: frozenset[int]
     stop: Stop | None = None
     tokens: list[int] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Writing:
             self.said.append(signal)
             self._product *= signal.prob
             stopped = self.stop.holds(signal, self._product)
-        return not stopped and token != self.eos and len(self.tokens) < self.most
+        return not stopped and token not in self.eos and len(self.tokens) < self.most
 
 
 def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[Writing]) -> None:

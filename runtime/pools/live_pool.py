@@ -18,7 +18,7 @@ def live_pool(
     assistants: Sequence[PreTrainedModel],
     *,
     context_tokens: int,
-    eos_token_id: int | None,
+    eos_token_ids: tuple[int, ...],
     names: Sequence[str] | None = None,
     target_tokenizer: object = None,
     assistant_tokenizers: Sequence[object] | None = None,
@@ -29,7 +29,7 @@ def live_pool(
         target: writes the text; called `target`.
         assistants: smaller models in any order, one at least.
         context_tokens: longest context, >= 1.
-        eos_token_id: token that ends a text; None if there is none.
+        eos_token_ids: tokens that end a text; may be none.
         names: of the assistants, in their order; default `assistant0`, `assistant1` ... from the smallest.
         target_tokenizer: needed where an assistant has its own.
         assistant_tokenizers: of the assistants, in their order; None for those that share the target's.
@@ -49,7 +49,7 @@ def live_pool(
     pool = LoadedMembers(
         members=tuple(members),
         tokenizer=_own_copy("target_tokenizer", target_tokenizer),
-        eos_token_id=eos_token_id,
+        eos_token_ids=eos_token_ids,
         context_tokens=context_tokens,
     )
     for member in members:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from ...policies.lookup import LookupRule
 from ..forward import ForwardKind, ModelForward, choose_forward
 from ..tokenizers import Alignment
+from .end_tokens import end_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +42,8 @@ class LoadedMember:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text, as the model's config names them; none for `ngram`."""
-        config: Any = None if self.model is None else self.model.config
-        eos = getattr(config, "eos_token_id", None)
-        return tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (int(eos),)
+        """Tokens that end a text (`end_tokens`); none for `ngram`."""
+        return () if self.model is None else end_tokens(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +53,13 @@ class LoadedMembers:
     Attributes:
         members: smallest first, the target last.
         tokenizer: shared by all members but foreign ones; None where nothing asks for text.
-        eos_token_id: token that ends a text; None if there is none.
+        eos_token_ids: tokens that end a text, the target's; none if nothing does.
         context_tokens: longest context they are used with.
     """
 
     members: tuple[LoadedMember, ...]
     tokenizer: Tokenizer | None
-    eos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
     context_tokens: int
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -104,10 +103,11 @@ class LoadedMembers:
         member = self.member(name)
         if member.tokenizer is None:
             raise ValueError(f"member must have a tokenizer of its own, got {name!r}")
-        if self.tokenizer is None or self.eos_token_id is None:
+        if self.tokenizer is None or not self.eos_token_ids:
             missing = "a tokenizer" if self.tokenizer is None else "an end-of-sequence token"
             raise ValueError(f"the target must have {missing} where {name} has a tokenizer of its own, got None")
-        return Alignment(self.tokenizer, member.tokenizer, self.eos_token_id, frozenset(member.eos_token_ids))
+        # Any of the target's ends would do: a draft that ends in another than the target's own choice is refused there.
+        return Alignment(self.tokenizer, member.tokenizer, self.eos_token_ids[0], frozenset(member.eos_token_ids))
 
 
 def describe_model(

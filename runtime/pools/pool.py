@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from ..threads import use_threads
+from .end_tokens import EOS_FIELD, GENERATION_CONFIG_NAME, EndTokenError
 from .loaded_members import LoadedMember, LoadedMembers, describe_model
 from .pool_file import HUB_ID, MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .submodel import make_submodel
@@ -30,13 +31,12 @@ class ModelPool(LoadedMembers):
         name: name of the pool.
         tokenizer: shared by all members but foreign ones.
         tokenizer_sha256: hash of the tokenizer file, or of the serialised tokenizer for a hub id.
-        eos_token_id: token that ends a text; the first one where the target's config names several.
+        eos_token_ids: tokens that end a text, one at least: those that the target's `generate()` stops at.
     """
 
     name: str
     tokenizer: Tokenizer
     tokenizer_sha256: str
-    eos_token_id: int
 
     @staticmethod
     def load(path: Path, *, threads: int = 1) -> "ModelPool":
@@ -58,7 +58,7 @@ class ModelPool(LoadedMembers):
             members=members,
             tokenizer=tokenizer,
             tokenizer_sha256=tokenizer_sha256,
-            eos_token_id=_eos_token_id(file, members[-1]),
+            eos_token_ids=_end_tokens(file, content, members),
             context_tokens=content.context_tokens,
         )
         _check_alignments(file, content, pool)
@@ -216,7 +216,25 @@ def _check_alignments(file: Path, content: PoolFile, pool: ModelPool) -> None:
             raise PoolFileError(file, field, f"cannot be aligned ({error})", entry.tokenizer) from error
 
 
-def _eos_token_id(file: Path, target: LoadedMember) -> int:
-    if not target.eos_token_ids:
-        raise PoolFileError(file, f"members: {target.name}", "must name an eos_token_id in config.json", None)
-    return target.eos_token_ids[0]
+def _end_tokens(file: Path, content: PoolFile, members: tuple[LoadedMember, ...]) -> tuple[int, ...]:
+    """The target's, one at least; those of every member must be ids of its vocabulary."""
+    found: tuple[int, ...] = ()
+    for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
+        if entry.path is None:
+            continue
+        field = f"members[{row}].path"
+        try:
+            found = member.eos_token_ids
+        except EndTokenError as error:
+            where = _end_token_file(file.parent / entry.path)
+            raise PoolFileError(file, field, f"must hold sound end tokens ({where}: {error})", entry.path) from error
+    target = content.members[-1].path or ""
+    if not found:
+        where = _end_token_file(file.parent / target)
+        rule = f"must name the tokens that end a text ({EOS_FIELD} in {where}, where generate() looks)"
+        raise PoolFileError(file, f"members[{len(members) - 1}].path", rule, target)
+    return found
+
+
+def _end_token_file(folder: Path) -> str:
+    return GENERATION_CONFIG_NAME if (folder / GENERATION_CONFIG_NAME).is_file() else "config.json"

@@ -67,7 +67,7 @@ def record(
     _check_recordable(pool)
     encoded = _encoded(pool, prompts, max_new_tokens)
     options = TrieOptions(
-        sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_id=pool.eos_token_id
+        sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
     _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
@@ -181,7 +181,7 @@ def _meta(
         models=tuple(_model_info(pool, member) for member in _recorded(pool)),
         ngram=_ngram_info(pool),
         vocab_size=_vocab_size(pool),
-        eos_token_id=pool.eos_token_id,
+        eos_token_ids=pool.eos_token_ids,
         tokenizer_sha256=pool.tokenizer_sha256,
         sampling=options.sampling,
         closure=options.closure,
@@ -240,7 +240,7 @@ def _fingerprint(
         "software": _software(),
         "pool": pool.name,
         "tokenizer": pool.tokenizer_sha256,
-        "eos": options.eos_token_id,
+        "eos": options.eos_token_ids,
         "sampling": options.sampling.model_dump(),
         "closure": options.closure.model_dump(),
         "max_new_tokens": options.max_new_tokens,

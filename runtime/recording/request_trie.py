@@ -34,14 +34,14 @@ class TrieOptions:
         sampling: how tokens are chosen.
         closure: which contexts off the trunk are kept.
         max_new_tokens: longest trunk, >= 1.
-        eos_token_id: ends an answer; None if there is none.
+        eos_token_ids: each ends an answer; may be none.
         max_rows: most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
     """
 
     sampling: Sampling
     closure: Closure
     max_new_tokens: int
-    eos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
     max_rows: int = 128
 
 
@@ -113,7 +113,8 @@ class RequestRecorder:
         target, trunk = self._forwards[-1], list[int]()
         length = len(self._prompt)
         logits = [target.append(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
-        while len(trunk) < self._options.max_new_tokens and trunk[-1:] != [self._options.eos_token_id]:
+        eos = self._options.eos_token_ids
+        while len(trunk) < self._options.max_new_tokens and not (trunk and trunk[-1] in eos):
             trunk.append(self._choose(logits[-1], position=len(trunk)))
             position = length + len(trunk) - 1
             logits.append(target.append(trunk[-1:], [position], causal_mask(position, 1)))
@@ -205,8 +206,7 @@ class RequestRecorder:
 
     def _ended(self, token: Ints, depth: Ints) -> NDArray[np.bool_]:
         """`[Q]` whether nothing is written behind these contexts."""
-        spent = depth >= self._options.max_new_tokens
-        return spent if self._options.eos_token_id is None else spent | (token == self._options.eos_token_id)
+        return (depth >= self._options.max_new_tokens) | np.isin(token, self._options.eos_token_ids)
 
     def _view(self, logits: Sequence[Tensor], depth: Ints) -> Views:
         noise = None if self._noise is None else self._noise.rows(depth.tolist())

@@ -1,4 +1,4 @@
-"""Where an answer ends before its budget: stop strings and further end-of-sequence tokens."""
+"""Where an answer ends before its budget and its end-of-sequence token: stop strings."""
 
 from collections.abc import Sequence
 
@@ -8,36 +8,27 @@ from ...policies.session import Ending
 from .pieces import REPLACEMENT, Pieces
 
 
-def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str], extra_eos: frozenset[int]) -> Ending | None:
+def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | None:
     """A function of (emitted tokens, how many of them are old) that says how many tokens the answer keeps.
 
-    The answer ends with the first new token that completes a stop string in the decoded text, or that is one of
-    `extra_eos`; the function returns None if there is no such token. It holds no state: one serves every request. It
-    reads a tail of the answer only, long enough for the longest stop string.
+    The answer ends with the first new token that completes a stop string in the decoded text; the function returns None
+    if there is no such token. It holds no state: one serves every request. It reads a tail of the answer only, long
+    enough for the longest stop string.
 
     Args:
         tokenizer: the pool's.
         stop_strings: may be none; a stop string may start and end inside of tokens.
-        extra_eos: tokens that end an answer.
 
     Returns:
-        None if nothing is given that could end an answer.
+        None if no stop string is given.
 
     Raises:
         ValueError: a stop string that is empty or holds U+FFFD.
     """
     _check_stop_strings(stop_strings)
-    if not stop_strings and not extra_eos:
+    if not stop_strings:
         return None
-    search = _StopSearch(Pieces(tokenizer), tuple(stop_strings)) if stop_strings else None
-
-    def ending(emitted: list[int], num_before: int) -> int | None:
-        eos = next((index for index in range(num_before, len(emitted)) if emitted[index] in extra_eos), None)
-        last = len(emitted) if eos is None else eos + 1
-        found = search.first_end(emitted, num_before, last) if search else None
-        return eos + 1 if found is None and eos is not None else found
-
-    return ending
+    return _StopSearch(Pieces(tokenizer), tuple(stop_strings)).first_end
 
 
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
@@ -69,14 +60,14 @@ class _StopSearch:
         self._stops = stops
         self._longest = max(len(stop) for stop in stops)
 
-    def first_end(self, emitted: list[int], num_before: int, last: int) -> int | None:
-        """Tokens up to and with the first one in [num_before, last) whose arrival completes a stop string."""
+    def first_end(self, emitted: list[int], num_before: int) -> int | None:
+        """Tokens up to and with the first one from index `num_before` on whose arrival completes a stop string."""
         start, skipped = self._tail(emitted, num_before)
-        text = self._pieces.text(emitted[start:last])[skipped:]
+        text = self._pieces.text(emitted[start:])[skipped:]
         # Only half a character can hide from the whole text what a shorter one shows.
         if REPLACEMENT not in text and not self._holds_stop(text):
             return None
-        for end in range(num_before + 1, last + 1):
+        for end in range(num_before + 1, len(emitted) + 1):
             if self._holds_stop(self._pieces.text(emitted[start:end])[skipped:]):
                 return end
         return None

@@ -186,7 +186,7 @@ def test_a_recording_of_something_else(tmp_path, args, told):
     ("change", "told"),
     [
         ({"tokenizer_sha256": "1" * 64}, "tokenizer_sha256: must be that of pool tiny, 111111111111, got '00000"),
-        ({"eos_token_id": 3}, "eos_token_id: must be 3, got 0"),
+        ({"eos_token_ids": (3, 0)}, "eos_token_ids: must be [0, 3], got [0]"),
         ({"members": tiny_pool_of_four().members[1:]}, "models: must be those of pool tiny, draft ("),
     ],
 )

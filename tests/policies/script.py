@@ -28,7 +28,7 @@ def run(policy, *, name="mine", pool=None, prompt=(1, 2, 3), budget=12, ends=0.0
     world = ToyWorld(pool, ends=ends) if world is None else world
     ledger = RunLedger()
     loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger)
-    session = Session(pool=pool, request_id="r7", tag="a", prompt=prompt, budget=budget, eos=EOS)
+    session = Session(pool=pool, request_id="r7", tag="a", prompt=prompt, budget=budget, eos=frozenset({EOS}))
     ledger.note_admitted("r7", tag="a", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
     loop.admit(session)
     while (op := loop.next_op(0.0)) is not None:

@@ -21,7 +21,7 @@ def sessions(draw, pool, request_id="r0"):
     """A request that has not begun."""
     prompt = draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6))
     budget = draw(st.integers(1, 14))
-    return Session(pool=pool, request_id=request_id, tag="", prompt=tuple(prompt), budget=budget, eos=EOS)
+    return Session(pool=pool, request_id=request_id, tag="", prompt=tuple(prompt), budget=budget, eos=frozenset({EOS}))
 
 
 @st.composite
@@ -37,7 +37,7 @@ def legal_steps(session, *, commits=True):
     """Every kind of step the contract allows now, written from the contract and not from the session's own check."""
     pool = session.pool
     pending = len(session.tokens)
-    ended = pending > 0 and session.tokens[-1] == session.eos
+    ended = pending > 0 and session.tokens[-1] in session.eos
     room = 0 if ended else session.budget - len(session.emitted) - pending
     steps = [Draft(name, tokens) for name in pool.names[:-1] for tokens in (1, 2, 5) if room > 0]
     for level, member in enumerate(pool.members):

@@ -107,7 +107,7 @@ def test_steps_that_mean_nothing_cannot_be_built(build, rule):
 def test_a_request_runs_once_at_a_time():
     pool = check_pool()
     loop = Loop(pool=pool, policy=Script(), name="mine", world=ToyWorld(pool), ledger=RunLedger())
-    session = Session(pool=pool, request_id="r7", tag="", prompt=(1,), budget=2, eos=EOS)
+    session = Session(pool=pool, request_id="r7", tag="", prompt=(1,), budget=2, eos=frozenset({EOS}))
     loop.admit(session)
     with pytest.raises(ValueError, match="request r7 is already running"):
         loop.admit(session)
@@ -118,7 +118,7 @@ def test_a_request_runs_once_at_a_time():
 )
 def test_a_request_needs_a_prompt_and_a_budget(prompt, budget, rule):
     with pytest.raises(ValueError, match=f"request r7: {rule}"):
-        Session(pool=check_pool(), request_id="r7", tag="", prompt=prompt, budget=budget, eos=EOS)
+        Session(pool=check_pool(), request_id="r7", tag="", prompt=prompt, budget=budget, eos=frozenset({EOS}))
 
 
 def test_outcomes_say_what_came_of_each_step():

@@ -41,7 +41,7 @@ def test_an_ending_cuts_the_trunk(data):
     pool = data.draw(pools())
     world = ToyWorld(pool, seed=data.draw(st.integers(0, 999)), ends=data.draw(st.sampled_from([0.0, 0.1])))
     budget = data.draw(st.integers(1, 20))
-    trunk = world.trunk(Session(pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=EOS))
+    trunk = world.trunk(Session(pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS})))
     start = data.draw(st.integers(0, len(trunk) - 1))
     text = data.draw(
         st.one_of(
@@ -49,7 +49,9 @@ def test_an_ending_cuts_the_trunk(data):
             st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=2),
         )
     )
-    session = Session(pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=EOS, ending=stop_at(text))
+    session = Session(
+        pool=pool, request_id="r0", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS}), ending=stop_at(text)
+    )
     emitted = own = 0
     while not session.done:
         step = data.draw(st.sampled_from(legal_steps(session, commits=False)))
@@ -74,7 +76,9 @@ def test_an_ending_cuts_the_trunk(data):
 
 def drafted(ending, *, budget=9):
     """A request with four tokens 11 to 14 pending at the places 111 to 114."""
-    session = Session(pool=check_pool(), request_id="r7", tag="", prompt=PROMPT, budget=budget, eos=EOS, ending=ending)
+    session = Session(
+        pool=check_pool(), request_id="r7", tag="", prompt=PROMPT, budget=budget, eos=frozenset({EOS}), ending=ending
+    )
     session.drafted(Draft("draft", 4), 1, Drafted([11, 12, 13, 14], [111, 112, 113, 114]), duration_s=0.0, num_rows=1)
     return session
 

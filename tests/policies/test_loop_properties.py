@@ -129,7 +129,7 @@ def loop_of(refuse, *, count, budget=3):
     pool = check_pool()
     world = Doors(pool, ends=0.0, refuse=refuse)
     requests = [
-        Session(pool=pool, request_id=f"r{index}", tag="", prompt=(1, index), budget=budget, eos=EOS)
+        Session(pool=pool, request_id=f"r{index}", tag="", prompt=(1, index), budget=budget, eos=frozenset({EOS}))
         for index in range(count)
     ]
     ledger = RunLedger()

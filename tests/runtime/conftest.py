@@ -98,6 +98,6 @@ def tiny_pool() -> ModelPool:
         ),
         tokenizer=tokenizer,
         tokenizer_sha256="0" * 64,
-        eos_token_id=EOS,
+        eos_token_ids=(EOS,),
         context_tokens=96,
     )

@@ -84,7 +84,7 @@ def trunk(pool: ModelPool, prompt: Prompt, *, sampling: Sampling = GREEDY, num_t
     if sampling.mode == "coupled":
         noise = RequestNoise(seed=sampling.seed, request_id=prompt.request_id, vocab_size=model.config.vocab_size)
     context, start = pool.encode(prompt.text), len(pool.encode(prompt.text))
-    while len(context) < start + num_tokens and pool.eos_token_id not in context[start:]:
+    while len(context) < start + num_tokens and pool.eos_token_ids[0] not in context[start:]:
         scores = logits_behind(model, context)
         if noise is not None:
             scores = scores / sampling.temperature + torch.from_numpy(noise.at(len(context) - start))

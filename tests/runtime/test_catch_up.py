@@ -19,7 +19,7 @@ PROMPTS = tuple(Prompt(request_id=name, text=name) for name in ("a", "the", "cat
 @pytest.fixture(scope="module")
 def pool(tiny_pool):
     """Texts that go on to the budget."""
-    return dataclasses.replace(in_double(tiny_pool), eos_token_id=-1)
+    return dataclasses.replace(in_double(tiny_pool), eos_token_ids=())
 
 
 class SitsOut(Chain):

@@ -1,6 +1,6 @@
 """A run from prompts to outputs: what is told while it goes on, where answers end, and what an interrupt leaves."""
 
-import copy
+import dataclasses
 from collections import defaultdict
 
 import pytest
@@ -12,7 +12,7 @@ from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 
 from .conftest import ALPHABET
-from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, trunk, with_models
+from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, trunk
 
 POLICY = "draft:2/mid:4/target"
 
@@ -39,7 +39,7 @@ def test_outputs_stand_in_the_order_of_prompts(tiny_pool, trunks, batch):
     assert {output.request_id: output.tokens for output in outputs} == trunks
     assert [output.request_id for output in outputs] == [prompt.request_id for prompt in PROMPTS]
     assert [output.finish_reason for output in outputs] == [
-        "eos" if tokens[-1] == tiny_pool.eos_token_id else "length" for tokens in trunks.values()
+        "eos" if tokens[-1] == tiny_pool.eos_token_ids[0] else "length" for tokens in trunks.values()
     ]
     assert all(output.error == "" and output.text == tiny_pool.decode(list(output.tokens)) for output in outputs)
     assert log.meta["interrupted"] is False
@@ -120,14 +120,13 @@ def test_a_stop_string_that_is_everywhere_ends_at_once(tiny_pool, sampling):
 @pytest.mark.parametrize("policy", ["plain", POLICY])
 def test_another_end_of_sequence_token_of_the_target_ends_an_answer(tiny_pool, trunks, policy):
     extra = trunks["two"][9]
-    model = copy.deepcopy(tiny_pool.target.model)
-    model.config.eos_token_id = [tiny_pool.eos_token_id, extra]
-    outputs, _ = decoded(with_models(tiny_pool, target=model), policy, batch=3)
+    pool = dataclasses.replace(tiny_pool, eos_token_ids=(*tiny_pool.eos_token_ids, extra))
+    outputs, _ = decoded(pool, policy, batch=3)
     for output in outputs:
         tokens = trunks[output.request_id]
         ends = [index for index, token in enumerate(tokens) if token == extra]
         assert output.tokens == (tokens[: ends[0] + 1] if ends else tokens)
-        assert (output.finish_reason == "stop") == bool(ends)
+        assert (output.finish_reason == "eos") == bool(ends or tokens[-1] in tiny_pool.eos_token_ids)
 
 
 class Impatient(Chain):

@@ -93,7 +93,12 @@ class ExecutorMachine(RuleBasedStateMachine):
     def open(self, prompt):
         self.num_opened += 1
         session = Session(
-            pool=members(), request_id=f"r{self.num_opened}", tag="", prompt=tuple(prompt), budget=BUDGET, eos=EOS
+            pool=members(),
+            request_id=f"r{self.num_opened}",
+            tag="",
+            prompt=tuple(prompt),
+            budget=BUDGET,
+            eos=frozenset({EOS}),
         )
         self.world.open(session)
         self.running.append(session)

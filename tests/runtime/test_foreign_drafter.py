@@ -61,7 +61,7 @@ def shifted_pool(tiny_pool):
     order = torch.tensor([ALPHABET.index(letter) for letter in sorted(ALPHABET, key=number.__getitem__)])
     for weight in (model.model.embed_tokens.weight, model.lm_head.weight):
         weight.copy_(weight[order].clone())
-    model.config.eos_token_id = number[ALPHABET[EOS]]
+    model.generation_config.eos_token_id = number[ALPHABET[EOS]]
     foreign = replace(member("draft", "model", model), tokenizer=letters(sorted(ALPHABET, key=number.__getitem__)))
     return with_foreign(tiny_pool, foreign)
 
@@ -77,7 +77,7 @@ def trained_pool(tiny_pool):
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     model = random_llama(3, num_layers=1, vocab_size=tokenizer.get_vocab_size())
-    model.config.eos_token_id = 0
+    model.generation_config.eos_token_id = 0
     return with_foreign(tiny_pool, replace(member("draft", "model", model), tokenizer=tokenizer))
 
 

@@ -125,7 +125,7 @@ def test_a_tokenizer_file_cannot_cut_or_fill_texts(folder):
 
 def test_a_foreign_member_drafts_but_cannot_verify():
     pool = Pool((Member(name="guest", drafts_only=True), Member(name="target")))
-    session = Session(pool=pool, request_id="r", tag="", prompt=(1,), budget=9, eos=None)
+    session = Session(pool=pool, request_id="r", tag="", prompt=(1,), budget=9, eos=frozenset())
     assert session.check(Draft("guest", 2)) == 0
     with pytest.raises(ValueError, match="guest only drafts and cannot verify: it has a tokenizer of its own"):
         session.check(Verify("guest"))

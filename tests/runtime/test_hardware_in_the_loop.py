@@ -72,7 +72,7 @@ class Server:
             )
             session = Session(
                 pool=self.members, request_id=prompt.request_id, tag="", prompt=ids, budget=NUM_TOKENS,
-                eos=self.pool.eos_token_id,
+                eos=frozenset(self.pool.eos_token_ids),
             )  # fmt: skip
             self.loop.admit(session)
         self.loop.load.num_waiting = len(self.queue)

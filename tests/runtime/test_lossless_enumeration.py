@@ -55,7 +55,7 @@ def small_pool() -> ModelPool:
         members=(lookup, *(member(name, seed) for seed, name in enumerate(names))),
         tokenizer=Tokenizer(models.WordLevel({str(token): token for token in range(VOCABULARY)}, unk_token="0")),
         tokenizer_sha256="0" * 64,
-        eos_token_id=EOS,
+        eos_token_ids=(EOS,),
         context_tokens=16,
     )
 
@@ -106,7 +106,12 @@ class Enumerated:
     def admit(self, loop, ledger, request_id, prompt):
         ledger.note_admitted(request_id, tag="", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
         session = Session(
-            pool=self.members, request_id=request_id, tag="", prompt=prompt, budget=self.num_tokens, eos=EOS
+            pool=self.members,
+            request_id=request_id,
+            tag="",
+            prompt=prompt,
+            budget=self.num_tokens,
+            eos=frozenset({EOS}),
         )
         loop.admit(session)
         return session

@@ -85,7 +85,7 @@ def test_members_are_described(loaded):
     assert target.num_parameters == 400 * 64 + 4 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
     assert target.dtype == "float32"
     assert loaded.member("ngram").lookup.max_match == 3
-    assert loaded.eos_token_id == 0
+    assert loaded.eos_token_ids == (0,)
     assert loaded.context_tokens == 512
 
 

@@ -67,7 +67,7 @@ def test_a_trie_is_what_plain_models_say(tiny_pool, tmp_path, sampling, closure)
     (request,) = trace.requests
     trie = request.trie
     plain = [PlainModel(member.model, request.prompt, sampling) for member in tiny_pool.members if member.model]
-    wanted = Definition(plain, closure, MAX_NEW_TOKENS, tiny_pool.eos_token_id)
+    wanted = Definition(plain, closure, MAX_NEW_TOKENS, tiny_pool.eos_token_ids[0])
     contexts = contexts_of(trie)
     assert len(set(contexts)) == len(contexts)
     assert set(contexts) == wanted.contexts()
@@ -98,9 +98,7 @@ def test_small_forwards_change_no_context(tiny_pool):
     prompt = tiny_pool.encode(PROMPTS[1].text)
     wholes = []
     for max_rows in (512, 1, 7):
-        options = TrieOptions(
-            sampling=GREEDY, closure=MONOTONE, max_new_tokens=12, eos_token_id=None, max_rows=max_rows
-        )
+        options = TrieOptions(sampling=GREEDY, closure=MONOTONE, max_new_tokens=12, eos_token_ids=(), max_rows=max_rows)
         trie = RequestRecorder(models, prompt, options, None).record()
         rows = zip(contexts_of(trie), trie.next_token.T.tolist(), trie.entropy.T.round(3).tolist(), strict=True)
         wholes.append({context: (tokens, entropy) for context, tokens, entropy in rows})
@@ -141,8 +139,8 @@ def test_a_trunk_ends_behind_the_end_of_sequence_token(tiny_pool, tmp_path):
     trie = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1]).requests[0].trie
     trunk = trie.trunk
     assert len(trunk) - 1 < MAX_NEW_TOKENS
-    assert trie.token[trunk[-1]] == tiny_pool.eos_token_id
-    ends = np.flatnonzero(trie.token == tiny_pool.eos_token_id)
+    assert trie.token[trunk[-1]] == tiny_pool.eos_token_ids[0]
+    ends = np.flatnonzero(trie.token == tiny_pool.eos_token_ids[0])
     assert not np.isin(trie.parent, ends).any()
     assert trie.depth.max() <= MAX_NEW_TOKENS
 
@@ -151,7 +149,7 @@ def test_near_ties_are_counted(tiny_pool, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.runtime.views.NEAR_TIE", 1e9)
     trace = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1])
     trie = trace.requests[0].trie
-    ended = (trie.token == tiny_pool.eos_token_id) | (trie.depth == MAX_NEW_TOKENS)
+    ended = (trie.token == tiny_pool.eos_token_ids[0]) | (trie.depth == MAX_NEW_TOKENS)
     assert trace.meta.near_ties == 4 * (~ended).sum()
 
 

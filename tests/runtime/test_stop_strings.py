@@ -7,13 +7,11 @@ from paceline.runtime.tokenizers import make_ending, text_before_stop
 
 from .trained_tokenizers import FAMILIES, byte_level, token_sequences, unigram
 
-NO_EOS = frozenset[int]()
 
-
-def brute_force(tokenizer, tokens, stops, extra_eos) -> int | None:
+def brute_force(tokenizer, tokens, stops) -> int | None:
     for end in range(1, len(tokens) + 1):
         text = tokenizer.decode(tokens[:end])
-        if tokens[end - 1] in extra_eos or any(stop in text for stop in stops):
+        if any(stop in text for stop in stops):
             return end
     return None
 
@@ -41,10 +39,9 @@ def test_it_ends_where_the_whole_text_says(family, data):
         lambda piece: text[piece[0] : piece[0] + piece[1]] or "none"
     )
     stops = data.draw(st.lists(pieces | st.sampled_from([" a", "日", "zz"]), min_size=1, max_size=3))
-    extra_eos = frozenset(data.draw(st.lists(st.sampled_from(tokens), max_size=1)))
     commits = data.draw(st.lists(st.integers(1, 9), min_size=len(tokens), max_size=len(tokens)))
-    wanted = brute_force(tokenizer, tokens, stops, extra_eos)
-    assert ended(make_ending(tokenizer, stops, extra_eos), tokens, commits) == wanted
+    wanted = brute_force(tokenizer, tokens, stops)
+    assert ended(make_ending(tokenizer, stops), tokens, commits) == wanted
 
 
 @pytest.mark.parametrize("family", ["byte-level", "unigram", "stripping"])
@@ -56,8 +53,8 @@ def test_it_finds_a_stop_string_deep_in_an_answer(family, data):
     lead = "the Quick naïve line 12 " * data.draw(st.integers(5, 20))
     tokens = tokenizer.encode(f"{lead}x{stop}y and more", add_special_tokens=False).ids
     commits = data.draw(st.lists(st.integers(1, 9), min_size=len(tokens), max_size=len(tokens)))
-    found = ended(make_ending(tokenizer, [stop], NO_EOS), tokens, commits)
-    assert found == brute_force(tokenizer, tokens, [stop], NO_EOS)
+    found = ended(make_ending(tokenizer, [stop]), tokens, commits)
+    assert found == brute_force(tokenizer, tokens, [stop])
     assert text_before_stop(tokenizer.decode(tokens[:found]), [stop]) == f"{lead}x"
 
 
@@ -77,7 +74,7 @@ def test_the_cost_does_not_grow_with_the_answer():
             return self._tokenizer.decode(ids)
 
     for tokenizer in map(Counting, (byte_level(600), unigram())):
-        ending = make_ending(tokenizer, ["never said", "日本"], NO_EOS)
+        ending = make_ending(tokenizer, ["never said", "日本"])
         tokens = tokenizer.encode("the naïve fox 中文 keeps a line. " * 200, add_special_tokens=False).ids
         for end in range(4, len(tokens), 4):
             tokenizer.num_decoded = 0
@@ -85,19 +82,9 @@ def test_the_cost_does_not_grow_with_the_answer():
             assert tokenizer.num_decoded < 400
 
 
-def test_the_earlier_of_stop_string_and_end_token_counts():
-    tokenizer = byte_level(600)
-    tokens = [*tokenizer.encode("a b").ids, 0, *tokenizer.encode("c d").ids]
-    end = tokens.index(0) + 1
-    assert make_ending(tokenizer, ["d"], frozenset({0}))(tokens, 0) == end
-    assert make_ending(tokenizer, ["b"], frozenset({0}))(tokens, 0) == end - 1
-    assert make_ending(tokenizer, [], frozenset({0}))(tokens, 0) == end
-    assert make_ending(tokenizer, [], frozenset({0}))(tokens, end) is None
-
-
 def test_one_ending_serves_many_requests():
     tokenizer = byte_level(600)
-    ending = make_ending(tokenizer, ["the fox"], NO_EOS)
+    ending = make_ending(tokenizer, ["the fox"])
     first, second = tokenizer.encode("see the").ids, tokenizer.encode("a fox").ids
     assert ending(first, 0) is None
     assert ending(second, 0) is None
@@ -106,7 +93,7 @@ def test_one_ending_serves_many_requests():
 
 
 def test_nothing_to_end_with_is_none():
-    assert make_ending(byte_level(600), [], NO_EOS) is None
+    assert make_ending(byte_level(600), []) is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +101,7 @@ def test_nothing_to_end_with_is_none():
 )
 def test_a_stop_string_that_cannot_be_found_is_refused(stops, rule):
     with pytest.raises(ValueError, match=f"^stop strings {rule}"):
-        make_ending(byte_level(600), stops, NO_EOS)
+        make_ending(byte_level(600), stops)
     with pytest.raises(ValueError, match=f"^stop strings {rule}"):
         text_before_stop("text", stops)
 

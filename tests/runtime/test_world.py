@@ -58,7 +58,7 @@ def generated(tiny_pool):
             attention_mask=torch.ones_like(ids),
             max_new_tokens=NUM_TOKENS,
             do_sample=False,
-            pad_token_id=tiny_pool.eos_token_id,
+            pad_token_id=tiny_pool.eos_token_ids[0],
         )
         answers.append(answer[0, ids.shape[1] :].tolist())
     return answers
@@ -206,7 +206,7 @@ RULES = (Ratio(0.3), Typical(0.3, 0.3), Lenience(0.3), Divergence(0.4))
 def test_lossy_rules_accept_more_and_fill_the_budget(tiny_pool, rule, by):
     done = Offline(tiny_pool, Lossy({"all": rule}, by=by)).run(batch=5)
     for answer in done.texts:
-        assert len(answer) == NUM_TOKENS or answer[-1] == tiny_pool.eos_token_id
+        assert len(answer) == NUM_TOKENS or answer[-1] == tiny_pool.eos_token_ids[0]
     exact = Offline(tiny_pool, "draft:4/target" if by == "target" else "draft:4/mid:1/target").run(batch=5)
     assert accepted_share(done.log) > accepted_share(exact.log)
 

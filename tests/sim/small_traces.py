@@ -59,7 +59,7 @@ def trace_of(*requests, models=TWO, eos=None, ngram=False):
         models=tuple(model_info(name) for name in models),
         ngram=NgramInfo(name="ngram", max_match=3) if ngram else None,
         vocab_size=64,
-        eos_token_id=eos,
+        eos_token_ids=() if eos is None else (eos,),
         sampling=Sampling(mode="greedy"),
         closure=Closure(kind="full", reach=8, run=8),
     )

@@ -49,7 +49,7 @@ class Site:
             tag=record.tag,
             prompt=record.prompt,
             budget=record.max_new_tokens,
-            eos=None,
+            eos=frozenset(),
         )
         self.loop.admit(session)
 

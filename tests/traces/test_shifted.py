@@ -93,7 +93,7 @@ def test_a_new_refusal_is_a_token_that_nobody_writes():
 
 
 def test_end_of_text_is_no_new_refusal():
-    meta = TRIES.meta.model_copy(update={"eos_token_id": 0})
+    meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
     shifted = shift_acceptance(replace(TRIES, meta=meta), {"a": -0.4}, seed=4)
     changed = [
         after.trie.next_token[before.trie.next_token != after.trie.next_token]
@@ -103,7 +103,7 @@ def test_end_of_text_is_no_new_refusal():
 
 
 def test_a_vocabulary_without_another_token():
-    meta = TRIES.meta.model_copy(update={"vocab_size": 1, "eos_token_id": 0})
+    meta = TRIES.meta.model_copy(update={"vocab_size": 1, "eos_token_ids": (0,)})
     with pytest.raises(ValueError, match="vocab_size must leave a token that no model writes, got 1"):
         shift_acceptance(replace(TRIES, meta=meta), {"a": -0.5}, seed=0)
 

@@ -229,7 +229,12 @@ def test_meta_that_is_no_json_object(stored, data):
         (lambda meta: meta["costs"]["cpu"]["a"].update(seconds=[1.0]), "costs.cpu.a"),
         (lambda meta: meta["costs"]["cpu"]["a"]["seconds"].__setitem__(0, float("nan")), "costs.cpu.a"),
         (lambda meta: meta["sampling"].update(seed=1), "sampling"),
-        (lambda meta: meta.update(eos_token_id=32000), "content"),
+        (lambda meta: meta.update(eos_token_ids=[0, 32000]), "content"),
+        (lambda meta: meta.update(eos_token_ids=[-1]), "content"),
+        (lambda meta: meta.update(eos_token_ids=[0, 0]), "content"),
+        (lambda meta: meta.update(eos_token_ids=[0, True]), "eos_token_ids.1"),
+        (lambda meta: meta.update(eos_token_ids=[0.0]), "eos_token_ids.0"),
+        (lambda meta: meta.update(eos_token_id=0), "eos_token_id"),
         (lambda meta: meta["closure"].update(reach=-1), "closure.reach"),
     ],
 )
@@ -237,6 +242,26 @@ def test_meta_that_breaks_a_rule(stored, edit, field):
     edit_meta(stored, edit)
     error = refusal(stored)
     assert (Path(error.path).name, error.field) == ("meta.json", field)
+
+
+@pytest.mark.parametrize(("old", "now"), [(None, ()), (7, (7,))])
+def test_a_recording_from_before_there_were_several_end_tokens_opens(stored, old, now):
+    def as_before(meta):
+        del meta["eos_token_ids"]
+        meta["eos_token_id"] = old
+
+    edit_meta(stored, as_before)
+    assert read_trace(stored).meta.eos_token_ids == now
+
+
+@pytest.mark.parametrize("wrong", [True, "0", 10**9, -1, 0.0])
+def test_one_end_token_is_as_strict_as_several(stored, wrong):
+    def as_before(meta):
+        del meta["eos_token_ids"]
+        meta["eos_token_id"] = wrong
+
+    edit_meta(stored, as_before)
+    assert Path(refusal(stored).path).name == "meta.json"
 
 
 def test_model_names_that_make_columns_the_same(tmp_path):

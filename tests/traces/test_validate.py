@@ -231,8 +231,8 @@ def test_a_trunk_that_ends_before_its_budget(tmp_path):
 
 def test_a_trunk_that_goes_on_behind_its_end(tmp_path):
     sound = trace()
-    meta = sound.meta.model_copy(update={"eos_token_id": int(sound.requests[0].trie.token[1])})
-    with pytest.raises(TraceFormatError, match="must end at the end-of-sequence token"):
+    meta = sound.meta.model_copy(update={"eos_token_ids": (3, int(sound.requests[0].trie.token[1]))})
+    with pytest.raises(TraceFormatError, match="must end at an end-of-sequence token"):
         write_trace(Trace(meta=meta, requests=sound.requests), tmp_path / "t")
 
 

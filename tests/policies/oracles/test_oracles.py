@@ -24,7 +24,7 @@ def toy_sessions(rng, count):
             tag="a",
             prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 6))),
             budget=1 + index if index < 4 else rng.randint(1, 12),
-            eos=EOS,
+            eos=frozenset({EOS}),
         )
         for index in range(count)
     ]
