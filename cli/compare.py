@@ -10,7 +10,7 @@ from rich.table import Table
 from ..policies.pool import Pool
 from ..reports.comparison import Comparison
 from ..reports.comparison_table import comparison_table
-from ..sim.cost import CostModel
+from ..sim.cost import CostModel, OnDevice
 from ..sim.recording import tables_of
 from ..sim.simulate import Scenario
 from ..traces.imported.rounds import RoundsTrace
@@ -20,6 +20,7 @@ from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorPara
 from .default_policies import BASELINE, default_policies
 from .imported_policies import imported_policies
 from .lossless import LosslessOption
+from .on_device import MeasuredOnOption, OnOption, device_views, on_device
 from .output import JsonOption, check_json_path, print_table, write_json
 from .policy_runs import PolicyRuns, run_policies
 from .regret_options import ByTagOption, RegretOption, further_views, with_oracles
@@ -37,6 +38,8 @@ def compare(
     scale: ScaleOption = None,
     tensor_parallel: TensorParallelOption = 1,
     extrapolate: ExtrapolateOption = False,
+    on: OnOption = None,
+    measured_on: MeasuredOnOption = None,
     shift_acceptance: ShiftOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1, max=1_000_000)] = 1,
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0,
@@ -55,7 +58,14 @@ def compare(
     check_json_path(json)
     recording = open_recording(shipped("recordings", "pico.trace") if trace is None else trace)
     shifts = shifts_of(shift_acceptance)
-    price = cost_of(cost, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
+    elsewhere = on_device(on, measured_on)
+
+    def cost_at(device: OnDevice | None) -> CostModel:
+        return cost_of(
+            cost, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate, on=device
+        )
+
+    price = cost_at(elsewhere)
     first = Scenario(
         tables=tables_of(recording), cost=price, batch=batch, seed=seed, strict=strict, decide_s=decide_seconds
     )
@@ -67,10 +77,11 @@ def compare(
     comparison = _comparison(runs, names, meta, price)
     pool = first.tables.pool
     tables, keys = further_views(comparison, runs.shares, pool, baseline=BASELINE, by_tag=by_tag, regret=regret)
+    ranges, more = device_views(elsewhere, recording, scenarios, names, cost_at, baseline=BASELINE, lossless=lossless)
     if json is not None:
-        write_json({**comparison.to_json(), **keys}, json)
+        write_json({**comparison.to_json(), **keys, **more}, json)
     else:
-        _print([comparison_table(comparison), *tables])
+        _print([comparison_table(comparison), *ranges, *tables])
 
 
 def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, *, regret: bool) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..sim.cost.base import CostModel
-from ..sim.cost.make import default_cost, make_cost
+from ..sim.cost.make import OnDevice, default_cost, make_cost
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
 from .named_numbers import named_numbers
@@ -37,6 +37,7 @@ def cost_of(
     scale: Sequence[str] | None = None,
     tensor_parallel: int = 1,
     extrapolate: bool = False,
+    on: OnDevice | None = None,
 ) -> CostModel:
     """The cost model that the options ask for.
 
@@ -46,6 +47,7 @@ def cost_of(
         scale: `NAME=FACTOR`, once for each model.
         tensor_parallel: devices every model is split over.
         extrapolate: answer beyond what was measured.
+        on: device that measured seconds are taken to.
 
     Raises:
         ValueError: an unknown cost, an option that does not apply to it, or a factor that is none; one line.
@@ -57,6 +59,7 @@ def cost_of(
         tensor_parallel=tensor_parallel,
         scale=factors_of(scale),
         extrapolate=extrapolate,
+        on=on,
     )
 
 

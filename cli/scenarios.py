@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..sim.cost import CostModel
 from ..sim.recording import Recording, tables_of
 from ..sim.simulate import Scenario
 from ..traces.imported.rounds import RoundsTrace
@@ -54,6 +55,10 @@ class Scenarios:
                 tables = _shifted(self._recording, self.shifts, seed)
             self._made[index] = replace(self.first, tables=tables, seed=seed)
         return self._made[index]
+
+    def with_cost(self, cost: CostModel) -> "Scenarios":
+        """The first seed alone, at other seconds."""
+        return Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, 1)
 
 
 def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: int) -> Recording:

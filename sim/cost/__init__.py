@@ -10,7 +10,8 @@ from .drafting import DrafterFigures
 from .grid import CostGrid, GridProfile
 from .linear import CostLine
 from .made_up import made_up_cost
-from .make import default_cost, make_cost
+from .make import OnDevice, default_cost, make_cost, measured_on_device
+from .mapped import MappedCost, MappedRoundCost, Reading
 from .priced_as import Price, PricedAsCost
 from .roofline import RooflineCost
 from .scaled import ScaledCost, ScaledRoundCost, scaled
@@ -29,9 +30,13 @@ __all__ = [
     "DrafterFigures",
     "FileCost",
     "GridProfile",
+    "MappedCost",
+    "MappedRoundCost",
+    "OnDevice",
     "Price",
     "PricedAsCost",
     "Profile",
+    "Reading",
     "RooflineCost",
     "RoundCost",
     "ScaledCost",
@@ -43,6 +48,7 @@ __all__ = [
     "has_seconds",
     "made_up_cost",
     "make_cost",
+    "measured_on_device",
     "read_cost_file",
     "scaled",
 ]

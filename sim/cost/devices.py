@@ -43,6 +43,22 @@ def device_sheet() -> dict[str, Device]:
     return sheet
 
 
+def device_called(hardware: str) -> str | None:
+    """The device of the sheet that a recording's `hardware` names, as drivers report it; None if it names none."""
+    reported = {
+        "NVIDIA A100-SXM4-40GB": "a100-40gb",
+        "NVIDIA A100-SXM4-80GB": "a100-80gb",
+        "NVIDIA H100 80GB HBM3": "h100-sxm",
+        "NVIDIA H100 PCIe": "h100-pcie",
+        "NVIDIA H200": "h200",
+        "NVIDIA B200": "b200",
+        "NVIDIA L40S": "l40s",
+        "NVIDIA GeForce RTX 4090": "rtx4090",
+        "NVIDIA GeForce RTX 5090": "rtx5090",
+    }
+    return reported.get(hardware.partition(";")[0].strip())
+
+
 def _data_centre() -> tuple[Device, ...]:
     a100 = Device(
         name="a100-80gb",

@@ -1,19 +1,36 @@
 """From the name a user gives to a cost model."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...traces.imported.rounds import RoundsTrace
 from ...traces.meta import ModelInfo, TraceMeta
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
-from .devices import device_sheet
+from .devices import Device, device_called, device_sheet
+from .mapped import Reading, mapped
 from .roofline import RooflineCost
 from .scaled import scaled
 from .table import TableCost
 from .timed import TIMED, TimedCost, has_seconds
 
 DEFAULT_DEVICE = "h100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice:
+    """Where measured seconds are taken to.
+
+    Attributes:
+        device: of the sheet.
+        measured_on: device of the sheet that the seconds were measured on; None: what the recording's hardware names.
+        reading: of the measurement.
+    """
+
+    device: str
+    measured_on: str | None = None
+    reading: Reading = Reading.device
 
 
 def make_cost(
@@ -23,6 +40,7 @@ def make_cost(
     tensor_parallel: int = 1,
     scale: Mapping[str, float] | None = None,
     extrapolate: bool = False,
+    on: OnDevice | None = None,
 ) -> CostModel:
     """The cost model called `name`: one measured with the recording, a device of the sheet, or a JSON file.
 
@@ -33,11 +51,14 @@ def make_cost(
         tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
+        on: the device that measured seconds are taken to; of what was measured with the recording only.
 
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
     """
     cost = _unscaled(name, recording, tensor_parallel, extrapolate)
+    if on is not None:
+        cost = _taken_to(cost, name, recording, on)
     members = _members(recording)
     unknown = [model for model in scale or {} if model not in members]
     if unknown:
@@ -62,13 +83,23 @@ def default_cost(recording: TraceMeta | RoundsTrace) -> str:
     return DEFAULT_DEVICE
 
 
+def measured_on_device(recording: TraceMeta | RoundsTrace, on: OnDevice) -> str | None:
+    """The device that measured seconds are of, as given or as the recording's hardware names it; None: neither does."""
+    return on.measured_on or device_called(_hardware(recording))
+
+
 def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int, extrapolate: bool) -> CostModel:
     sheet = device_sheet()
     measured = _measured(recording)
     if name in sheet and name not in measured:
         if extrapolate:
             raise ValueError(f"--extrapolate is for measured costs; {name} has no range to leave")
-        return RooflineCost(sheet[name], _shapes(name, recording), tensor_parallel=tensor_parallel)
+        return RooflineCost(
+            sheet[name],
+            _shapes(name, recording),
+            tensor_parallel=tensor_parallel,
+            remarks=_unused(name, recording, tensor_parallel),
+        )
     if tensor_parallel != 1:
         raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
     if name in measured:
@@ -83,6 +114,57 @@ def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: in
             f"cost timed: this recording holds no seconds of rounds or answers; it knows {known}, or a FILE.json"
         )
     raise ValueError(f"unknown cost {name!r}: this trace knows {known}, or a FILE.json")
+
+
+def _unused(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int) -> tuple[str, ...]:
+    """What to say of measured seconds that a roofline leaves unused and that could be taken to its device."""
+    known = device_called(_hardware(recording)) is not None
+    measured = [kind for kind in _measured(recording) if kind == TIMED or known]
+    if not measured or tensor_parallel != 1:
+        return ()
+    return (
+        f"bare roofline, a lower bound: the recording holds measured seconds, which --cost {measured[0]} --on {name} "
+        "takes to this device",
+    )
+
+
+def _taken_to(cost: CostModel, name: str, recording: TraceMeta | RoundsTrace, on: OnDevice) -> CostModel:
+    if name not in _measured(recording):
+        raise ValueError(
+            f"--on is for seconds measured with the recording ({', '.join(_measured(recording)) or 'it holds none'}), "
+            f"got --cost {name}"
+        )
+    sheet = device_sheet()
+    there = _of_sheet(sheet, "--on", on.device)
+    measured_on = measured_on_device(recording, on)
+    if measured_on is None:
+        raise ValueError(
+            f"--on {on.device} needs the device of the sheet that {name} was measured on: give --measured-on DEVICE; "
+            f"the recording says {_hardware(recording) or 'nothing'!r}"
+        )
+    here = _of_sheet(sheet, "--measured-on", measured_on)
+    if here.bytes_per_s == there.bytes_per_s and here.flops_per_s == there.flops_per_s:
+        raise ValueError(
+            f"--on must name another device than {name} was measured on, got {on.device} for {measured_on}"
+        )
+    shapes = _shapes(f"{name} --on {on.device}", recording)
+    return mapped(
+        cost,
+        RooflineCost(here, shapes),
+        RooflineCost(there, shapes),
+        on.reading,
+        target=_members(recording)[-1],
+    )
+
+
+def _hardware(recording: TraceMeta | RoundsTrace) -> str:
+    return recording.meta.hardware if isinstance(recording, RoundsTrace) else recording.hardware
+
+
+def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
+    if name not in sheet:
+        raise ValueError(f"{option} must be a device of the sheet ({', '.join(sorted(sheet))}), got {name!r}")
+    return sheet[name]
 
 
 def _measured(recording: TraceMeta | RoundsTrace) -> list[str]:

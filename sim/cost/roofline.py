@@ -25,30 +25,37 @@ class RooflineCost:
         device: the accelerator.
         models: shapes of the recorded models; all of them lie in device memory at once.
         tensor_parallel: devices the models are split over, 1 to the least hidden size.
+        remarks: what `notes` is to say.
 
     Raises:
         ValueError: a number out of range, a dtype the device sheet has no figure for, weights that do not fit, or
             devices without a link.
     """
 
-    def __init__(self, device: Device, models: tuple[ModelInfo, ...], *, tensor_parallel: int = 1) -> None:
+    def __init__(
+        self, device: Device, models: tuple[ModelInfo, ...], *, tensor_parallel: int = 1, remarks: tuple[str, ...] = ()
+    ) -> None:
         most = min(model.hidden_size for model in models)
         if not 1 <= tensor_parallel <= most:
             raise ValueError(f"tensor_parallel must be in [1, {most}], the least hidden size, got {tensor_parallel}")
         self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
         self.lookup_s = LOOKUP_S
+        self._remarks = remarks
         _check_memory(self.name, device, models, tensor_parallel)
         self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
-        terms = self._terms.get(model)
-        if terms is None:
-            raise ValueError(f"cost {self.name}: no shape for model {model!r}; the trace has {', '.join(self._terms)}")
+        terms = self._of(model)
+        busy_s = max(self.busy_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens))
+        return busy_s + terms.launch_s + terms.reduced_s * new_tokens
+
+    def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:
+        """Seconds of (arithmetic, memory) of one forward; they overlap. Arguments as of `forward_s`."""
+        terms = self._of(model)
         attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
         arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
-        memory_s = terms.weights_s + terms.held_s * (context_tokens + new_tokens)
-        return max(arithmetic_s, memory_s) + terms.launch_s + terms.reduced_s * new_tokens
+        return arithmetic_s, terms.weights_s + terms.held_s * (context_tokens + new_tokens)
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`: drafts cost their forwards."""
@@ -56,7 +63,13 @@ class RooflineCost:
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        return ()
+        return self._remarks
+
+    def _of(self, model: str) -> "_Terms":
+        terms = self._terms.get(model)
+        if terms is None:
+            raise ValueError(f"cost {self.name}: no shape for model {model!r}; the trace has {', '.join(self._terms)}")
+        return terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
+from ...traces.imported.rounds import TARGET_ALONE, UNKNOWN_DRAFTED, Rounds, RoundsRequest, RoundsTrace
 from .base import LOOKUP_S, CostRangeError, DraftTerms
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
@@ -45,7 +45,9 @@ class TimedCost:
         self._extrapolate = extrapolate
         self._plain_s = _mean_plain_s(recording)
         self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
-        windows = {info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters}
+        self._windows = windows = {
+            info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters
+        }
         means = RoundMeans(windows, self._plain_s)
         for request, drafter, rounds in _all_rounds(recording):
             means.add(drafter, rounds, self._split(request, drafter, rounds))
@@ -85,6 +87,24 @@ class TimedCost:
         if known is None:
             known = self._rounds[request_id, drafter] = self._by_start(request, drafter)
         return known.get(start)
+
+    def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
+        """(tokens drafted, tokens held before the round) of a recorded round, as far as the log says.
+
+        Where it does not say how many were drafted, the drafter's window stands for it; where the length of the prompt
+        is unknown, the prompt counts for nothing.
+        """
+        request = self._requests[request_id]
+        rounds = request.rounds.get(drafter)
+        held = request.prompt_tokens + start
+        if rounds is None:
+            return 0, held
+        drafted = int(rounds.drafted[np.searchsorted(rounds.start, start)])
+        return self._windows[drafter] if drafted == UNKNOWN_DRAFTED else drafted, held
+
+    def prompt_tokens(self, request_id: str) -> int:
+        """Tokens of a request's prompt, 0 if the log does not say."""
+        return self._requests[request_id].prompt_tokens
 
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""

@@ -1,0 +1,76 @@
+"""`--on` and `--measured-on` of `paceline compare`: measured seconds on another device, and between which figures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..reports.device_range import DeviceRange, device_range_table
+from ..sim.cost import CostModel, OnDevice, Reading, measured_on_device
+from ..traces.imported.rounds import RoundsTrace
+from ..traces.trie import Trace
+from .policy_runs import run_policies
+from .scenarios import Scenarios
+
+OUTER = (Reading.all, Reading.memory)
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="DEVICE",
+        help="Take measured seconds (--cost timed, cuda) to this device of the sheet; prints a range, too.",
+    ),
+]
+MeasuredOnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--measured-on", metavar="DEVICE", help="Of --on: what was measured on, if the recording does not say."
+    ),
+]
+
+
+def on_device(device: str | None, measured_on: str | None) -> OnDevice | None:
+    """What the options ask for; raises ValueError for `--measured-on` alone."""
+    if device is not None:
+        return OnDevice(device=device, measured_on=measured_on)
+    if measured_on is not None:
+        raise ValueError(f"--measured-on goes with --on DEVICE, got --measured-on {measured_on}")
+    return None
+
+
+def device_views(
+    on: OnDevice | None,
+    recording: Trace | RoundsTrace,
+    scenarios: Scenarios,
+    names: Sequence[str],
+    cost_at: Callable[[OnDevice], CostModel],
+    *,
+    baseline: str,
+    lossless: bool,
+) -> tuple[list[Table], dict[str, Any]]:
+    """(tables, JSON keys) of the policies under the outer readings of the measurement, at the first seed.
+
+    Args:
+        on: the device; None asks for nothing.
+        recording: that is replayed.
+        scenarios: of the comparison.
+        names: of the policies.
+        cost_at: the cost model under a reading.
+        baseline: name of the target alone.
+        lossless: whether only lossless policies were asked for.
+    """
+    if on is None:
+        return [], {}
+    runs, alone = {}, {}
+    for reading in OUTER:
+        cost = cost_at(replace(on, reading=reading))
+        outer = scenarios.with_cost(cost)
+        ran = run_policies(outer, names, baseline=baseline, log=None, partial=True, lossless=lossless).summaries
+        runs[reading.value] = {name: ran[name][0] for name in names if name in ran}
+        if baseline in ran:
+            alone[reading.value] = ran[baseline][0]
+    measured_on = measured_on_device(recording.meta if isinstance(recording, Trace) else recording, on)
+    found = DeviceRange(measured_on=measured_on or "", device=on.device, runs=runs, baseline=alone)
+    return [device_range_table(found)], {"on": found.to_json()}
