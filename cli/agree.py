@@ -12,6 +12,7 @@ from ..policies.registry import make_policy
 from ..reports.agreement import Agreement
 from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
 from ..runtime.prompts import read_prompts
+from ..traces.counted import counted
 from ..traces.meta import Sampling
 from ..traces.trie import Trace
 from .agree_recording import (
@@ -133,8 +134,8 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
     closure = meta["closure"]
     typer.echo(
         f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
-        f"{closure['reach']}, run {closure['run']}), {meta['requests']} requests, at most {meta['max_new_tokens']} "
-        f"tokens each, batch {meta['batch']}, cache {meta['cache']}"
+        f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
+        f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
     )
     print_table(agreement_table(agreements))
     for agreement in agreements:
@@ -145,6 +146,7 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
         typer.echo(difference_text(agreement, difference, pool.decode))
     if differing:
         typer.echo(
-            f"the recording holds {meta['near_ties']:,} near ties: choices between two tokens that rounding may flip"
+            f"the recording holds {counted(meta['near_ties'], 'near tie')}: "
+            "choices between two tokens that rounding may flip"
         )
     typer.echo(total_line(agreements))

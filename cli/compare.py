@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..policies.pool import Pool
 from ..reports.comparison import Comparison
 from ..reports.comparison_table import comparison_table
+from ..reports.conclusion import conclusion
+from ..reports.detail_tables import detail_tables
+from ..reports.grid import Grid
+from ..reports.quality_table import quality_table
 from ..sim.cost import CostModel, OnDevice
 from ..sim.recording import tables_of
 from ..sim.simulate import Scenario
@@ -21,11 +24,16 @@ from .default_policies import BASELINE, default_policies
 from .imported_policies import imported_policies
 from .lossless import LosslessOption
 from .on_device import MeasuredOnOption, OnOption, device_views, on_device
-from .output import JsonOption, check_json_path, print_table, write_json
+from .output import JsonOption, check_json_path, print_table, say, write_json
 from .policy_runs import PolicyRuns, run_policies
-from .regret_options import ByTagOption, RegretOption, further_views, with_oracles
+from .regret_options import ByTagOption, RegretOption, further_views, is_oracle, with_oracles
+from .remarks import remarks_on
 from .scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from .shipped import shipped
+
+DetailOption = Annotated[
+    bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
+]
 
 
 def compare(
@@ -47,6 +55,7 @@ def compare(
     decide_seconds: Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)] = 0.0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False,
     lossless: LosslessOption = False,
+    detail: DetailOption = False,
     by_tag: ByTagOption = False,
     regret: RegretOption = False,
     json: JsonOption = None,
@@ -80,8 +89,11 @@ def compare(
     ranges, more = device_views(elsewhere, recording, scenarios, names, cost_at, baseline=BASELINE, lossless=lossless)
     if json is not None:
         write_json({**comparison.to_json(), **keys, **more}, json)
-    else:
-        _print([comparison_table(comparison), *ranges, *tables])
+        return
+    quality = quality_table(comparison.ranked())
+    first_tables = [comparison_table(comparison), *([] if quality is None else [quality])]
+    _print([*first_tables, *(detail_tables(comparison) if detail else ()), *ranges, *tables])
+    say(conclusion(comparison, ruled_out=[name for name in names if is_oracle(name, pool)]))
 
 
 def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, *, regret: bool) -> list[str]:
@@ -133,6 +145,7 @@ def _meta(
         "kind": recording.meta.kind,
         "source": recording.meta.source if isinstance(recording, RoundsTrace) else None,
         "notes": list(recording.meta.notes) if isinstance(recording, RoundsTrace) else [],
+        "remarks": remarks_on(recording, batch=first.batch),
         "sampling": None if isinstance(recording, RoundsTrace) else recording.meta.sampling.words,
         "cost": first.cost.name,
         "what_if": {
@@ -148,7 +161,7 @@ def _meta(
     }
 
 
-def _print(tables: Sequence[Table]) -> None:
+def _print(tables: Sequence[Grid]) -> None:
     """Tables with a line between them."""
     for index, table in enumerate(tables):
         if index:

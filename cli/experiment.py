@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from ..reports.grid import Column, Grid
 from ..traces.store import read_trace
 from .experiments.catalogue import Experiment, experiments
 from .experiments.experiment import Finding, Setting
@@ -45,10 +45,8 @@ def list_experiments(json: JsonOption = None) -> None:
     if json is not None:
         write_json({"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}, json)
         return
-    table = Table("experiment", "what it measures", header_style="bold")
-    for name, one in known.items():
-        table.add_row(name, one.summary)
-    print_table(table)
+    columns = tuple(Column(heading=heading, number=False) for heading in ("experiment", "what it measures"))
+    print_table(Grid(columns=columns, rows=tuple((name, one.summary) for name, one in known.items())))
 
 
 def run_all(

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..reports.device_range import DeviceRange, device_range_table
+from ..reports.grid import Grid
 from ..sim.cost import CostModel, OnDevice, Reading, measured_on_device
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
@@ -49,7 +49,7 @@ def device_views(
     *,
     baseline: str,
     lossless: bool,
-) -> tuple[list[Table], dict[str, Any]]:
+) -> tuple[list[Grid], dict[str, Any]]:
     """(tables, JSON keys) of the policies under the outer readings of the measurement, at the first seed.
 
     Args:

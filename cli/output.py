@@ -9,9 +9,12 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+
+from ..reports.grid import Grid
 
 from .stdout_for_json import json_stream, keep_for_json
+
+FILE_WIDTH = 160  # cells; of tables in a file or a pipe
 
 Item = TypeVar("Item")
 JsonOption = Annotated[
@@ -26,13 +29,18 @@ def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
     return track(items, description=description, transient=True, console=console, disable=not console.is_terminal)
 
 
-def print_table(table: Table) -> None:
-    """To standard output; wide enough for a file when it is not a terminal."""
-    # Names come from users: what looks like markup in one is none.
-    console = Console(markup=False)
-    if not console.is_terminal:
-        console = Console(markup=False, width=160)
-    console.print(table)
+def print_table(table: Grid) -> None:
+    """To standard output, as wide as the terminal or as COLUMNS says; wide enough for a file where neither is known."""
+    # Names come from users: what looks like markup or a number in one is none.
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+        console = Console(markup=False, highlight=False, width=FILE_WIDTH)
+    console.print(table, crop=False)
+
+
+def say(text: str) -> None:
+    """Print prose, broken between words at the width of tables."""
+    print_table(Grid(columns=(), rows=(), remarks=(text,)))
 
 
 def check_json_path(path: Path | None) -> None:

@@ -4,12 +4,13 @@ import inspect
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from ..policies.about import about_of
 from ..policies.check import CheckReport, check_policy, check_pool
 from ..policies.policy_options import PolicyClass, any_key, policy_options, takes_policies
 from ..policies.registry import known_policies, make_policy
+from ..reports.grid import Column, Grid
+from ..traces.counted import counted
 from .output import JsonOption, print_table, write_json
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
@@ -29,10 +30,9 @@ def list_policies(json: JsonOption = None) -> None:
     if json is not None:
         write_json({"policies": rows}, json)
         return
-    table = Table("name", "what it does", "paper", "text", "needs", "options", header_style="bold", show_lines=True)
-    for row in rows:
-        table.add_row(row["name"], row["summary"], row["paper"], _text_kind(row), _needs(row), row["options"])
-    print_table(table)
+    columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
+    cells = tuple((row["name"], _text_kind(row), _about(row)) for row in rows)
+    print_table(Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells)))))
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
@@ -50,9 +50,15 @@ def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
     }
 
 
+def _about(row: dict[str, Any]) -> str:
+    """What a policy does, and in lines of their own its paper, what it needs, and its options."""
+    parts = {"paper": row["paper"], "needs": _needs(row), "options": row["options"]}
+    return "\n".join([row["summary"], *(f"{name}: {text}" for name, text in parts.items() if text)])
+
+
 def _text_kind(row: dict[str, Any]) -> str:
     kind = {True: "lossless", False: "LOSSY", None: "depends"}[row["lossless"]]
-    return f"{kind}, simulator only" if row["oracle"] else kind
+    return f"{kind},\nsimulator only" if row["oracle"] else kind
 
 
 def _needs(row: dict[str, Any]) -> str:
@@ -94,6 +100,6 @@ def _told(policy: str, report: CheckReport) -> str:
     if report.contradicted:
         kind += ", though it says of itself that it is lossless"
     return (
-        f"{policy}: keeps the contract ({report.num_requests} requests, {report.num_steps} steps, "
-        f"{report.num_tokens} tokens); {kind}"
+        f"{policy}: keeps the contract ({counted(report.num_requests, 'request')}, "
+        f"{counted(report.num_steps, 'step')}, {counted(report.num_tokens, 'token')}); {kind}"
     )

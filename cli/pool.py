@@ -4,12 +4,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
+from ..reports.grid import Column, Grid
+from ..traces.counted import counted
 from .models import load_pool
 from .output import JsonOption, print_table, write_json
 from .runtime_door import runtime_module
 from .search_slim import search_slim
+
+_FIELDS = {
+    "name": "name",
+    "kind": "kind",
+    "num_parameters": "parameters",
+    "num_layers": "layers",
+    "hidden_size": "hidden size",
+    "kv_bytes_per_token": "KV bytes /token",
+    "dtype": "dtype",
+}
+_NUMBERS = ("num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token")
 
 
 def pool_app() -> typer.Typer:
@@ -27,14 +39,17 @@ def show(
 ) -> None:
     """Load a pool and list its members, smallest first."""
     loaded = load_pool(pool, threads=1)
-    fields = ("name", "kind", "num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token", "dtype")
-    rows = [{field: getattr(member, field) for field in fields} for member in loaded.members]
+    rows = [{field: getattr(member, field) for field in _FIELDS} for member in loaded.members]
     if json is not None:
         write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
         return
-    table = Table(*fields, title=f"pool {loaded.name}, context {loaded.context_tokens} tokens", header_style="bold")
-    for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    table = Grid(
+        title=f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}",
+        columns=tuple(Column(heading=heading, number=field in _NUMBERS) for field, heading in _FIELDS.items()),
+        rows=tuple(
+            tuple(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) for row in rows
+        ),
+    )
     print_table(table)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from ..runtime.prompts import read_prompts
+from ..traces.counted import counted
 from .closure import ClosureKind, closure_of
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import check_new_folder
@@ -59,4 +60,4 @@ def record(
         costs=tables,
     )
     contexts = sum(request.trie.num_nodes for request in trace.requests)
-    typer.echo(f"{out}: {len(trace.requests)} requests, {contexts:,} contexts")
+    typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from ..policies.about import about_of
 from ..policies.lossless.chain import Chain
 from ..policies.lossless.plain import Plain
 from ..policies.pool import Pool
 from ..policies.registry import make_policy
 from ..reports.comparison import Comparison
+from ..reports.grid import Grid
 from ..reports.regret import REFERENCE, regret_of
 from ..reports.tag_table import regret_table, tag_table
 from ..reports.tags import ByTag, TagShares
@@ -40,7 +41,7 @@ def with_oracles(names: list[str], recording: Trace | RoundsTrace) -> list[str]:
 
 def further_views(
     comparison: Comparison, shares: Mapping[str, TagShares], pool: Pool, *, baseline: str, by_tag: bool, regret: bool
-) -> tuple[list[Table], dict[str, Any]]:
+) -> tuple[list[Grid], dict[str, Any]]:
     """(tables, JSON keys) that the options ask for.
 
     Args:
@@ -53,7 +54,7 @@ def further_views(
     """
     names = [row.policy for row in comparison.rows]
     tags = ByTag(baseline=shares.get(baseline), policies={name: shares[name] for name in names})
-    tables: list[Table] = []
+    tables: list[Grid] = []
     keys: dict[str, Any] = {}
     if by_tag:
         tables.append(tag_table(tags))
@@ -64,6 +65,12 @@ def further_views(
         tables.append(regret_table(found, by_tag=by_tag))
         keys["regret"] = found.to_json()
     return tables, keys
+
+
+def is_oracle(name: str, pool: Pool) -> bool:
+    """Whether a policy sees ahead, so that nobody can run it."""
+    about = about_of(make_policy(name, pool))
+    return about is not None and about.oracle
 
 
 def _names(text: str, policy: str) -> bool:

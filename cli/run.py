@@ -13,6 +13,7 @@ from ..policies.registry import make_policy
 from ..reports.run_table import run_table
 from ..reports.summary import summarise_run
 from ..runtime.prompts import read_prompts
+from ..traces.counted import counted
 from ..traces.run_log import RunLog, write_run_log
 from .errors import Interrupted
 from .lossless import LosslessOption, admitted
@@ -20,6 +21,7 @@ from .memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .quality_option import QualityOption, measured
+from .remarks import batch_remarks
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
 
@@ -86,7 +88,7 @@ def run(
     rows = [asdict(output) for output in outputs]
     if out is not None and rows:
         write_run_log(log, out, extra={"outputs.jsonl": "".join(json_format.dumps(row) + "\n" for row in rows)})
-    _show(log, rows, out=out, json=json)
+    _show(log, rows, num_requests=len(requests), out=out, json=json)
     _end(log, rows, len(requests))
 
 
@@ -115,7 +117,9 @@ def _check_targets(out: Path | None, json: Path | None) -> None:
         raise ValueError(f"--out and --json must differ, got {out} for both")
 
 
-def _show(log: RunLog, rows: Sequence[dict[str, Any]], *, out: Path | None, json: Path | None) -> None:
+def _show(
+    log: RunLog, rows: Sequence[dict[str, Any]], *, num_requests: int, out: Path | None, json: Path | None
+) -> None:
     """Answers and figures, as far as any request was answered."""
     summary = summarise_run(log) if any(not row["error"] for row in rows) else None
     if json is not None:
@@ -126,7 +130,7 @@ def _show(log: RunLog, rows: Sequence[dict[str, Any]], *, out: Path | None, json
         for row in rows:
             typer.echo(f"--- {row['request_id']} ({row['tag']})\n{row['text']}")
     if summary is not None:
-        print_table(run_table(summary))
+        print_table(run_table(summary, batch_remarks(log.meta["batch"], num_requests, of="run")))
 
 
 def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None:
@@ -135,7 +139,7 @@ def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None
     for row in failed:
         typer.echo(f"paceline: failed: {row['error']}", err=True)
     if log.meta["interrupted"]:
-        raise Interrupted(f"{len(rows)} of {num_requests} requests ended and are kept")
+        raise Interrupted(f"{len(rows)} of {counted(num_requests, 'request')} ended and are kept")
     if failed:
-        typer.echo(f"paceline: {len(failed)} of {num_requests} requests failed", err=True)
+        typer.echo(f"paceline: {len(failed)} of {counted(num_requests, 'request')} failed", err=True)
         raise typer.Exit(SOME_FAILED)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from ..reports.grid import Column, Grid
 from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.prompts import Prompt, read_prompts
 from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_slims, check_names, slim_name
+from ..traces.counted import counted
 from .models import PROMPTS_FILE, MaxNewTokensOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, write_json
 from .runtime_door import runtime_module
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
     from ..runtime.slim.search import Budget
 
-# Prompts of the pool's own file, which the trained pool keeps for such uses.
+_NUMBERS = ("share", "TVD", "unequal argmax", "ms", "of target")
+_HEADINGS = ("member", "layers left out", *_NUMBERS, "found by", "dominated")
 
 
 def search_slim(
@@ -134,24 +136,19 @@ def _figures(frontier: Frontier, pool: "ModelPool") -> dict[str, object]:
     return {**figures, "target": target, "verified_tokens": VERIFIED_TOKENS, "hardware": hardware}
 
 
-def _table(frontier: Frontier, pool: "ModelPool", num_prompts: int) -> Table:
+def _table(frontier: Frontier, pool: "ModelPool", num_prompts: int) -> Grid:
     """Rows from the fastest to the target."""
     title = (
-        f"pool {pool.name}: {frontier.num_trials} masks tried on {frontier.num_tokens:,} tokens of {num_prompts} "
-        f"prompts; ms of a forward of {VERIFIED_TOKENS} tokens"
+        f"pool {pool.name}: {counted(frontier.num_trials, 'mask')} tried on {counted(frontier.num_tokens, 'token')} of "
+        f"{counted(num_prompts, 'prompt')}; ms of a forward of {VERIFIED_TOKENS} tokens"
     )
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("member")
-    table.add_column("layers left out")
-    for name in ("share", "TVD", "unequal argmax", "ms", "of target"):
-        table.add_column(name, justify="right")
-    table.add_column("found by")
-    table.add_column("dominated")
-    for row in sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.seconds, row.tvd)):
-        table.add_row(*_cells(row))
+    rows = [
+        _cells(row) for row in sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.seconds, row.tvd))
+    ]
     ends = ("0%", "0.0000", "0.0%", f"{1000 * frontier.target_s:.3f}", "100%")
-    table.add_row(pool.target.name, "none", *ends, "", "")
-    return table
+    rows.append((pool.target.name, "none", *ends, "", ""))
+    columns = tuple(Column(heading=heading, number=heading in _NUMBERS) for heading in _HEADINGS)
+    return Grid(title=title, columns=columns, rows=tuple(rows))
 
 
 def _cells(row: SlimFound) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
+from ..reports.grid import Grid
 from ..reports.rounds_table import rounds_tables
 from ..reports.trace_table import trace_tables
+from ..traces.counted import counted
 from ..traces.errors import TraceFormatError
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.imported.summary import summarise_rounds
@@ -20,6 +21,7 @@ from ..traces.synthetic_spec import SyntheticSpec
 from ..traces.trie import Trace
 from .numbers import numbers, words
 from .output import JsonOption, print_table, write_json
+from .shipped import shipped
 from .tokenizer_hash import tokenizer_sha256
 from .trace_import import import_
 
@@ -36,8 +38,12 @@ def trace_app() -> typer.Typer:
     return app
 
 
-def inspect(trace: TraceArgument, json: JsonOption = None) -> None:
+def inspect(
+    trace: Annotated[Path | None, typer.Argument(help="A .trace folder; default: the shipped recording.")] = None,
+    json: JsonOption = None,
+) -> None:
     """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
+    trace = shipped("recordings", "pico.trace") if trace is None else trace
     recording = open_recording(trace)
     if isinstance(recording, RoundsTrace):
         rounds = summarise_rounds(recording, trace)
@@ -47,7 +53,7 @@ def inspect(trace: TraceArgument, json: JsonOption = None) -> None:
         _show(summary.to_json(), trace_tables(summary), json)
 
 
-def _show(data: dict[str, Any], tables: Iterable[Table], json: Path | None) -> None:
+def _show(data: dict[str, Any], tables: Iterable[Grid], json: Path | None) -> None:
     if json is not None:
         write_json(data, json)
         return
@@ -77,13 +83,13 @@ def _check_tokenizer(recording: Trace | RoundsTrace, path: Path, pool: Path) -> 
 
 
 def _size(recording: Trace | RoundsTrace) -> str:
-    requests = f"{len(recording.requests)} requests"
+    requests = counted(len(recording.requests), "request")
     if isinstance(recording, RoundsTrace):
         rounds = sum(len(rounds.start) for request in recording.requests for rounds in request.rounds.values())
-        return f"IMPORTED from {recording.meta.source}, {requests}, {rounds:,} rounds"
+        return f"IMPORTED from {recording.meta.source}, {requests}, {counted(rounds, 'round')}"
     nodes = sum(record.trie.num_nodes for record in recording.requests)
     kind = "SYNTHETIC" if recording.meta.kind == "synthetic" else "recorded"
-    return f"{kind}, {requests}, {nodes:,} contexts"
+    return f"{kind}, {requests}, {counted(nodes, 'context')}"
 
 
 def make(
@@ -130,4 +136,4 @@ def make(
         seed=seed,
     )
     write_trace(make_trace(spec), out)
-    typer.echo(f"{out}: synthetic, {requests} requests of {tokens} tokens")
+    typer.echo(f"{out}: synthetic, {counted(requests, 'request')} of {counted(tokens, 'token')}")

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import track
 
+from ..traces.counted import counted
 from ..traces.errors import TraceFormatError
 from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
 from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
@@ -55,14 +56,14 @@ def import_(
         models=() if models is None else _models(models),
     )
     source = choose_format(format_name, files)
-    counted = _Counted()
-    meta = import_recording(source.name, files, out, options, watch=counted.watch)
+    seen = _Counted()
+    meta = import_recording(source.name, files, out, options, watch=seen.watch)
     if json is not None:
-        write_json({"trace": str(out), "requests": counted.requests, **meta.model_dump(mode="json")}, json)
+        write_json({"trace": str(out), "requests": seen.requests, **meta.model_dump(mode="json")}, json)
         return
     if format_name == AUTO:
         typer.echo(f"saw {source.words}")
-    typer.echo(_told(out, meta, counted.requests))
+    typer.echo(_told(out, meta, seen.requests))
     for note in meta.notes:
         typer.echo(f"  {note}")
 
@@ -135,8 +136,7 @@ def _models(path: Path) -> tuple[ModelInfo, ...]:
 
 def _told(out: Path, meta: RoundsMeta, requests: int) -> str:
     drafters = ", ".join(_drafter(drafter) for drafter in meta.drafters) or "none"
-    counted = "1 request" if requests == 1 else f"{requests} requests"
-    return f"{out}: imported from {meta.source}, {counted}, drafters {drafters}"
+    return f"{out}: imported from {meta.source}, {counted(requests, 'request')}, drafters {drafters}"
 
 
 def _drafter(drafter: DrafterInfo) -> str:

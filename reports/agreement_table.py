@@ -2,41 +2,42 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rich.table import Table
-
+from ..traces.counted import counted
 from .agreement import Agreement, Difference
+from .grid import Column, Grid
 from .leaving import Leaving
 
 Decode = Callable[[list[int]], str]
 
 
-def agreement_table(agreements: Iterable[Agreement]) -> Table:
+def agreement_table(agreements: Iterable[Agreement]) -> Grid:
     """One row per policy: what was compared, and where the worlds first differ."""
-    table = Table(pad_edge=False, header_style="bold")
-    table.add_column("policy", overflow="fold")
-    for heading in ("requests", "steps compared", "tokens compared"):
-        table.add_column(heading, justify="right")
-    table.add_column("first difference", overflow="fold")
-    for row in agreements:
-        counts = (row.num_requests, row.num_steps, row.num_tokens)
-        table.add_row(row.policy, *(f"{count:,}" for count in counts), _where(row.difference))
-    return table
+    headings = ("policy", "requests", "steps compared", "tokens compared", "first difference")
+    return Grid(
+        columns=tuple(
+            Column(heading=heading, number=heading not in (headings[0], headings[-1])) for heading in headings
+        ),
+        rows=tuple(
+            (row.policy, *(f"{count:,}" for count in (row.num_requests, row.num_steps, row.num_tokens)), _where(row))
+            for row in agreements
+        ),
+    )
 
 
 def total_line(agreements: Sequence[Agreement]) -> str:
     """What was compared over all policies, and how many of them differ."""
     num_steps, num_tokens = (sum(row.num_steps for row in agreements), sum(row.num_tokens for row in agreements))
     differ = sum(row.difference is not None for row in agreements)
-    verdict = f"{differ} of {len(agreements)} policies differ" if differ else "no difference"
-    return f"compared {num_steps:,} steps, {num_tokens:,} tokens: {verdict}"
+    verdict = f"{differ} of {counted(len(agreements), 'policy', 'policies')} differ" if differ else "no difference"
+    return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
 
 
 def leaving_line(agreement: Agreement, left: Leaving) -> str:
     """Where a policy left the record, and how much of the run lies before that."""
     return (
         f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
-        f"({agreement.num_left} of {agreement.num_requests} requests left it; "
-        f"{agreement.num_steps:,} of {agreement.num_replayed:,} steps compared)"
+        f"({agreement.num_left} of {counted(agreement.num_requests, 'request')} left it; "
+        f"{agreement.num_steps:,} of {counted(agreement.num_replayed, 'step')} compared)"
     )
 
 
@@ -57,14 +58,15 @@ def difference_text(agreement: Agreement, difference: Difference, decode: Decode
     }
     width = max(len(name) for name in parts)
     first = (
-        f"{agreement.policy}: request {difference.request_id}, step {difference.step}, behind "
-        f"{difference.num_committed} committed tokens; {agreement.num_other_answers} of {agreement.num_requests} "
-        "requests end in another answer"
+        f"{agreement.policy}: request {difference.request_id}, step {difference.step}, after "
+        f"{counted(difference.num_committed, 'committed token')}; answers differ in "
+        f"{agreement.num_other_answers} of {counted(agreement.num_requests, 'request')}"
     )
     return "\n".join([first, *(f"  {name:<{width}}  {part}" for name, part in parts.items())])
 
 
-def _where(difference: Difference | None) -> str:
+def _where(agreement: Agreement) -> str:
+    difference = agreement.difference
     return "none" if difference is None else f"request {difference.request_id}, step {difference.step}"
 
 

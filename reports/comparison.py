@@ -47,6 +47,33 @@ class Comparison:
         """The 95% interval over seeds; None for a policy run once."""
         return self._interval(row, lambda run: run.output_tokens_per_s)
 
+    def speed_up_mean_of_requests(self, row: Summary) -> float | None:
+        """Mean over requests of a request's tokens per second, over the same mean of the target alone.
+
+        Published tables use this or `speed_up`. Of a policy that was run at several seeds the mean; None without a
+        baseline.
+        """
+        if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
+            return None
+        interval = self.speed_up_mean_of_requests_interval(row)
+        if interval is not None:
+            return interval.mean
+        return row.mean_request_tokens_per_s / self.baseline.mean_request_tokens_per_s
+
+    def speed_up_mean_of_requests_interval(self, row: Summary) -> Interval | None:
+        """The 95% interval over seeds; None for a policy run once, and without a baseline."""
+        if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
+            return None
+        alone = self.baseline.mean_request_tokens_per_s
+        return self._interval(row, lambda run: run.mean_request_tokens_per_s / alone)
+
+    def ranked(self) -> tuple[Summary, ...]:
+        """The rows and the target alone, fastest first; equal ones in the order asked."""
+        rows = list(self.rows)
+        if self.baseline is not None and all(row.policy != self.baseline.policy for row in rows):
+            rows.append(self.baseline)
+        return tuple(sorted(rows, key=self.output_tokens_per_s, reverse=True))
+
     def runs(self, row: Summary) -> tuple[Summary, ...]:
         """All runs of the row's policy, by seed."""
         return (row, *self.repeats.get(row.policy, ()))
@@ -62,6 +89,8 @@ class Comparison:
             "output_tokens_per_s_ci": _bounds(self.output_tokens_per_s_interval(row)),
             "speed_up": self.speed_up(row),
             "speed_up_ci": _bounds(self.speed_up_interval(row)),
+            "speed_up_mean_of_requests": self.speed_up_mean_of_requests(row),
+            "speed_up_mean_of_requests_ci": _bounds(self.speed_up_mean_of_requests_interval(row)),
             "seeds": len(self.runs(row)),
         }
 

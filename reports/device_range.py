@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
-
+from .grid import Column, Grid
 from .summary import Summary
 
 
@@ -59,19 +58,19 @@ class DeviceRange:
         }
 
 
-def device_range_table(found: DeviceRange) -> Table:
+def device_range_table(found: DeviceRange) -> Grid:
     """A row per policy: its figures if all seconds scale with the device, and if only their memory term does."""
-    table = Table(title_justify="left", pad_edge=False, header_style="bold")
-    table.title = f"{found.measured_on} to {found.device}, range"
-    table.add_column("policy", overflow="fold")
-    for what in ("speed-up", "tokens/s"):
-        for reading in found.runs:
-            table.add_column(f"{what},\n{reading} scales", justify="right")
-    for policy in found.policies:
-        speed_ups = [found.speed_up(reading, policy) for reading in found.runs]
-        table.add_row(
-            policy,
-            *("unknown" if one is None else f"{one:.2f}x" for one in speed_ups),
-            *(f"{found.tokens_per_s(reading, policy):,.1f}" for reading in found.runs),
-        )
-    return table
+    headings = [f"{what}, {reading} scales" for what in ("speed-up", "tokens/s") for reading in found.runs]
+    return Grid(
+        title=f"{found.measured_on} to {found.device}, range",
+        columns=(Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings)),
+        rows=tuple((policy, *_cells(found, policy)) for policy in found.policies),
+    )
+
+
+def _cells(found: DeviceRange, policy: str) -> list[str]:
+    speed_ups = [found.speed_up(reading, policy) for reading in found.runs]
+    return [
+        *("unknown" if one is None else f"{one:.2f}x" for one in speed_ups),
+        *(f"{found.tokens_per_s(reading, policy):,.1f}" for reading in found.runs),
+    ]

@@ -1,42 +1,46 @@
-"""The quality of texts, and how much was refused, in words and as columns; shown only where a policy is lossy."""
+"""The quality of texts, and how much was refused, in words and as a table; shown only where a policy is lossy."""
 
 from collections.abc import Sequence
 
+from ..traces.counted import counted
+from .grid import Column, Grid
 from .quality import Quality
 from .summary import Summary
 
 REJECTION_REMARK = "texts are drawn anew by rejection sampling: where two of them part means nothing and is left out"
+_HEADINGS = ("rejection rate", "diverg. /1,000", "same text", "log-lik. /token (own)", "answers right (own)")
 
 
-def quality_headings(rows: Sequence[Summary]) -> tuple[str, ...]:
-    """Headings of the columns that `quality_cells` fills for these rows; none if no row is lossy."""
+def quality_table(rows: Sequence[Summary]) -> Grid | None:
+    """One row per policy; None if none of them is lossy. Columns are defined in docs/glossary.md."""
     if not any(row.quality and row.quality.lossy for row in rows):
-        return ()
-    headings = ("rejec- tion rate", "diverg. /1,000", "same text", "log-lik. /token (own)")
-    return (*headings, "answers right (own)") if _have_answers(rows) else headings
+        return None
+    answers = any(row.quality is not None and row.quality.answers_total is not None for row in rows)
+    headings = _HEADINGS if answers else _HEADINGS[:-1]
+    return Grid(
+        title="what was refused, and the texts beside the target's own",
+        columns=(Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings)),
+        rows=tuple((row.policy, *_cells(row)[: len(headings)]) for row in rows),
+        remarks=tuple(_remarks(rows)),
+    )
 
 
-def quality_cells(row: Summary, rows: Sequence[Summary]) -> tuple[str, ...]:
-    """What stands under `quality_headings(rows)` in one of the rows; empty where nothing is known."""
-    headings = quality_headings(rows)
-    if not headings:
-        return ()
+def _cells(row: Summary) -> tuple[str, ...]:
+    """What stands under `_HEADINGS`; empty where nothing is known."""
     rejection, quality = f"{row.rejection_rate:.1%}", row.quality
     if quality is None:
-        return (rejection, *("",) * (len(headings) - 1))
-    cells = (
+        return (rejection, *("",) * (len(_HEADINGS) - 1))
+    return (
         rejection,
         _shown(quality.divergences_per_1000, ".1f"),
         _shown(quality.text_agreement, ".1%"),
         _log_likelihoods(quality),
+        _answers(quality),
     )
-    return (*cells, _answers(quality)) if _have_answers(rows) else cells
 
 
-def quality_remarks(rows: Sequence[Summary]) -> list[str]:
+def _remarks(rows: Sequence[Summary]) -> list[str]:
     """What a reader of the columns has to know, a line each."""
-    if not quality_headings(rows):
-        return []
     known = [row.quality for row in rows if row.quality is not None]
     remarks = []
     least = min(quality.known_share for quality in known)
@@ -51,11 +55,10 @@ def quality_remarks(rows: Sequence[Summary]) -> list[str]:
 
 def quality_line(quality: Quality) -> str:
     """The quality of one run in a sentence."""
-    parts = [f"{quality.requests:,} texts beside the target's own:"]
+    parts = [f"{counted(quality.requests, 'text')} beside the target's own:"]
     if quality.num_divergences is not None:
-        parts.append(
-            f"{quality.num_divergences:,} divergences, {_shown(quality.divergences_per_1000, '.1f')} per 1,000 tokens;"
-        )
+        rate = _shown(quality.divergences_per_1000, ".1f")
+        parts.append(f"{counted(quality.num_divergences, 'divergence')}, {rate} per 1,000 tokens;")
     if quality.text_agreement is not None:
         prefix = _shown(quality.prefix_agreement, ".1%")
         parts.append(f"{quality.text_agreement:.1%} of positions the same, {prefix} before the first difference;")
@@ -74,10 +77,6 @@ def _answers(quality: Quality) -> str:
     if quality.answers_total is None:
         return ""
     return f"{quality.answers_right:,} ({quality.answers_own:,}) of {quality.answers_total:,}"
-
-
-def _have_answers(rows: Sequence[Summary]) -> bool:
-    return any(row.quality is not None and row.quality.answers_total is not None for row in rows)
 
 
 def _shown(value: float | None, style: str) -> str:

@@ -2,24 +2,25 @@
 
 from collections.abc import Iterator
 
-from rich.table import Table
-
+from ..traces.counted import counted
 from ..traces.imported.summary import MethodSummary, RoundsGroup, RoundsSummary
+from .grid import Column, Grid, facts
 
 _COLUMNS = ("tag", "method", "requests", "rounds", "tokens/round", "kept whole", "known", "ms/token")
 
 
-def rounds_tables(summary: RoundsSummary) -> tuple[Table, ...]:
+def rounds_tables(summary: RoundsSummary) -> tuple[Grid, ...]:
     """The recording at a glance, its notes, and its methods by tag."""
-    notes = Table(title="what is exact and what is unknown", title_justify="left", show_header=False)
-    for note in summary.meta.notes:
-        notes.add_row(note)
+    notes = Grid(
+        title="what is exact and what is unknown",
+        columns=(Column(number=False),),
+        rows=tuple((note,) for note in summary.meta.notes),
+    )
     return (_facts(summary), *([notes] if summary.meta.notes else []), _methods(summary))
 
 
-def _facts(summary: RoundsSummary) -> Table:
+def _facts(summary: RoundsSummary) -> Grid:
     meta, total = summary.meta, summary.total
-    table = Table(title=f"{meta.name} (IMPORTED from {meta.source})", title_justify="left", show_header=False)
     prompt_tokens = f"{total.num_prompt_tokens:,}" if total.num_prompt_tokens else "unknown"
     rows = {
         "drafters": "; ".join(_drafters(summary)),
@@ -27,15 +28,13 @@ def _facts(summary: RoundsSummary) -> Table:
         "model shapes": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models) or "none",
         "requests": f"{total.num_requests:,}",
         "tokens": f"{prompt_tokens} prompt, {total.num_output_tokens:,} output",
-        "texts": f"token ids of {summary.num_texts:,} requests" if summary.num_texts else "no token ids",
+        "texts": f"token ids of {counted(summary.num_texts, 'request')}" if summary.num_texts else "no token ids",
         "seconds measured for": ", ".join(_measured(summary)) or "nothing",
         "size": "in memory" if summary.size_bytes is None else f"{summary.size_bytes / 1e6:.2f} MB",
         "hardware": meta.hardware or "unknown",
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()) or "unknown",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return facts(f"{meta.name} (IMPORTED from {meta.source})", rows)
 
 
 def _drafters(summary: RoundsSummary) -> Iterator[str]:
@@ -53,17 +52,19 @@ def _measured(summary: RoundsSummary) -> Iterator[str]:
             yield f"{name or summary.meta.target}{detail}"
 
 
-def _methods(summary: RoundsSummary) -> Table:
-    table = Table(*_COLUMNS, title="what was recorded of each method", title_justify="left", header_style="bold")
-    for tag, group in [*summary.by_tag.items(), ("all", summary.total)]:
-        _add_group(table, tag, group, summary.meta.target)
-    return table
+def _methods(summary: RoundsSummary) -> Grid:
+    groups = [*summary.by_tag.items(), ("all", summary.total)]
+    return Grid(
+        title="what was recorded of each method",
+        columns=tuple(Column(heading=heading, number=heading not in _COLUMNS[:2]) for heading in _COLUMNS),
+        rows=tuple(row for tag, group in groups for row in _rows(tag, group, summary.meta.target)),
+    )
 
 
-def _add_group(table: Table, tag: str, group: RoundsGroup, target: str) -> None:
+def _rows(tag: str, group: RoundsGroup, target: str) -> Iterator[tuple[str, ...]]:
     for name, method in group.methods.items():
         if method.num_requests:
-            table.add_row(tag or "-", name or f"{target} alone", *_cells(method))
+            yield tag or "-", name or f"{target} alone", *_cells(method)
 
 
 def _cells(method: MethodSummary) -> list[str]:

@@ -60,6 +60,7 @@ class Summary:
     output_tokens: int
     duration_s: float
     output_tokens_per_s: float
+    mean_request_tokens_per_s: float
     requests_per_s: float
     acceptance_length: float
     draft_acceptance_rate: float
@@ -112,6 +113,7 @@ def summarise_run(log: RunLog) -> Summary:
         output_tokens=tokens,
         duration_s=duration_s,
         output_tokens_per_s=tokens / duration_s,
+        mean_request_tokens_per_s=_mean_speed(emitted, whole_s),
         requests_per_s=num_finished / duration_s,
         acceptance_length=_ratio(tokens, rounds),
         draft_acceptance_rate=_ratio(int(accepted.sum()), judged),
@@ -191,6 +193,12 @@ def _per_level(levels: NDArray[Any], values: NDArray[Any], count: int) -> NDArra
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def _mean_speed(tokens: NDArray[np.int64], seconds: NDArray[np.float64]) -> float:
+    """Mean over requests of tokens per second; 0 if none took any time."""
+    took = seconds > 0
+    return float((tokens[took] / seconds[took]).mean()) if took.any() else 0.0
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:

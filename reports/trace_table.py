@@ -1,29 +1,27 @@
 """What a recording holds, as tables for the terminal."""
 
-from rich.table import Table
-
 from ..traces.meta import NgramInfo
 from ..traces.summary import GroupSummary, TraceSummary
+from .grid import Column, Grid, facts
 
 
-def trace_tables(summary: TraceSummary) -> tuple[Table, Table]:
+def trace_tables(summary: TraceSummary) -> tuple[Grid, Grid]:
     """The recording at a glance, and agreement with the target by tag."""
     return _facts(summary), _agreement(summary)
 
 
-def _facts(summary: TraceSummary) -> Table:
+def _facts(summary: TraceSummary) -> Grid:
     meta, total = summary.meta, summary.total
     sampling = meta.sampling.words
     if meta.sampling.seed is not None:
         sampling += f", seed {meta.sampling.seed}"
     kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
-    table = Table(title=f"{meta.name} ({kind})", title_justify="left", show_header=False)
     rows = {
         "models": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models),
         "prompt lookup": _lookup(meta.ngram),
         "sampling": sampling,
         "closure": f"{meta.closure.kind}, reach {meta.closure.reach}, run {meta.closure.run}",
-        "requests": f"{total.num_requests}",
+        "requests": f"{total.num_requests:,}",
         "tokens": f"{total.num_prompt_tokens:,} prompt, {total.num_trunk_tokens:,} output",
         "contexts": f"{total.num_nodes:,}, {summary.nodes_per_trunk_token or 0:.1f} per output token",
         "size": f"{(summary.size_bytes or 0) / 1e6:.2f} MB, {summary.bytes_per_node or 0:.1f} bytes per context",
@@ -32,18 +30,20 @@ def _facts(summary: TraceSummary) -> Table:
         "hardware": meta.hardware,
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
+    return facts(f"{meta.name} ({kind})", rows)
 
 
-def _agreement(summary: TraceSummary) -> Table:
+def _agreement(summary: TraceSummary) -> Grid:
     models = summary.meta.model_names[:-1]
-    title = "share of trunk contexts where a model writes the target's token"
-    table = Table("tag", "requests", "output tokens", *models, title=title, title_justify="left", header_style="bold")
-    for tag, group in [*summary.by_tag.items(), ("all", summary.total)]:
-        table.add_row(tag, str(group.num_requests), f"{group.num_trunk_tokens:,}", *_rates(group, models))
-    return table
+    headings = ("requests", "output tokens", *models)
+    return Grid(
+        title="share of trunk contexts where a model writes the target's token",
+        columns=(Column(heading="tag", number=False), *(Column(heading=heading) for heading in headings)),
+        rows=tuple(
+            (tag, f"{group.num_requests:,}", f"{group.num_trunk_tokens:,}", *_rates(group, models))
+            for tag, group in [*summary.by_tag.items(), ("all", summary.total)]
+        ),
+    )
 
 
 def _rates(group: GroupSummary, models: tuple[str, ...]) -> list[str]:

@@ -3,19 +3,20 @@
 from dataclasses import asdict
 from typing import Any
 
-from rich.table import Table
+from ...reports.grid import Column, Grid
+from .experiment import Cell, Finding, Rows
+from .experiment import Column as RowsColumn
 
-from .experiment import Cell, Column, Finding, Rows
 
-
-def terminal_table(rows: Rows) -> Table:
+def terminal_table(rows: Rows) -> Grid:
     """Numbers to the right, text to the left."""
-    table = Table(title=rows.title, title_justify="left", header_style="bold")
-    for index, column in enumerate(rows.columns):
-        table.add_column(_head(column), justify="right" if _is_number(rows, index) else "left", overflow="fold")
-    for row in rows.rows:
-        table.add_row(*_texts(rows, row))
-    return table
+    return Grid(
+        title=rows.title,
+        columns=tuple(
+            Column(heading=_head(column), number=_is_number(rows, index)) for index, column in enumerate(rows.columns)
+        ),
+        rows=tuple(tuple(_texts(rows, row)) for row in rows.rows),
+    )
 
 
 def markdown_table(rows: Rows) -> str:
@@ -32,7 +33,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
     return asdict(finding)
 
 
-def _head(column: Column) -> str:
+def _head(column: RowsColumn) -> str:
     return f"{column.name} ({column.unit})" if column.unit else column.name
 
 
@@ -44,7 +45,7 @@ def _texts(rows: Rows, row: tuple[Cell, ...]) -> list[str]:
     return [_text(column, cell) for column, cell in zip(rows.columns, row, strict=True)]
 
 
-def _text(column: Column, cell: Cell) -> str:
+def _text(column: RowsColumn, cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, str):

@@ -10,6 +10,7 @@ from ..sim.small_traces import THREE, with_ngram
 def plain_errors(monkeypatch, tmp_path):
     """Errors as a user sees them, and a folder where nothing else is."""
     monkeypatch.delenv("PACELINE_TRACEBACK", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
 
 

@@ -16,6 +16,7 @@ META_KEYS = {
     "kind",
     "source",
     "notes",
+    "remarks",
     "sampling",
     "cost",
     "cost_notes",
@@ -42,6 +43,7 @@ def test_json_on_standard_output(trace):
         "kind": "synthetic",
         "source": None,
         "notes": [],
+        "remarks": [],
         "sampling": "greedy",
         "cost": "cpu",
         "cost_notes": ["measured by new tokens only: a longer context costs no more"],
@@ -111,9 +113,75 @@ def test_a_cost_of_ones_own(trace, tmp_path):
 def test_a_table(trace):
     text = done("compare", "--trace", trace, "--policy", "draft:4/target", "--policy", "plain")
     assert "SYNTHETIC trace small (greedy), 3 requests, 36 tokens; cost cpu, batch 1, seed 0" in text
-    for heading in ("policy", "speed-up", "tokens/s", "wasted tokens", "exact share"):
+    for heading in ("policy", "speed-up", "mean of requests", "tokens/s", "exact share"):
         assert heading in text
     assert "1.00x" in text
+
+
+def rows_of(text):
+    """Cells of the rows of the tables in a print."""
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line[:1] == "│"]
+
+
+def test_rows_are_sorted_by_speed_and_the_target_alone_is_among_them(trace):
+    policies = [option for name in ("mid:4/target", "ngram", "draft:4/target") for option in ("--policy", name)]
+    text = done("compare", "--trace", trace, *policies)
+    speeds = {
+        row["policy"]: row["output_tokens_per_s"] for row in compared(trace, *policies, "--policy", "plain")["policies"]
+    }
+    shown = [row[0] for row in rows_of(text)]
+    assert shown == sorted(speeds, key=speeds.get, reverse=True)
+    assert "plain" in shown
+    assert [row["policy"] for row in compared(trace, *policies)["policies"]] == policies[1::2]
+
+
+def test_both_speed_ups_are_shown(trace):
+    (row,) = compared(trace, "--policy", "draft:4/target")["policies"]
+    shown = {cells[0]: cells for cells in rows_of(done("compare", "--trace", trace, "--policy", "draft:4/target"))}
+    assert shown["draft:4/target"][1:3] == [f"{row['speed_up']:.2f}x", f"{row['speed_up_mean_of_requests']:.2f}x"]
+    assert shown["plain"][1:3] == ["1.00x", "1.00x"]
+
+
+def test_the_last_line_is_in_words(trace):
+    text = done("compare", "--trace", trace, "--by-tag", "--regret", "--policy", "draft:4/target")
+    last = text.splitlines()[-1]
+    assert last.startswith("best: draft:4/target, ")
+    assert "oracle" not in last
+
+
+def test_members_are_shown_on_demand(trace):
+    words = ("compare", "--trace", trace, "--policy", "draft:3/mid:6/target")
+    assert "what each member did" not in done(*words)
+    text = done(*words, "--detail")
+    members = [row[0] for row in rows_of(text.partition("what each member did")[2])]
+    assert members == ["draft:3/mid:6/target", "draft", "mid", "target", "plain", "target"]
+    assert text.splitlines()[-1].startswith("best: ")
+
+
+def test_a_batch_larger_than_the_recording(trace):
+    told = "--batch 32: the recording has 3 requests, so at most 3 run together"
+    assert told in done("compare", "--trace", trace, "--policy", "plain", "--batch", "32")
+    assert compared(trace, "--policy", "plain", "--batch", "32")["meta"]["remarks"] == [told]
+    assert compared(trace, "--policy", "plain", "--batch", "3")["meta"]["remarks"] == []
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_nothing_is_cut_on_a_narrow_screen(trace, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = (
+        "--policy",
+        "draft:9/mid:12/target",
+        "--policy",
+        "adaptive,draft=mid,start=4,most=12",
+        "--detail",
+        "--by-tag",
+    )
+    text = done("compare", "--trace", trace, *words)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= columns
+    figures = compared(trace, *words[:4])["policies"]
+    for row in figures:
+        assert any(cells[3] == f"{row['output_tokens_per_s']:,.1f}" for cells in rows_of(text) if len(cells) == 6)
 
 
 def test_the_same_command_prints_the_same(trace):

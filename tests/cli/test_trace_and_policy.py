@@ -147,3 +147,17 @@ class Claims:
 def test_oracles_cannot_be_checked():
     told = refused("policy", "check", "oracle-chain")
     assert told.startswith("policy oracle-chain sees ahead, which only a recording can grant")
+
+
+def test_inspect_shows_the_recording_that_compare_replays():
+    """Both take the shipped one where none is named."""
+    name = json.loads(done("trace", "inspect", "--json", "-"))["meta"]["name"]
+    assert name == json.loads(done("compare", "--policy", "plain", "--json", "-"))["meta"]["trace"] == "pico"
+
+
+@pytest.mark.parametrize("words", [("policy", "list"), ("experiment", "list"), ("trace", "inspect")], ids=" ".join)
+def test_lists_are_readable_on_a_narrow_screen(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = done(*words)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80

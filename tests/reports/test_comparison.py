@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.reports import Comparison, comparison_table, summarise_run
+from paceline.reports.detail_tables import detail_tables
 from paceline.reports.interval import mean_interval, t_quantile
 from rich.console import Console
 from scipy.stats import t as student
@@ -82,9 +83,10 @@ def comparison(*further, baseline=100.0):
     return Comparison(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats})
 
 
-def shown(comparison):
+def shown(found):
+    """Of a comparison its first table, of anything else itself."""
     stream = StringIO()
-    Console(file=stream, width=160).print(comparison_table(comparison))
+    Console(file=stream, width=160).print(comparison_table(found) if isinstance(found, Comparison) else found)
     return stream.getvalue()
 
 
@@ -102,7 +104,8 @@ def test_a_policy_with_chance_is_shown_by_mean_and_interval():
     assert policy["speed_up_ci"] == pytest.approx([2.2 - half_width / 100, 2.2 + half_width / 100])
     text = shown(compared)
     assert "2.20x ± 0.50" in text
-    assert "220.0 ± 49.7" in text
+    assert "220.0" in text
+    assert "220.0 ± 49.7" in shown(detail_tables(compared)[0])
     assert "±: 95% interval of the mean over seeds 3 to 5" in text
     assert "0.5000" in text
 

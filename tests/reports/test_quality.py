@@ -6,7 +6,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from paceline.reports import Comparison, comparison_table, quality_of, summarise_run
-from paceline.reports.quality_table import quality_line
+from paceline.reports.quality_table import quality_line, quality_table
 from paceline.reports.run_table import run_table
 from paceline.traces.run_log import QUALITY_FIELDS
 from paceline.traces.text_quality import TextQuality, with_quality
@@ -117,8 +117,8 @@ def compared(*logs):
 
 
 def test_columns_appear_where_a_policy_is_lossy():
-    text = shown(comparison_table(compared(by_hand(), log_of())), width=220)
-    for words in ("rejec-", "20.0%", "diverg.", "333.3", "44.4%", "-1.400 (-0.556)", "1 (2) of 2"):
+    text = shown(quality_table(compared(by_hand(), log_of()).ranked()), width=220)
+    for words in ("rejection rate", "20.0%", "diverg.", "333.3", "44.4%", "-1.400 (-0.556)", "1 (2) of 2"):
         assert words in text
     assert "log-lik.: of the tokens on record, at least 71.4% of a policy's; nothing is guessed" in text
     assert "same text: too high" in text  # the log by hand went back to the trunk once
@@ -127,6 +127,7 @@ def test_columns_appear_where_a_policy_is_lossy():
 def test_columns_stay_away_where_none_is():
     log = log_of(replace(SECOND, trunk_tokens=6, same_tokens=6))
     log.requests["divergent_tokens"][:] = np.zeros(2, dtype=int)
+    assert quality_table(compared(by_hand(), log).ranked()) is None
     for table in (comparison_table(compared(by_hand(), log)), run_table(summarise_run(log))):
         text = shown(table)
         assert "diverg" not in text
@@ -136,7 +137,7 @@ def test_columns_stay_away_where_none_is():
 
 def test_answers_have_a_column_where_they_are_expected():
     unasked = [replace(row, right=-1, trunk_right=-1) for row in (FIRST, SECOND)]
-    assert "answers" not in shown(comparison_table(compared(log_of(*unasked))))
+    assert "answers" not in shown(quality_table(compared(log_of(*unasked)).ranked()))
     assert quality_of(log_of(*unasked)).answers_total is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, comparison_table, summarise_run
+from paceline.reports.detail_tables import detail_tables
 from paceline.reports.run_table import run_table
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
@@ -36,13 +37,21 @@ LEVEL_KEYS = {
     "refused",
     "own",
 }
-COMPARED_KEYS = {"speed_up", "speed_up_ci", "output_tokens_per_s_ci", "seeds"}
+COMPARED_KEYS = {
+    "speed_up",
+    "speed_up_ci",
+    "speed_up_mean_of_requests",
+    "speed_up_mean_of_requests_ci",
+    "output_tokens_per_s_ci",
+    "seeds",
+}
 POLICY_KEYS = COMPARED_KEYS | {
     "policy",
     "requests",
     "output_tokens",
     "duration_s",
     "output_tokens_per_s",
+    "mean_request_tokens_per_s",
     "requests_per_s",
     "acceptance_length",
     "draft_acceptance_rate",
@@ -123,6 +132,7 @@ def test_every_field_by_hand():
         output_tokens=7,
         duration_s=4.0,
         output_tokens_per_s=7 / 4,
+        mean_request_tokens_per_s=(6 / 3.25 + 1 / 0.75) / 2,
         requests_per_s=0.5,
         acceptance_length=7 / 3,  # three verifications by the target
         draft_acceptance_rate=4 / 5,
@@ -336,8 +346,10 @@ def test_the_table_says_what_is_synthetic_and_modelled():
     text = shown(comparison_table(comparison()))
     assert "SYNTHETIC trace t (greedy), 2 requests, 7 tokens; cost cpu, batch 1, seed 0" in text
     assert "0.8571" in text  # the exact share is never rounded to 1
-    assert "draft: 19%, 5 drafted" in text
-    assert "target: 81%, 4/5 (1)" in text
+    further, members = map(shown, detail_tables(comparison()))
+    assert "│ by hand │ 0.429 │ 80.0% │ 1 │" in further
+    assert "│ draft │ 19% │ 5 │ │ │ │" in members
+    assert "│ target │ 81% │ │ 4/5 │ 1 │ 3 │" in members
 
 
 def test_an_exact_run_says_so_only_if_it_is():
@@ -356,12 +368,13 @@ def test_one_run_as_a_table():
     assert "policy 0.000 s (0.0%)" in text
     assert "│ draft │ 0.750 │ 18.8% │ 5 │ 5 │ 0 │ 0 │ │ 0 │" in text
     assert "│ target │ 3.250 │ 81.2% │ 3 │ 0 │ 5 │ 4 │ 80.0% │ 1 │" in text
-    assert not any(word in text for word in ("failed", "preempted", "thrashed"))
+    assert not any(word in text for word in ("failed", "put off", "slower than"))
 
 
 def test_the_table_says_what_went_wrong():
     log = by_hand_with_failures()
-    assert "policy 0.500 s (6.2%), 2 failed, 3 preempted, 1 thrashed" in shown(run_table(summarise_run(log)))
+    told = "2 requests failed; 3 steps put off for lack of KV memory; 1 request slower than the target alone"
+    assert f"policy 0.500 s (6.2%); {told}" in shown(run_table(summarise_run(log)))
 
 
 def test_percentiles_are_interpolated():

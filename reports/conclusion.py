@@ -1,0 +1,164 @@
+"""The last line of a comparison, in words: which policy is best, whether that is certain, and why another loses.
+
+Every clause is computed from the rows. Seconds per token part by member: whichever member takes most more in the policy
+that loses than in the best one is the reason, and what its seconds bought is told beside it.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from .comparison import Comparison
+from .summary import LevelSummary, Summary
+
+LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
+
+
+def conclusion(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> str:
+    """One line.
+
+    Args:
+        comparison: at least one row is not ruled out.
+        ruled_out: policies that cannot be chosen, such as oracles.
+    """
+    best, *others = [row for row in comparison.ranked() if row.policy not in ruled_out]
+    tied = [row for row in others if not told_apart(comparison, best, row)]
+    slower = [row for row in others if row not in tied]
+    clauses = [f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)]
+    if _is_lossy(best):
+        clauses += _best_lossless(comparison, others)
+    return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
+
+
+def told_apart(comparison: Comparison, best: Summary, other: Summary) -> bool:
+    """Whether `other` is slower for certain: the 95% intervals do not meet; a policy without chance has no width."""
+    return _ends(comparison, other)[1] < _ends(comparison, best)[0]
+
+
+def _ends(comparison: Comparison, row: Summary) -> tuple[float, float]:
+    interval = comparison.output_tokens_per_s_interval(row)
+    return (row.output_tokens_per_s, row.output_tokens_per_s) if interval is None else interval.bounds
+
+
+def _named(comparison: Comparison, row: Summary, *, before: str = ", ", after: str = "") -> str:
+    speed_up = comparison.speed_up(row)
+    speed = f"{comparison.output_tokens_per_s(row):,.1f} tokens/s" if speed_up is None else f"{speed_up:.2f}x"
+    return f"{row.policy}{before}{speed}{after}"
+
+
+def _is_lossy(row: Summary) -> bool:
+    return row.quality is not None and row.quality.lossy
+
+
+def _lossy(row: Summary) -> str:
+    if row.quality is None or not row.quality.lossy:
+        return ""
+    known = row.quality.divergences_per_1000
+    return " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
+
+
+def _best_lossless(comparison: Comparison, others: Sequence[Summary]) -> Iterator[str]:
+    lossless = next((row for row in others if not _is_lossy(row)), None)
+    if lossless is not None:
+        yield f"best of the lossless: {_named(comparison, lossless)}"
+
+
+def _ties(comparison: Comparison, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
+    if tied:
+        names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
+        chance = any(comparison.output_tokens_per_s_interval(row) is not None for row in (best, *tied))
+        yield f"{names} cannot be told apart from it: {'the intervals overlap' if chance else 'equally fast'}"
+
+
+def _reason(comparison: Comparison, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
+    """Why others lose: all where the target alone is best, those that rely on a member it spares, or the next."""
+    if not slower:
+        return
+    if not tied and not _drafts(best) and _drafts(slower[0]):
+        said = "drafting does not pay here: in {}, the fastest of the others, "
+        reasons = [(slower[0], said)]
+    else:
+        reasons = [*_spared_members(best, tied, slower), (slower[0], "next is {}: ")]
+    for loser, said in reasons:
+        why = _why(best, loser)
+        if why:
+            yield said.format(_named(comparison, loser, before=" (", after=")")) + why
+            return
+
+
+def _drafts(row: Summary) -> bool:
+    return any(level.drafted for level in row.levels)
+
+
+def _spared_members(best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[tuple[Summary, str]]:
+    """(policy, clause to begin with) of the fastest policy that leans on a member much more than the best does.
+
+    At most one: the slowest of them, if that member is why it loses.
+    """
+    found = []
+    for place, member in enumerate(best.levels[:-1]):
+        own = member.share_of_seconds
+        leaning = [row for row in slower if row.levels[place].share_of_seconds > 2 * own + LEANS]
+        if leaning and _culprit(best, leaning[0]) == place:
+            users = [row for row in (best, *tied, *slower) if row.levels[place].duration_s]
+            found.append((leaning[0], _begun(member.name, users, spared=users == leaning)))
+    yield from sorted(found, key=lambda one: one[0].output_tokens_per_s)[:1]
+
+
+def _begun(member: str, users: Sequence[Summary], *, spared: bool) -> str:
+    """How a clause on a member begins; `spared`: only policies that lose use it, all those of `users`."""
+    if not spared:
+        return f"more of {member} does not pay: in {{}} "
+    kind = "chains" if all("/" in row.policy for row in users) else "policies"
+    several = f"{kind} with {member} lose here because in the fastest of them, {{}}, "
+    return several if len(users) > 1 else "{} loses here because "
+
+
+def _why(best: Summary, loser: Summary) -> str:
+    """What the loser takes longer for; empty if that cannot be told."""
+    place = _culprit(best, loser)
+    if place is None:
+        return ""
+    if place == len(loser.levels) - 1:
+        return _target_is_why(best, loser)
+    return _member_is_why(best, loser, loser.levels[place])
+
+
+def _culprit(best: Summary, loser: Summary) -> int | None:
+    """Level of the member that adds most to the loser's seconds per token; None where no member adds any.
+
+    Both of the first seed: None as well where the loser is the faster one there.
+    """
+    if loser.output_tokens_per_s >= best.output_tokens_per_s:
+        return None
+    more = [
+        level.duration_s / loser.output_tokens - other.duration_s / best.output_tokens
+        for level, other in zip(loser.levels, best.levels, strict=True)
+    ]
+    return more.index(max(more)) if max(more) > 0 else None
+
+
+def _target_is_why(best: Summary, loser: Summary) -> str:
+    calls, fewer = (f"{row.target_calls_per_token:.3f}" for row in (loser, best))
+    if loser.target_calls_per_token > best.target_calls_per_token and calls != fewer:
+        return f"the target is called {calls} times a token, in {best.policy} {fewer} times"
+    own, other = (f"{1e3 * _per_call(row):.2f}" for row in (loser, best))
+    return "" if own == other else f"a call of the target takes {own} ms, in {best.policy} {other} ms"
+
+
+def _per_call(row: Summary) -> float:
+    calls = row.target_calls_per_token * row.output_tokens
+    return row.levels[-1].duration_s / calls if calls else 0.0
+
+
+def _member_is_why(best: Summary, loser: Summary, member: LevelSummary) -> str:
+    share = member.share_of_seconds
+    takes = f"{member.name} takes {share:.0%} of the seconds"
+    if loser.target_calls_per_token >= best.target_calls_per_token:
+        bought = f"the target is called no less often than in {best.policy}"
+    else:
+        saved = 1 - loser.target_calls_per_token / best.target_calls_per_token
+        only = "only " if saved < share else ""
+        shown = f"{only}{saved:.0%}" if saved >= 0.005 else "less than 1%"
+        bought = f"saves {shown} of {best.policy}'s target calls"
+    kept = loser.draft_acceptance_rate
+    dropped = f"; the target keeps {kept:.0%} of what it is given" if loser.levels[-1].judged and kept < 0.5 else ""
+    return f"{takes} and {bought}{dropped}"

@@ -1,0 +1,42 @@
+"""Text for screens that cannot show all of it: ASCII lookalikes where there are some, escapes for the rest."""
+
+LOOKALIKES = {
+    "±": "+-",
+    "×": "x",
+    "µ": "u",
+    "…": "...",
+    "–": "-",
+    "—": "-",
+    "→": "->",
+    "≤": "<=",
+    "≥": ">=",
+    "‘": "'",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+}
+
+
+def shown_in(text: str, encoding: str) -> str:
+    """`text` as `encoding` can write it, each character that it cannot write replaced."""
+    if _writes(text, encoding):
+        return text
+    return "".join(char if _writes(char, encoding) else _replaced(char, encoding) for char in text)
+
+
+def draws_boxes(encoding: str) -> bool:
+    """Whether the corners and lines of our tables can be written in `encoding`."""
+    return _writes("┏━┓┃│└", encoding)
+
+
+def _writes(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _replaced(char: str, encoding: str) -> str:
+    # Escapes are ASCII, which every encoding of a terminal writes.
+    return LOOKALIKES.get(char) or char.encode(encoding, "backslashreplace").decode("ascii")

@@ -1,0 +1,212 @@
+"""Tables that stay readable at any width: nothing is cut off, and no number is broken.
+
+Where the columns do not fit, headings are broken first, then texts; where even that is too wide, the table is printed
+in parts, each with its first column. Letters: R rows, C columns.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from rich.box import ASCII, HEAVY_HEAD, SQUARE, Box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from .breaking import broken, longest_piece, words_of
+from .encodings import shown_in
+
+MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not broken without need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """The head of a column.
+
+    Attributes:
+        heading: words; broken between them where room is short. Empty for none.
+        number: whether its cells stand to the right and are never broken.
+    """
+
+    heading: str = ""
+    number: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table with what stands above and below it; prints itself at the width of the console.
+
+    Attributes:
+        columns: `[C]`; the first is repeated where the table is printed in parts. No headings: no head is drawn.
+        rows: `[R][C]`.
+        title: above it.
+        remarks: below it, a line each.
+        bold: (row, column) of cells that stand out; None as a column is all of the row.
+        lines: rows after which a line is drawn.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    remarks: tuple[str, ...] = ()
+    bold: frozenset[tuple[int, int | None]] = frozenset()
+    lines: frozenset[int] = frozenset()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Title, table and remarks for this console, line by line."""
+        shown, width = self._in(options.encoding), options.max_width
+        for line in broken(shown.title, width) if shown.title else ():
+            yield _line(line, style="italic")
+        box = ASCII if options.ascii_only else HEAVY_HEAD if self._headed else SQUARE
+        for part, widths, padded in _parts(shown, width) if shown.columns else ():
+            yield from part._drawn(widths, box=box, padded=padded)
+        for remark in shown.remarks:
+            yield from map(_line, broken(remark, width))
+
+    @property
+    def _headed(self) -> bool:
+        return any(column.heading for column in self.columns)
+
+    def _in(self, encoding: str) -> "Grid":
+        """In characters that the console writes: some take another width there."""
+        return replace(
+            self,
+            columns=tuple(replace(column, heading=shown_in(column.heading, encoding)) for column in self.columns),
+            rows=tuple(tuple(shown_in(cell, encoding) for cell in row) for row in self.rows),
+            title=shown_in(self.title, encoding),
+            remarks=tuple(shown_in(remark, encoding) for remark in self.remarks),
+        )
+
+    def _drawn(self, widths: Sequence[int], *, box: Box, padded: bool) -> Iterator[Text]:
+        """The lines of the table."""
+        last = len(widths) - 1
+        pads = [(int(padded or place > 0), int(padded or place < last)) for place in range(len(widths))]
+        full = [left + width + right for width, (left, right) in zip(widths, pads, strict=True)]
+        draw = partial(_row, columns=list(zip(self.columns, widths, pads, strict=True)))
+        yield _line(box.get_top(full))
+        if self._headed:
+            heads = [column.heading for column in self.columns]
+            sides = box.head_left, box.head_vertical, box.head_right
+            yield from draw(heads, sides=sides, bold=range(last + 1), at_bottom=True)
+            yield _line(box.get_row(full, "head"))
+        for index, cells in enumerate(self.rows):
+            bold = {place for place in range(last + 1) if {(index, None), (index, place)} & self.bold}
+            yield from draw(cells, sides=(box.mid_left, box.mid_vertical, box.mid_right), bold=bold)
+            if index in self.lines and index + 1 < len(self.rows):
+                yield _line(box.get_row(full, "row"))
+        yield _line(box.get_bottom(full))
+
+    def _only(self, places: Sequence[int]) -> "Grid":
+        """Of the table these columns."""
+        kept = dict(zip(places, range(len(places)), strict=True))
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in places),
+            rows=tuple(tuple(row[place] for place in places) for row in self.rows),
+            bold=frozenset(
+                (row, None if place is None else kept[place])
+                for row, place in self.bold
+                if place is None or place in kept
+            ),
+        )
+
+
+def facts(title: str, values: Mapping[str, str]) -> Grid:
+    """Names and values, a line each, without headings."""
+    return Grid(title=title, columns=(Column(number=False), Column(number=False)), rows=tuple(values.items()))
+
+
+def _row(
+    cells: Sequence[str],
+    *,
+    columns: Sequence[tuple[Column, int, tuple[int, int]]],
+    sides: tuple[str, str, str],
+    bold: Collection[int],
+    at_bottom: bool = False,
+) -> Iterator[Text]:
+    """The lines of one row.
+
+    Args:
+        cells: `[C]`.
+        columns: `[C]`, each with its width and the padding on either side.
+        sides: what is drawn at the left, between columns, and at the right.
+        bold: places of cells that stand out.
+        at_bottom: whether they are headings: broken between words only, and down at the line below them.
+    """
+    lines_of = words_of if at_bottom else broken
+    texts = [lines_of(cell, width) for cell, (_, width, _) in zip(cells, columns, strict=True)]
+    if at_bottom:
+        tallest = max(map(len, texts))
+        texts = [[""] * (tallest - len(text)) + text for text in texts]
+    left, between, right = sides
+    for index in range(max(map(len, texts))):
+        line = Text(left, no_wrap=True, overflow="ignore")
+        for place, (text, (column, width, pads)) in enumerate(zip(texts, columns, strict=True)):
+            part = text[index] if index < len(text) else ""
+            rest = " " * (width - cell_len(part))
+            part = rest + part if column.number else part + rest
+            line.append(" " * pads[0] + part + " " * pads[1], style="bold" if place in bold else None)
+            line.append(right if place == len(texts) - 1 else between)
+        yield line
+
+
+def _line(text: str, *, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
+def _parts(grid: Grid, width: int) -> Iterator[tuple[Grid, list[int], bool]]:
+    """(part, widths of its columns, whether its edges are padded), each as wide as fits."""
+    count = len(grid.columns)
+    while count > 2 and _widths(grid._only(range(count)), width) is None:
+        count -= 1
+    part = grid._only(range(count))
+    yield part, *(_widths(part, width) or (_least(part), False))
+    if count < len(grid.columns):
+        yield from _parts(grid._only([0, *range(count, len(grid.columns))]), width)
+
+
+def _widths(grid: Grid, width: int) -> tuple[list[int], bool] | None:
+    """(widths of the columns, whether the edges are padded); None where they do not fit."""
+    whole, least = _whole(grid), _least(grid)
+    numbers = [column.number for column in grid.columns]
+    narrow = [low if number else high for low, high, number in zip(least, whole, numbers, strict=True)]
+    for widths, padded in ((whole, True), (narrow, True), (narrow, False)):
+        if sum(widths) + _overhead(len(widths), padded=padded) <= width:
+            return widths, padded
+    room = width - _overhead(len(narrow), padded=False)
+    while sum(narrow) > room:
+        widest = max(range(len(narrow)), key=lambda place: (narrow[place] > least[place], narrow[place]))
+        if narrow[widest] <= least[widest]:
+            return None
+        narrow[widest] -= 1
+    return narrow, False
+
+
+def _whole(grid: Grid) -> list[int]:
+    """Widths at which nothing is broken."""
+    return [
+        max(cell_len(line) for text in _texts(grid, place) for line in text.split("\n"))
+        for place in range(len(grid.columns))
+    ]
+
+
+def _least(grid: Grid) -> list[int]:
+    """Widths at which headings are broken between words, and texts where they may be."""
+    least = []
+    for place, column in enumerate(grid.columns):
+        heading, *cells = _texts(grid, place)
+        if column.number:
+            width = max(cell_len(cell) for cell in ("", *cells))
+        else:
+            width = min(MOST_LEAST, max(longest_piece(cell) for cell in ("", *cells)))
+        least.append(max(1, width, *(cell_len(word) for word in heading.split())))
+    return least
+
+
+def _texts(grid: Grid, place: int) -> list[str]:
+    return [grid.columns[place].heading, *(row[place] for row in grid.rows)]
+
+
+def _overhead(columns: int, *, padded: bool) -> int:
+    """Cells of lines and padding."""
+    return 3 * columns + 1 if padded else 3 * columns - 1
