@@ -71,8 +71,15 @@ def _cells(method: MethodSummary) -> list[str]:
     shares = (method.censored_share, method.known_share)
     return [
         f"{method.num_requests:,}",
-        f"{method.num_rounds:,}" if method.num_rounds else "-",
+        _rounds(method),
         "-" if method.tokens_per_round is None else f"{method.tokens_per_round:.2f}",
         *("-" if share is None else f"{100 * share:.1f}%" for share in shares),
         "-" if method.token_s is None else f"{1e3 * method.token_s:.2f}",
     ]
+
+
+def _rounds(method: MethodSummary) -> str:
+    """Rounds, and how many of them drafted nothing if any did."""
+    if not method.num_rounds:
+        return "-"
+    return f"{method.num_rounds:,}" + (f" ({method.num_plain:,} plain)" if method.num_plain else "")

@@ -25,6 +25,7 @@ class RequestRounds:
         prefilled: whether its prefill was charged.
         verify_s: measured seconds of the verification of what is pending, None if it was not measured.
         num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
+        verified_from: tokens emitted before the round whose verification it is.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class RequestRounds:
         "refused",
         "request",
         "trunk",
+        "verified_from",
         "verify_s",
     )
 
@@ -53,6 +55,7 @@ class RequestRounds:
         self.prefilled = False
         self.verify_s: float | None = None
         self.num_cut = 0
+        self.verified_from = 0
         self._begun = False
 
     def begin(self, drafter: str) -> None:

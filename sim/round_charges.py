@@ -12,7 +12,7 @@ import numpy as np
 from ..policies.session import Session
 from ..policies.verdicts import Drafted
 from ..policies.world import Forward, Item
-from ..traces.imported.rounds import TARGET_ALONE, UNKNOWN_DRAFTED, DrafterInfo, RoundsRequest
+from ..traces.imported.rounds import TARGET_ALONE, DrafterInfo, RoundsRequest
 from .charges import draft_forwards
 from .cost import RoundCost
 from .request_rounds import RequestRounds
@@ -48,7 +48,7 @@ class RoundCharges:
             longer = 1.0 + state.num_cut / count if state.num_cut else 1.0
             return forwards + [(*shape, seconds * longer) for *shape, seconds in charged]  # type: ignore[misc]
         if not session.tokens:
-            state.verify_s = own[1]
+            state.verify_s, state.verified_from = own[1], len(session.emitted)
         # The log may say what it took to draft nothing.
         return [*forwards, (1, 1, count, own[0] / count) if count else (1, 0, 1, own[0])]
 
@@ -59,7 +59,8 @@ class RoundCharges:
         if not held:  # the prompt is paid for; its last token is what the first verification needs
             new_tokens -= session.num_prompt - 1
             held = session.num_prompt - 1
-        seconds, state.verify_s = state.verify_s, None
+        seconds = state.verify_s if state.verified_from == len(session.emitted) else None
+        state.verify_s = None
         if seconds is None and not session.tokens:
             own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
             seconds = None if own is None else own[1]
@@ -95,8 +96,9 @@ class RoundCharges:
         if index == len(rounds.start) or rounds.start[index] != start:
             return None
         drafted, window = int(rounds.drafted[index]), self._drafters[drafter].window
-        if drafted == UNKNOWN_DRAFTED:
+        if drafted < 0:
             drafted = window or asked  # nobody knows how much was asked for
-        if not drafted <= asked <= max(drafted, window or 0):
+        stopped = drafted < (window or 1)  # by itself, so that it would have done so whatever was asked for
+        if not drafted <= asked or not (stopped or asked <= max(drafted, window or 0)):
             return None
         return self._cost.round_s(request.request_id, start, drafter)

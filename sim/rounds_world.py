@@ -1,10 +1,14 @@
 """The world that answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
 A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted; behind a token that is not the target's
-nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
+drawn from the fitted hazard and counted as modelled, when it is drafted (`round_drafts`); after a token that is not the
+target's nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
 
-`place` is 1 behind a token of the target's text and 0 behind any other.
+A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it
+drafted nothing the answer is an empty draft. What stands where it does because it was placed there, and not because the
+log says so, counts as modelled.
+
+`place` is 1 after a token of the target's text and 0 after any other.
 """
 
 from collections.abc import Iterator
@@ -23,22 +27,11 @@ from ..traces.text_quality import TextQuality
 from .charges import draft_forwards, verify_forward
 from .cost import CostModel, RoundCost
 from .recorded_pool import recorded_rule
-from .replay import UnrecordedContextError
 from .request_rounds import RequestRounds
 from .round_charges import RoundCharges
+from .round_drafts import RoundDrafts, UnrecordedRoundError
 
 ON_TRUNK, OFF_TRUNK = 1, 0
-
-
-class UnrecordedRoundError(UnrecordedContextError):
-    """Replay without a fallback came to a token of which no recorded round says whether the target keeps it."""
-
-    def __str__(self) -> str:
-        request_id, position, what = self.args
-        return (
-            f"request {request_id}: {what} at output position {position} needs a round that was not recorded; "
-            "leave out --strict"
-        )
 
 
 class RoundsWorld:
@@ -57,6 +50,7 @@ class RoundsWorld:
         self._num_free = len(pool.members) - len(trace.meta.drafters) - 1
         self._cost = cost
         self._hazard = hazard
+        self._drafts = RoundDrafts(trace, hazard)
         meta = trace.meta
         self._lookup = recorded_rule(meta.ngram)
         self._measured = RoundCharges(cost, meta.drafters, meta.target) if isinstance(cost, RoundCost) else None
@@ -126,37 +120,16 @@ class RoundsWorld:
             raise self._no_probabilities(step)
         state = self._open[session.request_id]
         state.begin(session.pool.names[level])
-        wanted = min(step.tokens, session.room)
-        position = len(session.emitted) + len(session.tokens)
+        drafter, depth = level - self._num_free, _run_length(session, level)
+        asked, position = min(step.tokens, session.room), len(session.emitted) + len(session.tokens)
         if not self._on_trunk(session):
-            return Drafted([state.refused] * wanted, [OFF_TRUNK] * wanted)
-        depth = _run_length(session, level)
-        kept, num_modelled = self._kept(state, level - self._num_free, position - depth, depth, wanted)
+            if depth and (depth == len(session.places) or session.places[-1 - depth] == ON_TRUNK):
+                asked = self._drafts.refused(state, drafter, position - depth, depth, asked)
+            return Drafted([state.refused] * asked, [OFF_TRUNK] * asked)
+        wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
         refused = wanted - kept
         tokens = state.trunk[position : position + kept] + [state.refused] * refused
         return Drafted(tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled)
-
-    def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
-        """(leading tokens that are the target's, decisions drawn) of `wanted` tokens from `depth` of a round on."""
-        known = state.known[drafter]
-        num_agreed = known.num_agreed(start)
-        # Nobody looks at what is drafted behind the end of the answer.
-        wanted = min(wanted, state.num_tokens - start - depth)
-        num_modelled = 0
-        for kept in range(max(num_agreed - depth, 0), wanted):
-            agrees = known.agrees(start, depth + kept)
-            if agrees is None:
-                num_modelled += 1
-                agrees = self._drawn(state, drafter, start, depth + kept, num_agreed)
-            if not agrees:
-                return kept, num_modelled
-        return max(wanted, 0), num_modelled
-
-    def _drawn(self, state: RequestRounds, drafter: int, start: int, depth: int, num_agreed: int) -> bool:
-        request_id = state.request.request_id
-        if self._hazard is None:
-            raise UnrecordedRoundError(request_id, start + depth, "draft")
-        return self._hazard.agrees(request_id, drafter, start=start, depth=depth, known=min(num_agreed, depth))
 
     def _look_up(self, session: Session, step: Draft) -> Drafted:
         """Prompt lookup over the real tokens, which the log has."""

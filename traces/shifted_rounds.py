@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, RoundsTrace
+from .imported.rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, RoundsTrace
 from .turning import Turning, checked_shifts, keyed_draws, shifted_name, turning
 
 
@@ -88,13 +88,16 @@ def _decisions(rounds: Rounds, drafter: DrafterInfo, length: int) -> _Decisions:
 
 
 def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Rounds:
-    """Rounds that end at their first new refusal, or are kept whole up to a refusal that turned over."""
+    """Rounds that end at their first new refusal, or are kept up to a refusal that turned over, and perhaps farther."""
     accepted, drafted = rounds.accepted.copy(), rounds.drafted.copy()
     refused = turned & known.agrees
     np.minimum.at(accepted, known.row[refused], known.depth[refused].astype(np.int32))
+    ended = known.row[refused]
+    drafted[ended] = np.where(drafted[ended] == OPEN_DRAFTED, UNKNOWN_DRAFTED, drafted[ended])
     whole = known.row[turned & ~known.agrees]
     accepted[whole] += 1
-    drafted[whole] = accepted[whole]
+    # Nothing is known of what a round would have kept after it, but that the drafter went on.
+    drafted[whole] = np.where(drafted[whole] == accepted[whole], drafted[whole], OPEN_DRAFTED)
     return replace(rounds, accepted=accepted, drafted=drafted)
 
 
@@ -112,20 +115,24 @@ def _with_rests(
     ends = np.where(follows, np.roll(start, -1) - 1, rounds.start[row] + rounds.accepted[row])
     rest = ends - start
     whole = ~follows & rounds.censored(drafter.window)[row]
-    unknown = rounds.drafted[row] == UNKNOWN_DRAFTED
-    left = np.where(unknown, UNKNOWN_DRAFTED, rounds.drafted[row] - (start - rounds.start[row]))
-    drafted = np.where(whole, rest, left)
+    # A draft from here would have been as long as any other: how much of the old one is left says nothing of it.
+    drafted = np.where(whole, OPEN_DRAFTED, UNKNOWN_DRAFTED)
     fits = ~(whole & (rest == 0)) & ~np.isin(start, rounds.start)
     # Of rests that start alike, the one whose round started last is believed.
     kept = np.flatnonzero(fits)[::-1]
     kept = kept[np.unique(start[kept], return_index=True)[1]]
-    return _inserted(cut, start[kept], rest[kept], drafted[kept])
+    marks = rounds.where_placed[row[kept]]
+    return _inserted(cut, start[kept], rest[kept], drafted[kept], marks)
 
 
 def _inserted(
-    rounds: Rounds, start: NDArray[np.int64], accepted: NDArray[np.int64], drafted: NDArray[np.int64]
+    rounds: Rounds,
+    start: NDArray[np.int64],
+    accepted: NDArray[np.int64],
+    drafted: NDArray[np.int64],
+    marks: NDArray[np.bool_],
 ) -> Rounds:
-    """With rounds of these counts among them, whose seconds are unknown."""
+    """With rounds of these counts, placed or not, among them, whose seconds are unknown."""
     order = np.argsort(np.concatenate((rounds.start, start)), kind="stable")
     unknown = np.full(len(start), np.nan)
     seconds = [
@@ -136,4 +143,12 @@ def _inserted(
         np.concatenate((old, new)).astype(np.int32)[order]
         for old, new in ((rounds.start, start), (rounds.accepted, accepted), (rounds.drafted, drafted))
     ]
-    return Rounds(start=counts[0], accepted=counts[1], drafted=counts[2], draft_s=seconds[0], verify_s=seconds[1])
+    placed = None if rounds.placed is None else np.concatenate((rounds.placed, marks))[order]
+    return Rounds(
+        start=counts[0],
+        accepted=counts[1],
+        drafted=counts[2],
+        draft_s=seconds[0],
+        verify_s=seconds[1],
+        placed=placed,
+    )

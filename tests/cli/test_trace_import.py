@@ -48,8 +48,8 @@ def test_json(files):
     found = json.loads(told)
     assert (found["trace"], found["name"], found["target"], found["requests"]) == ("x.trace", "ours", "big", 2)
     assert found["drafters"] == [
-        {"name": "small", "by_start": True, "window": 4},
-        {"name": "mid", "by_start": False, "window": 1},
+        {"name": "small", "by_start": True, "window": 4, "prefilled": False},
+        {"name": "mid", "by_start": False, "window": 1, "prefilled": False},
     ]
 
 

@@ -28,23 +28,31 @@ def recording_of(*requests, drafters=(("feature", True, 4), ("tokens", False, 4)
     return RoundsTrace(meta=meta, requests=requests)
 
 
-def sequential(bits, window, *, drafted=True):
-    """The rounds of an engine that drafts `window` tokens at a time, where the text agrees as `bits` say."""
+def sequential(bits, window, *, drafted=True, stops=()):
+    """The rounds of an engine that drafts `window` tokens at a time, where the text agrees as `bits` say.
+
+    `stops` has, for positions that it names, how much the drafter drafts there.
+    """
     rows = []
     start = 0
+    stops = dict(stops)
     while start < len(bits):
-        asked = min(window, len(bits) - start)
+        most = min(stops.get(start, window), window)
+        asked = min(most, len(bits) - start)
         kept = next((depth for depth in range(asked) if not bits[start + depth]), asked)
-        rows.append((start, kept, window if drafted else -1))
+        rows.append((start, kept, most if drafted else -1))
         start += kept + 1
     return rounds_of(*rows)
 
 
 @st.composite
-def recordings(draw):
-    """One to three requests of two drafters, one of each kind, with rounds of one window, some requests without."""
+def recordings(draw, *, stopping=False):
+    """One to three requests of two drafters, one of each kind, with rounds of one window, some requests without.
+
+    With `stopping` the drafters of a known window draft less in some places.
+    """
     window = draw(st.integers(1, 5))
-    known_window = draw(st.none() | st.just(window))
+    known_window = window if stopping else draw(st.none() | st.just(window))
     requests = []
     for index in range(draw(st.integers(1, 3))):
         lengths = {"": draw(st.integers(1, 24))}
@@ -54,7 +62,9 @@ def recordings(draw):
                 continue
             lengths[name] = max(1, lengths[""] + draw(st.integers(-2, 2)))
             bits = draw(st.lists(st.booleans(), min_size=lengths[name], max_size=lengths[name]))
-            rounds[name] = sequential(bits, window, drafted=draw(st.booleans()))
+            at = st.integers(0, lengths[name] - 1)
+            stops = draw(st.dictionaries(at, st.integers(0, window))) if stopping else {}
+            rounds[name] = sequential(bits, window, drafted=stopping or draw(st.booleans()), stops=stops)
         requests.append(one_request(lengths, rounds, request_id=f"r{index}"))
     # Something to fit unknowns on, whatever the others hold.
     rounds = dict.fromkeys(NAMES, sequential([True, False] * 4, window))

@@ -16,7 +16,8 @@ def rounds(draw, length, window):
     start = sorted(draw(st.sets(st.integers(0, length - 1), max_size=6)))
     most = 12 if window is None else window
     accepted = [draw(st.integers(0, min(most, length - first))) for first in start]
-    drafted = [draw(st.one_of(st.just(-1), st.integers(kept, most))) for kept in accepted]
+    drafted = [draw(st.one_of(st.sampled_from([-2, -1]), st.integers(kept, most))) for kept in accepted]
+    placed = draw(st.none() | st.lists(st.booleans(), min_size=len(start), max_size=len(start)))
     some_s = st.none() | st.lists(st.just(float("nan")) | SECONDS, min_size=len(start), max_size=len(start))
     draft_s, verify_s = draw(some_s), draw(some_s)
     return Rounds(
@@ -25,6 +26,7 @@ def rounds(draw, length, window):
         drafted=np.array(drafted, np.int32),
         draft_s=None if draft_s is None else np.array(draft_s),
         verify_s=None if verify_s is None else np.array(verify_s),
+        placed=None if placed is None else np.array(placed, np.bool_),
     )
 
 
@@ -125,6 +127,7 @@ def assert_same_request(left: RoundsRequest, right: RoundsRequest):
         for field in ("draft_s", "verify_s"):
             one, other = getattr(here, field), getattr(there, field)
             # Seconds that are all unknown are none: the store has one form for both.
+            np.testing.assert_array_equal(here.where_placed, there.where_placed, err_msg="placed")
             one = np.full(len(here.start), np.nan) if one is None else one
             other = np.full(len(here.start), np.nan) if other is None else other
             np.testing.assert_array_equal(one, other, err_msg=field)

@@ -84,7 +84,10 @@ def test_positions_that_rounds_speak_of_are_counted_once(trace):
                 continue
             rounds, length = request.rounds[drafter.name], request.length(drafter.name)
             known = set()
-            for start, kept, whole in zip(rounds.start, rounds.accepted, rounds.censored(drafter.window), strict=True):
+            columns = (rounds.start, rounds.accepted, rounds.censored(drafter.window), rounds.where_placed)
+            for start, kept, whole, placed in zip(*columns, strict=True):
+                if placed:
+                    continue
                 known.update([start] if drafter.by_start else range(start, min(start + kept + (not whole), length)))
             spoken, positions = spoken + len(known), positions + length
         share = summarise_rounds(trace).total.methods[drafter.name].known_share

@@ -91,7 +91,7 @@ ROUND_BREACHES = [
     ({"accepted": ints(2, -1, 0)}, "accepted", "must be >= 0", -1),
     ({"accepted": ints(2, 3, 2)}, "accepted", "must end within the output", 2),
     ({"drafted": ints(1, -1, 4)}, "drafted", "must be >= accepted, or -1", 1),
-    ({"drafted": ints(4, -2, 4)}, "drafted", "must be >= accepted, or -1", -2),
+    ({"drafted": ints(4, -3, 4)}, "drafted", "must be >= accepted, or -1 or -2 for unknown", -3),
     ({"drafted": ints(4, 5, 4)}, "drafted", "must be at most the window 4 of drafter 'd'", 5),
     ({"start": ints(0, 1, 7), "accepted": ints(2, 5, 0)}, "accepted", "must be at most the window 4", 5),
     ({"draft_s": np.array([0.1, np.inf, 0.1])}, "draft_s", "must be > 0 and finite", np.inf),

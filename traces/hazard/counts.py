@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import UNKNOWN_DRAFTED, DrafterInfo, RoundsRequest
+from ..imported.rounds import DrafterInfo, RoundsRequest
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -78,9 +78,10 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
     lengths = [requests[index].length(drafter.name) for index, _ in found]
     room = np.maximum(np.repeat(np.array(lengths, np.int32), counts) - 1 - start, 0)
     window = drafter.window or int(accepted.max(initial=0))
-    fits = room >= np.where(drafted == UNKNOWN_DRAFTED, window, drafted)
+    judged = drafted != 0  # a plain step tells nothing of acceptance
+    fits = judged & (room >= np.where(drafted < 0, window, drafted))
     if not fits.any():
-        fits[:] = True
+        fits = judged
         refused &= accepted < room
         accepted = np.minimum(accepted, room)
     request = np.repeat(np.array([index for index, _ in found], np.int32), counts)

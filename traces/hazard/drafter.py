@@ -13,6 +13,7 @@ from ..imported.rounds import DrafterInfo, RoundsRequest
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths
 from .difficulty import DifficultyFit, fit_difficulty, no_persistence
+from .lengths import DraftLengths, fit_lengths
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,11 +54,13 @@ class DrafterFit:
         depths: acceptance by depth and request.
         difficulty: how it goes along a text; without persistence for a drafter that reads tokens only.
         stand_ins: who stands for requests without rounds of their own.
+        lengths: how much it drafts; None for one that was never seen to draft less than its window.
     """
 
     depths: DepthFit
     difficulty: DifficultyFit
     stand_ins: StandIns
+    lengths: DraftLengths | None
 
 
 def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
@@ -72,7 +75,8 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     depths = fit_depths(count_depths(told, len(requests)))
     difficulty = _difficulty(told, depths) if drafter.by_start else no_persistence()
     stand_ins = _stand_ins(told, [request.tag for request in requests])
-    return DrafterFit(depths=depths, difficulty=difficulty, stand_ins=stand_ins)
+    lengths = fit_lengths(requests, drafter)
+    return DrafterFit(depths=depths, difficulty=difficulty, stand_ins=stand_ins, lengths=lengths)
 
 
 def _difficulty(told: Told, depths: DepthFit) -> DifficultyFit:

@@ -1,51 +1,76 @@
 """Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-See `depths` for the estimate and `difficulty` for what neighbouring rounds have in common. Draws are keyed by (seed,
-request, position, drafter), so that two policies that come to the same unknown meet the same luck (common random
-numbers).
+See `depths` for the estimate, `difficulty` for what neighbouring rounds have in common, `beside` for what a round from
+another start says of a token, and `lengths` for drafts that end by themselves. Draws are keyed by (seed, request,
+position, drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
 from ..imported.rounds import RoundsTrace
+from .beside import Beside, Outcome, chance_beside
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
 
 _MOST_CACHED = 4096
+_BLOCK = 128
 
 
-class _Luck:
-    """One drafter's draws in one request.
+class _Draws:
+    """Numbers from [0, 1), one for each output position.
 
     Args:
-        hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
-        more: blocks of uniform draws, one for each output position in order.
+        more: blocks of them, in order.
     """
 
-    __slots__ = ("_hazards", "_more", "_survival", "_uniforms")
+    __slots__ = ("_more", "_numbers")
 
-    def __init__(self, hazards: list[float], more: Iterator[list[float]]) -> None:
-        self._hazards = hazards
+    def __init__(self, more: Iterator[list[float]]) -> None:
         self._more = more
-        self._survival = [1.0]
-        self._uniforms: list[float] = []
+        self._numbers: list[float] = []
 
-    def uniform(self, position: int) -> float:
+    def at(self, position: int) -> float:
         """The draw at an output position."""
-        while position >= len(self._uniforms):
-            self._uniforms += next(self._more)
-        return self._uniforms[position]
+        while position >= len(self._numbers):
+            self._numbers += next(self._more)
+        return self._numbers[position]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Luck:
+    """One drafter's draws in one request, and its rates there.
+
+    Attributes:
+        hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
+        falling: `[D]` the same made non-increasing.
+        rounds: draws that decide a round, alike for neighbouring positions.
+        tokens: draws that decide a token, each apart.
+        lengths: two draws for each position, of how much is drafted there.
+        survival: probability that at least so many tokens stay, as far as it was asked for.
+    """
+
+    hazards: list[float]
+    falling: list[float]
+    rounds: _Draws
+    tokens: _Draws
+    lengths: _Draws
+    survival: list[float]
 
     def hazard(self, depth: int) -> float:
         """Probability of agreement at `depth` among rounds that got there."""
-        return self._hazards[min(depth, len(self._hazards) - 1)]
+        return self.hazards[min(depth, len(self.hazards) - 1)]
+
+    def fallen(self, depth: int) -> float:
+        """The same, made non-increasing."""
+        return self.falling[min(depth, len(self.falling) - 1)]
 
     def survives(self, tokens: int) -> float:
         """Probability that at least `tokens` stay."""
-        survival = self._survival
+        survival = self.survival
         while tokens >= len(survival):
             survival.append(survival[-1] * self.hazard(len(survival) - 1))
         return survival[tokens]
@@ -72,7 +97,9 @@ class Hazard:
         other._fits = self._fits
         return other
 
-    def agrees(self, request_id: str, drafter: int, *, start: int, depth: int, known: int) -> bool:
+    def agrees(
+        self, request_id: str, drafter: int, *, start: int, depth: int, known: int, beside: Beside | None = None
+    ) -> bool:
         """Whether a drafted token is the target's.
 
         Args:
@@ -80,15 +107,36 @@ class Hazard:
             drafter: index into `meta.drafters`.
             start: output position of the round's first token, >= 0.
             depth: of the token in its round, 0 for the first.
-            known: leading tokens of the round that are recorded as agreeing, <= depth; those between were drawn.
+            known: leading tokens of the round that are recorded as agreeing, or that were decided by what other rounds
+                say of them, <= depth; those between were drawn.
+            beside: what rounds that started elsewhere say of the token's position.
 
         Raises:
             ValueError: the recording says nothing of this drafter's acceptance.
         """
         luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
+        if beside is not None:
+            return luck.tokens.at(start + depth) < _chance(luck, depth, beside)
         if self._trace.meta.drafters[drafter].by_start:
-            return luck.uniform(start) * luck.survives(known) < luck.survives(depth + 1)
-        return luck.uniform(start + depth) < luck.hazard(depth)
+            return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
+        return luck.tokens.at(start + depth) < luck.hazard(depth)
+
+    def num_drafted(self, request_id: str, drafter: int, *, start: int) -> int | None:
+        """Tokens after which a round stops that was not recorded; None for a drafter that never stops by itself.
+
+        Args:
+            request_id: of the recording.
+            drafter: index into `meta.drafters`.
+            start: output position of the round's first token, >= 0.
+
+        Raises:
+            ValueError: as `agrees`.
+        """
+        lengths = self.fit(drafter).lengths
+        if lengths is None:
+            return None
+        draws = (self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)).lengths
+        return lengths.draw(self._index[request_id], draws.at(2 * start), draws.at(2 * start + 1))
 
     def fit(self, drafter: int) -> DrafterFit:
         """The estimate for a drafter, made at first use; raises as `agrees`."""
@@ -100,10 +148,37 @@ class Hazard:
         if len(self._luck) >= _MOST_CACHED:
             del self._luck[next(iter(self._luck))]
         fit = self.fit(drafter)
-        key = f"{self._seed}/{drafter}/{request_id}".encode()
-        generator = np.random.default_rng(int.from_bytes(blake2b(key, digest_size=16).digest(), "big"))
+        key = f"{self._seed}/{drafter}/{request_id}"
+        generator = _generator(key)
         like = fit.stand_ins.of(self._index[request_id], float(generator.random()))
         beta = float(fit.depths.beta[like] + fit.depths.spread[like] * generator.standard_normal())
-        luck = _Luck(fit.depths.hazards(beta), walk(generator, fit.difficulty))
+        luck = _Luck(
+            hazards=fit.depths.hazards(beta),
+            falling=fit.depths.falling_hazards(beta),
+            rounds=_Draws(walk(generator, fit.difficulty)),
+            tokens=_Draws(_blocks(f"{key}/tokens")),
+            lengths=_Draws(_blocks(f"{key}/lengths")),
+            survival=[1.0],
+        )
         self._luck[request_id, drafter] = luck
         return luck
+
+
+def _chance(luck: _Luck, depth: int, beside: Beside) -> float:
+    """Probability that a token agrees of which another round says something."""
+    if beside.outcome is Outcome.reached:
+        # The other round came here with nothing refused, and this one has no less of the truth before it.
+        return max(luck.hazard(depth), luck.hazard(beside.depth))
+    return chance_beside(luck.fallen(depth), luck.fallen(beside.depth), beside.outcome)
+
+
+def _generator(key: str) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big"))
+
+
+def _blocks(key: str) -> Iterator[list[float]]:
+    """Independent numbers, without end; the generator is made when the first is asked for."""
+    generator = _generator(key)
+    while True:
+        block: list[float] = generator.random(_BLOCK).tolist()
+        yield block

@@ -41,6 +41,7 @@ class RoundsColumns:
         drafted: `[R]`.
         draft_s: `[R]` NaN if unknown; None if none is known.
         verify_s: `[R]` NaN if unknown; None if none is known.
+        placed: `[R]`; None if none was placed.
     """
 
     request_id: Sequence[str]
@@ -63,6 +64,7 @@ class RoundsColumns:
     drafted: NDArray[np.int32]
     draft_s: NDArray[np.float64] | None
     verify_s: NDArray[np.float64] | None
+    placed: NDArray[np.bool_] | None
 
 
 def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
@@ -134,16 +136,18 @@ def _slice(columns: RoundsColumns, rows: slice, pieces: Mapping[str, slice]) -> 
         drafted=columns.drafted[rounds],
         draft_s=None if columns.draft_s is None else columns.draft_s[rounds],
         verify_s=None if columns.verify_s is None else columns.verify_s[rounds],
+        placed=None if columns.placed is None else columns.placed[rounds],
     )
 
 
 def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:
     """The rounds of every segment."""
-    seconds = {name: _known_counts(getattr(columns, name)) for name in SECONDS}
+    optional = {name: _known_counts(getattr(columns, name)) for name in SECONDS}
+    optional["placed"] = None if columns.placed is None else np.concatenate(([0], np.cumsum(columns.placed)))
     for span in spans(columns.num_rounds):
         views = {
             name: getattr(columns, name)[span]
-            for name, counts in seconds.items()
+            for name, counts in optional.items()
             if counts is not None and counts[span.stop] > counts[span.start]
         }
         yield Rounds(start=columns.start[span], accepted=columns.accepted[span], drafted=columns.drafted[span], **views)

@@ -15,6 +15,7 @@ from .columns import SECONDS, RoundsColumns
 from .rounds import MOST, Rounds, RoundsRequest
 
 _COUNTS = ("start", "accepted", "drafted")
+_KINDS = dict.fromkeys(_COUNTS, np.int32) | dict.fromkeys(SECONDS, np.float64) | {"placed": np.bool_}
 
 
 def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
@@ -48,6 +49,7 @@ def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
         drafted=_joined([rounds.drafted for rounds in segments]),
         draft_s=_joined_seconds([(rounds.draft_s, len(rounds.start)) for rounds in segments]),
         verify_s=_joined_seconds([(rounds.verify_s, len(rounds.start)) for rounds in segments]),
+        placed=_joined_marks(segments),
     )
 
 
@@ -72,11 +74,10 @@ def _check_types(request: RoundsRequest, path: Path) -> None:
 
 def _check_arrays(rounds: Rounds, where: str, path: Path) -> None:
     shape = (rounds.start.size,)
-    for name in (*_COUNTS, *SECONDS):
-        array = getattr(rounds, name)
-        if name in SECONDS and array is None:
+    for name, wanted in _KINDS.items():
+        array, kind = getattr(rounds, name), np.dtype(wanted)
+        if array is None and name not in _COUNTS:
             continue
-        kind = np.dtype(np.float64 if name in SECONDS else np.int32)
         if array.shape != shape or array.dtype != kind:
             rule = f"must be a {kind} array of shape {shape} {where}"
             raise TraceFormatError(path / ROUNDS, name, rule, f"{array.dtype} of shape {array.shape}")
@@ -99,3 +100,10 @@ def _joined_seconds(parts: list[tuple[NDArray[np.float64] | None, int]]) -> NDAr
     if all(seconds is None for seconds, _ in parts):
         return None
     return np.concatenate([np.full(size, np.nan) if seconds is None else seconds for seconds, size in parts])
+
+
+def _joined_marks(segments: list[Rounds]) -> NDArray[np.bool_] | None:
+    """Which rounds were placed, behind one another; None if none was."""
+    if all(rounds.placed is None or not rounds.placed.any() for rounds in segments):
+        return None
+    return np.concatenate([rounds.where_placed for rounds in segments])

@@ -1,8 +1,9 @@
 """Recordings that know rounds, not contexts: what an engine's log says of speculation, drafter by drafter.
 
 A round starts at an output position, drafts some tokens, and the target keeps the first few of them. A round whose
-draft was kept whole is *censored*: it says that at least so many would have been kept. What no round says is unknown,
-and is drawn from `hazard`, never filled in silently.
+draft was kept whole is *censored*: it says that at least so many would have been kept. A round that drafted nothing is
+a plain step: there the drafter had nothing to say. What no round says is unknown, and is drawn from `hazard`, never
+filled in silently.
 
 Letters: R rounds of one drafter in one request.
 """
@@ -19,6 +20,7 @@ from pydantic import Field, model_validator
 from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record
 
 UNKNOWN_DRAFTED = -1
+OPEN_DRAFTED = -2
 MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 TARGET_ALONE = ""  # the method that drafts nothing
 
@@ -30,9 +32,12 @@ class Rounds:
     Attributes:
         start: `[R]` output position of the first drafted token: tokens emitted before the round; strictly ascending.
         accepted: `[R]` drafted tokens that stayed, the target's own token (correction or bonus) excluded, >= 0.
-        drafted: `[R]` tokens drafted, >= accepted; -1 where the log does not say.
+        drafted: `[R]` tokens drafted, >= accepted, 0 in a plain step; -1 where the log does not say, and -2 where it
+            was more than `accepted` and nothing is known of the rest.
         draft_s: `[R]` seconds of drafting, NaN if unknown; None if none is known.
         verify_s: `[R]` seconds of the target's forward, NaN if unknown; None if none is known.
+        placed: `[R]` whether the log does not say where the round stood, so that it was placed by a draw: what it says
+            counts as modelled; None if none was.
     """
 
     start: NDArray[np.int32]
@@ -40,6 +45,7 @@ class Rounds:
     drafted: NDArray[np.int32]
     draft_s: NDArray[np.float64] | None = None
     verify_s: NDArray[np.float64] | None = None
+    placed: NDArray[np.bool_] | None = None
 
     def censored(self, window: int | None) -> NDArray[np.bool_]:
         """`[R]` whether the draft was kept whole, so that more might have been.
@@ -49,6 +55,21 @@ class Rounds:
         """
         most = np.iinfo(np.int32).max if window is None else window
         return self.accepted >= np.where(self.drafted == UNKNOWN_DRAFTED, most, self.drafted)
+
+    def short(self, window: int | None, length: int) -> NDArray[np.bool_]:
+        """`[R]` whether the drafter itself stopped drafting: with less than its window, and before the text ended.
+
+        Args:
+            window: most tokens the drafter drafts; None if unknown, so that only an empty draft is known to be short.
+            length: tokens of the text.
+        """
+        stopped = (self.drafted >= 0) & (self.drafted < (1 if window is None else window))
+        return stopped & (self.start + self.drafted < length)
+
+    @property
+    def where_placed(self) -> NDArray[np.bool_]:
+        """`[R]` `placed`, also where it is None."""
+        return np.zeros(len(self.start), np.bool_) if self.placed is None else self.placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +119,14 @@ class DrafterInfo(Record):
             whether it writes the target's token at a position does not depend on the round, so rounds of any window
             answer for all.
         window: most tokens it drafts in a round, None if unknown.
+        prefilled: whether the target's prefill had emitted a token before the first round, so that rounds start at
+            output position 1 or later; False if the first verification doubled as prefill.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
     by_start: bool
     window: int | None = Field(default=None, ge=1, le=MOST)
+    prefilled: bool = False  # recordings made before this was kept start their rounds at 0
 
 
 class RoundsMeta(Record):

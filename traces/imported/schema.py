@@ -40,8 +40,11 @@ ROUNDS_SCHEMA = pa.schema(
         pa.field("drafted", pa.int32(), nullable=False),
         pa.field("draft_s", pa.float64()),
         pa.field("verify_s", pa.float64()),
+        pa.field("placed", pa.bool_(), nullable=False),
     ]
 )
+# Recordings made before rounds could be placed; none of theirs was.
+UNPLACED_ROUNDS_SCHEMA = ROUNDS_SCHEMA.remove(ROUNDS_SCHEMA.get_field_index("placed"))
 
 
 def parquet_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
@@ -77,6 +80,7 @@ def rounds_table(columns: RoundsColumns) -> pa.Table:
     for seconds in (columns.draft_s, columns.verify_s):
         unknown = pa.nulls(size, pa.float64())
         arrays.append(unknown if seconds is None else pa.array(seconds, from_pandas=True))
+    arrays.append(pa.array(np.zeros(size, np.bool_) if columns.placed is None else columns.placed))
     return pa.table(arrays, schema=ROUNDS_SCHEMA)
 
 

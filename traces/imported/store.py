@@ -36,6 +36,7 @@ from .rounds import RoundsMeta, RoundsRequest, RoundsTrace
 from .schema import (
     ROUNDS_REQUEST_SCHEMA,
     ROUNDS_SCHEMA,
+    UNPLACED_ROUNDS_SCHEMA,
     misaligned,
     parquet_writer,
     request_arrays,
@@ -158,13 +159,16 @@ def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
 def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> dict[str, Any]:
     """All rounds, row group by row group into arrays that are as long as they must be."""
     file = open_parquet(path, sha256)
-    check_columns(path, file.schema_arrow.empty_table(), ROUNDS_SCHEMA)
+    empty = file.schema_arrow.empty_table()
+    with_placed = "placed" in empty.column_names
+    check_columns(path, empty, ROUNDS_SCHEMA if with_placed else UNPLACED_ROUNDS_SCHEMA)
     size = file.metadata.num_rows
     if (num_rounds < 0).any() or num_rounds.sum() != size:
         rule = f"of all requests must be >= 0 and add up to the {size} rows of {ROUNDS}"
         raise TraceFormatError(path.with_name(REQUESTS), "num_rounds", rule, int(num_rounds.sum()))
     counts = {name: np.empty(size, np.int32) for name in ("start", "accepted", "drafted")}
     seconds: dict[str, NDArray[np.float64]] = {}
+    placed = np.zeros(size, np.bool_)
     filled = 0
     for table in _row_groups(file, path):
         rows = slice(filled, filled + len(table))
@@ -176,8 +180,14 @@ def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> dict
                 if name not in seconds:
                     seconds[name] = np.full(size, np.nan)
                 seconds[name][rows] = column.to_numpy()
+        if with_placed:
+            placed[rows] = table.column("placed").to_numpy()
         filled = rows.stop
-    return {**counts, **{name: seconds.get(name) for name in SECONDS}}
+    return {
+        **counts,
+        **{name: seconds.get(name) for name in SECONDS},
+        "placed": placed if placed.any() else None,
+    }
 
 
 def _row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:

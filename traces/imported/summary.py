@@ -18,12 +18,15 @@ class MethodSummary:
 
     Attributes:
         num_requests: that the method ran on.
-        num_rounds: recorded; 0 for the target alone.
+        num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
+        num_plain: of those, plain steps.
+        num_placed: of those, rounds of which the log does not say where they stood.
         tokens_per_round: mean tokens that a recorded round emits: those accepted and the target's own, which the end
             of the text may cut off; None without rounds.
-        censored_share: share of rounds whose draft was kept whole, 0 to 1; None without rounds.
-        known_share: share of output positions that some round speaks of, 0 to 1: where a round starts, if acceptance
-            depends on that, else where one says whether the drafter writes the target's token; None without rounds.
+        censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
+        known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
+            starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
+            None without rounds.
         token_s: measured seconds of whole answers per output token; None if not measured.
         draft_s: mean seconds of drafting per round, over rounds that know them; None if none does.
         verify_s: mean seconds of the target's forward per round, over rounds that know them; None if none does.
@@ -31,6 +34,8 @@ class MethodSummary:
 
     num_requests: int
     num_rounds: int
+    num_plain: int
+    num_placed: int
     tokens_per_round: float | None
     censored_share: float | None
     known_share: float | None
@@ -113,6 +118,8 @@ def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> Rou
         methods[TARGET_ALONE] = MethodSummary(
             num_requests=measured,
             num_rounds=0,
+            num_plain=0,
+            num_placed=0,
             tokens_per_round=None,
             censored_share=None,
             known_share=None,
@@ -134,13 +141,16 @@ def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) 
     num_rounds = sum(len(rounds.start) for rounds, _ in ran)
     positions = sum(length for _, length in ran)
     tokens = sum(int(emitted(rounds, length).sum()) for rounds, length in ran)
-    censored = sum(int(rounds.censored(drafter.window).sum()) for rounds, _ in ran)
+    plain = sum(int((rounds.drafted == 0).sum()) for rounds, _ in ran)
+    censored = sum(int((rounds.censored(drafter.window) & (rounds.drafted != 0)).sum()) for rounds, _ in ran)
     known = sum(_num_known(drafter, rounds, length) for rounds, length in ran)
     return MethodSummary(
         num_requests=sum(1 for request in requests if name in request.rounds or name in request.num_tokens),
         num_rounds=num_rounds,
+        num_plain=plain,
+        num_placed=sum(int(rounds.where_placed.sum()) for rounds, _ in ran),
         tokens_per_round=tokens / num_rounds if num_rounds else None,
-        censored_share=censored / num_rounds if num_rounds else None,
+        censored_share=censored / (num_rounds - plain) if num_rounds > plain else None,
         known_share=known / positions if num_rounds else None,
         token_s=_token_s(name, requests),
         draft_s=_mean([rounds.draft_s for rounds, _ in ran]),
@@ -150,12 +160,13 @@ def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) 
 
 def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
     """Output positions the rounds speak of, each counted once."""
+    told = ~rounds.where_placed
     if drafter.by_start:
-        return len(rounds.start)
-    judged = rounds.accepted + ~rounds.censored(drafter.window)
-    ends = np.minimum(rounds.start + judged, length)
-    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1]))
-    return int(np.maximum(ends - np.maximum(rounds.start, before), 0).sum())
+        return int(told.sum())
+    starts, judged = rounds.start[told], (rounds.accepted + ~rounds.censored(drafter.window))[told]
+    ends = np.minimum(starts + judged, length)
+    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
+    return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
 
 
 def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import META, REQUESTS, ROUNDS
 from .columns import RoundsColumns, spans
-from .rounds import MOST, TARGET_ALONE, UNKNOWN_DRAFTED, RoundsMeta
+from .rounds import MOST, OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, RoundsMeta
 
 
 class RoundsCheck:
@@ -196,8 +196,9 @@ class _Piece:
         """No more kept than drafted, or than the output holds."""
         accepted, drafted = self.columns.accepted, self.columns.drafted
         self.refuse(accepted < 0, "accepted", "must be >= 0", accepted)
-        wrong = (drafted != UNKNOWN_DRAFTED) & (drafted < accepted)
-        self.refuse(wrong, "drafted", f"must be >= accepted, or {UNKNOWN_DRAFTED} for unknown", drafted)
+        wrong = ~np.isin(drafted, (UNKNOWN_DRAFTED, OPEN_DRAFTED)) & (drafted < accepted)
+        rule = f"must be >= accepted, or {UNKNOWN_DRAFTED} or {OPEN_DRAFTED} for unknown"
+        self.refuse(wrong, "drafted", rule, drafted)
         limit = np.repeat(self.limits, self.columns.num_rounds)
         beyond = self.columns.start.astype(np.int64) + accepted > limit
         self.refuse(beyond, "accepted", "must end within the output, start + accepted <= num_tokens", accepted)

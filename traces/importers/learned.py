@@ -100,6 +100,7 @@ class Learned:
         drafted: NDArray[np.int64] | None = None,
         draft_s: NDArray[np.float64] | None = None,
         verify_s: NDArray[np.float64] | None = None,
+        placed: NDArray[np.bool_] | None = None,
     ) -> Rounds:
         """Rounds of one request, cut where the text ends.
 
@@ -112,6 +113,7 @@ class Learned:
             drafted: `[R]` tokens drafted, None if the log does not say.
             draft_s: `[R]` seconds of drafting.
             verify_s: `[R]` seconds of the target's forward.
+            placed: `[R]` whether the log does not say where the round stood; None if it does of all.
 
         Raises:
             TraceFormatError: a text beyond 32 bits, or more drafted or accepted than the window the user gave.
@@ -136,6 +138,7 @@ class Learned:
             drafted=drafted.astype(np.int32),
             draft_s=draft_s,
             verify_s=verify_s,
+            placed=placed,
         )
 
     def drafters(self) -> tuple[DrafterInfo, ...]:
@@ -165,8 +168,9 @@ def rounds_of_steps(
     drafted: NDArray[np.int64] | None,
     *,
     length: int,
+    placed: NDArray[np.bool_] | None = None,
 ) -> Rounds:
-    """Rounds of a log that holds steps one after another; a step that drafted nothing is plain and makes no round.
+    """Rounds of a log that holds steps one after another; a step that drafted nothing is a round of nothing.
 
     Args:
         learned: takes note.
@@ -175,6 +179,7 @@ def rounds_of_steps(
         accepted: `[S]` drafted tokens that stayed in each step.
         drafted: `[S]` tokens drafted, None if the log does not say.
         length: of the text.
+        placed: `[S]` steps whose place the log does not say; None if it does of all.
 
     Raises:
         TraceFormatError: lists of unequal length, or more accepted than drafted.
@@ -182,6 +187,12 @@ def rounds_of_steps(
     start = starts_of(accepted + 1)
     if drafted is None:
         return learned.rounds(name, fields, start, accepted, length=length)
+    check_drafted(fields, accepted, drafted)
+    return learned.rounds(name, fields, start, accepted, length=length, drafted=drafted, placed=placed)
+
+
+def check_drafted(fields: Fields, accepted: NDArray[np.int64], drafted: NDArray[np.int64]) -> None:
+    """Raise TraceFormatError unless `[S]` counts of accepted and drafted tokens fit each other."""
     if len(drafted) != len(accepted):
         raise fields.error("drafted", f"must hold one entry for each of the {len(accepted)} steps", len(drafted))
     if (accepted > drafted).any():
@@ -189,5 +200,3 @@ def rounds_of_steps(
         raise fields.error(
             f"accepted, step {step}", f"must be at most the {drafted[step]} drafted", int(accepted[step])
         )
-    rounds = drafted > 0
-    return learned.rounds(name, fields, start[rounds], accepted[rounds], length=length, drafted=drafted[rounds])

@@ -4,8 +4,9 @@ Exact: accepted and drafted tokens of each step that drafted. A round that accep
 
 Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens only);
 seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an answer is one
-token shorter than its `completion_tokens`. Steps that drafted nothing at all are not in vLLM's lists: where an answer
-has more tokens than its steps explain, the rest stands behind the last round.
+token shorter than its `completion_tokens`. Steps that drafted nothing are not in vLLM's lists: how many there were
+follows from `completion_tokens`, where they stood is drawn (every order equally likely) and counts as modelled. An
+answer that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such step.
 
 One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
 `per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
@@ -16,8 +17,9 @@ tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not sa
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..imported.rounds import RoundsRequest
-from .learned import Learned, rounds_of_steps
+from ..imported.rounds import Rounds, RoundsRequest
+from .learned import Learned, check_drafted, rounds_of_steps
+from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps
 from .reading.fields import Fields
 from .reading.objects import read_objects
 
@@ -25,14 +27,16 @@ NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
     "Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
     "only); seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an "
-    "answer is one token shorter than its `completion_tokens`. Steps that drafted nothing at all are not in vLLM's "
-    "lists: where an answer has more tokens than its steps explain, the rest stands behind the last round.",
+    "answer is one token shorter than its `completion_tokens`. Steps that drafted nothing are not in vLLM's lists: how "
+    "many there were follows from `completion_tokens`, where they stood is drawn (every order equally likely) and "
+    "counts as modelled. An answer that has fewer tokens than its steps emit ended within its last one, and is taken "
+    "to have had no such step.",
 )
 KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
 METHOD = "drafter"
 _ACCEPTED, _DRAFTED, _HISTOGRAM = "per_step_accepted", "per_step_drafted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
-_UNEXPLAINED = "answers have more tokens than their steps explain; the rest stands behind their last round"
+_UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
 
 
 def sees(found: Fields) -> bool:
@@ -78,20 +82,32 @@ def _request(line: Fields, request_id: str, name: str, learned: Learned) -> Roun
     if _ACCEPTED not in metrics:
         rule = "must be there (`detailed`): a histogram does not say in which order steps came"
         raise metrics.error(_ACCEPTED, rule, "nothing")
-    accepted, drafted = metrics.counts(_ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    accepted = metrics.counts(_ACCEPTED, least=0)
     explained = int(accepted.sum()) + len(accepted)
     usage = line.nested("usage") if "usage" in line else Fields(line.place, {})
     told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
-    length = max(told, 1)
-    if told > explained:
-        learned.note(_UNEXPLAINED)
     if explained and told <= explained - int(accepted[-1]) - 1:
         rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
+        raise usage.error("completion_tokens", rule, told + 1)
+    if told - explained > MOST_PLAIN:
+        rule = f"must be at most {MOST_PLAIN} more than what its steps emit, {explained + 1} with the prefill's"
         raise usage.error("completion_tokens", rule, told + 1)
     return RoundsRequest(
         request_id=request_id,
         tag="",
         prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
-        num_tokens={name: length},
-        rounds={name: rounds_of_steps(learned, name, metrics, accepted, drafted, length=length)},
+        num_tokens={name: max(told, 1)},
+        rounds={name: _rounds(metrics, request_id, name, learned, told)},
     )
+
+
+def _rounds(metrics: Fields, request_id: str, name: str, learned: Learned, told: int) -> Rounds:
+    """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
+    accepted, drafted = metrics.counts(_ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    check_drafted(metrics, accepted, drafted)
+    num_plain = max(told - int(accepted.sum()) - len(accepted), 0)
+    learned.note(_UNLISTED, num_plain)
+    plain = place_plain_steps(len(accepted), num_plain, request_id)
+    accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
+    placed = plain if num_plain and not plain.all() else None  # all plain stand where they must
+    return rounds_of_steps(learned, name, metrics, accepted, drafted, length=max(told, 1), placed=placed)

@@ -13,9 +13,9 @@ def test_iterations(read, tmp_path):
     first = trace.requests[0]
     assert (first.request_id, first.num_tokens) == ("7", {"drafter": 6})
     rounds = first.rounds["drafter"]
-    assert rounds.start.tolist() == [0, 4]
-    assert rounds.accepted.tolist() == [2, 1]
-    assert rounds.drafted.tolist() == [2, 3]
+    assert rounds.start.tolist() == [0, 3, 4]
+    assert rounds.accepted.tolist() == [2, 0, 1]
+    assert rounds.drafted.tolist() == [2, 0, 3]
     assert trace.meta.notes[-1] == "1 iterations committed nothing and were left out"
 
 
@@ -24,7 +24,7 @@ def test_without_scheduled_drafts_and_over_many_lines(read, tmp_path):
     path.write_text(json.dumps(frontier({"7": [3, 1]}), indent=2))
     trace = read("auto", path, names={"x.json": "mtp"})
     assert trace.meta.source == "frontier"
-    assert trace.meta.drafters[0].model_dump() == {"name": "mtp", "by_start": True, "window": 2}
+    assert trace.meta.drafters[0].model_dump() == {"name": "mtp", "by_start": True, "window": 2, "prefilled": False}
     assert trace.requests[0].rounds["mtp"].drafted.tolist() == [-1, -1]
 
 

@@ -1,4 +1,8 @@
+from collections import Counter
+
+import numpy as np
 import pytest
+from paceline.traces.importers.plain_steps import place_plain_steps
 
 from .foreign_files import response, steps, write_lines
 
@@ -6,7 +10,7 @@ from .foreign_files import response, steps, write_lines
 def test_steps_of_responses(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [3, 0, 1], [3, 3, 2]), response("b", [0], [1]))
     trace = read("vllm-detailed", path)
-    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3}
+    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3, "prefilled": False}
     first = trace.requests[0]
     assert (first.request_id, first.prompt_tokens, first.num_tokens) == ("a", 11, {"drafter": 7})
     rounds = first.rounds["drafter"]
@@ -35,14 +39,39 @@ def test_wherever_the_metrics_stand(read, tmp_path, wrap):
 
 def test_a_step_without_a_draft_is_plain(read, tmp_path):
     trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 0, 2])))
-    assert trace.requests[0].rounds["drafter"].start.tolist() == [0, 4]
+    rounds = trace.requests[0].rounds["drafter"]
+    assert rounds.start.tolist() == [0, 3, 4]
+    assert rounds.drafted.tolist() == [2, 0, 2]
+    assert rounds.placed is None
     assert trace.requests[0].num_tokens == {"drafter": 6}
 
 
-def test_tokens_that_no_step_explains_stand_behind_and_are_said(read, tmp_path):
-    trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [2], [2], tokens=9)))
-    assert trace.requests[0].num_tokens == {"drafter": 8}
-    assert trace.meta.notes[-1].startswith("1 answers have more tokens than their steps explain")
+def test_steps_that_are_not_listed_are_placed_and_said(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 2, 2], tokens=12))
+    trace = read("vllm-detailed", path)
+    assert trace.requests[0].num_tokens == {"drafter": 11}
+    rounds = trace.requests[0].rounds["drafter"]
+    assert rounds.placed.sum() == 5
+    assert (rounds.drafted[rounds.placed] == 0).all()
+    assert rounds.accepted[~rounds.placed].tolist() == [2, 0, 1]
+    assert rounds.start.tolist() == (np.cumsum(rounds.accepted + 1) - rounds.accepted - 1).tolist()
+    assert trace.meta.notes[-1] == "5 steps drafted nothing and are not listed; they were placed by a draw"
+    again = read("vllm-detailed", path).requests[0].rounds["drafter"]
+    assert again.start.tolist() == rounds.start.tolist()
+
+
+def test_every_order_of_listed_and_plain_steps_is_as_likely():
+    orders = Counter(tuple(place_plain_steps(2, 2, f"r{index}").tolist()) for index in range(6000))
+    assert len(orders) == 6
+    assert max(orders.values()) < 1.15 * min(orders.values())
+
+
+def test_an_answer_of_plain_steps_alone_leaves_nothing_to_draw(read, tmp_path):
+    rounds = (
+        read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [], [], tokens=5))).requests[0].rounds
+    )
+    assert rounds["drafter"].start.tolist() == [0, 1, 2, 3]
+    assert rounds["drafter"].placed is None
 
 
 def test_an_answer_that_ended_within_its_last_step(read, refusal, tmp_path):
@@ -73,6 +102,7 @@ def summary():
         ({"id": "a", "metrics": {}}, "per_step_accepted: must be there, alone or under metrics.speculative_decoding"),
         (response("a", [3], [2]), "accepted, step 0: must be at most the 2 drafted, got 3"),
         (response("a", [3], [2, 1]), "drafted: must hold one entry for each of the 1 steps, got 2"),
+        (response("a", [1], [2], tokens=2**25), "usage.completion_tokens: must be at most 16777216 more than what its"),
         (response("a", [-1], [2]), "metrics.speculative_decoding.per_step_accepted[0]: must be a whole number"),
         (response("first", [1], [2]), "id: must be unique, got 'first'"),
         (response("", [1], [2]), "id: must not be empty, got ''"),
