@@ -1,13 +1,12 @@
 """`paceline compare`: policies side by side on one recording."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..policies.pool import Pool
-from ..reports.comparison import Comparison
 from ..reports.comparison_table import comparison_table
 from ..reports.conclusion import conclusion
 from ..reports.detail_tables import detail_tables
@@ -19,17 +18,18 @@ from ..sim.simulate import Scenario
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.open_recording import open_recording
 from ..traces.trie import Trace
-from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorParallelOption, cost_of, factors_of
+from .comparing import comparison_of, meta_of
+from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorParallelOption, cost_of
 from .default_policies import BASELINE, default_policies
 from .imported_policies import imported_policies
 from .lossless import LosslessOption
 from .on_device import MeasuredOnOption, OnOption, device_views, on_device
 from .output import JsonOption, check_json_path, print_table, say, write_json
-from .policy_runs import PolicyRuns, run_policies
+from .policy_runs import run_policies
 from .regret_options import ByTagOption, RegretOption, further_views, is_oracle, with_oracles
-from .remarks import remarks_on
 from .scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from .shipped import shipped
+from .sweep import BatchOption, SweepOption, batches_of, refuse_beside_sweep, show_sweep, swept
 
 DetailOption = Annotated[
     bool, typer.Option("--detail", help="Also what the first table leaves out: further figures, and by member.")
@@ -49,7 +49,7 @@ def compare(
     on: OnOption = None,
     measured_on: MeasuredOnOption = None,
     shift_acceptance: ShiftOption = None,
-    batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1, max=1_000_000)] = 1,
+    batch: BatchOption = "1",
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0,
     seeds: SeedsOption = 5,
     decide_seconds: Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)] = 0.0,
@@ -58,6 +58,7 @@ def compare(
     detail: DetailOption = False,
     by_tag: ByTagOption = False,
     regret: RegretOption = False,
+    sweep: SweepOption = None,
     json: JsonOption = None,
     log: Annotated[
         Path | None, typer.Option(help="Write each policy's run log, at the first seed, into this new folder.")
@@ -65,6 +66,17 @@ def compare(
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model."""
     check_json_path(json)
+    batches = batches_of(batch, sweep)
+    if sweep:
+        beside = {
+            "--policy": policy,
+            "--detail": detail,
+            "--by-tag": by_tag,
+            "--regret": regret,
+            "--on": on,
+            "--log": log,
+        }
+        refuse_beside_sweep(beside)
     recording = open_recording(shipped("recordings", "pico.trace") if trace is None else trace)
     shifts = shifts_of(shift_acceptance)
     elsewhere = on_device(on, measured_on)
@@ -76,14 +88,17 @@ def compare(
 
     price = cost_at(elsewhere)
     first = Scenario(
-        tables=tables_of(recording), cost=price, batch=batch, seed=seed, strict=strict, decide_s=decide_seconds
+        tables=tables_of(recording), cost=price, batch=batches[0], seed=seed, strict=strict, decide_s=decide_seconds
     )
     scenarios = Scenarios(recording, first, shifts, seeds)
+    meta = meta_of(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
+    if sweep:
+        show_sweep(swept(sweep, scenarios, batches, recording, meta, lossless=lossless), json)
+        return
     names = _names(policy, recording, first.tables.pool, regret=regret)
     partial = policy is None and isinstance(recording, RoundsTrace)
     runs = run_policies(scenarios, names, baseline=BASELINE, log=log, partial=partial, lossless=lossless)
-    meta = _meta(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)
-    comparison = _comparison(runs, names, meta, price)
+    comparison = comparison_of(runs, names, meta, price)
     pool = first.tables.pool
     tables, keys = further_views(comparison, runs.shares, pool, baseline=BASELINE, by_tag=by_tag, regret=regret)
     ranges, more = device_views(elsewhere, recording, scenarios, names, cost_at, baseline=BASELINE, lossless=lossless)
@@ -113,52 +128,6 @@ def _defaults(recording: Trace | RoundsTrace, pool: Pool) -> list[str]:
     names = default_policies(pool)
     # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.
     return [*names, "specrouter"] if pool.target_level > 0 else names
-
-
-def _comparison(runs: PolicyRuns, names: Sequence[str], meta: Mapping[str, Any], cost: CostModel) -> Comparison:
-    """The rows of the table; raises the first refusal if there is none."""
-    rows = [runs.summaries[name] for name in names if name in runs.summaries]
-    if not rows:
-        raise next(iter(runs.refused.values()))
-    left_out = [f"{name} is left out: {error}" for name, error in runs.refused.items() if name in names]
-    if BASELINE in runs.refused and BASELINE not in names:
-        left_out.append(f"no speed-up is known: {runs.refused[BASELINE]}")
-    return Comparison(
-        meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
-        baseline=runs.summaries[BASELINE][0] if BASELINE in runs.summaries else None,
-        rows=tuple(row[0] for row in rows),
-        repeats={row[0].policy: tuple(row[1:]) for row in rows},
-    )
-
-
-def _meta(
-    scenarios: Scenarios,
-    recording: Trace | RoundsTrace,
-    *,
-    scale: list[str] | None,
-    tensor_parallel: int,
-    extrapolate: bool,
-) -> dict[str, Any]:
-    first = scenarios.first
-    return {
-        "trace": recording.meta.name,
-        "kind": recording.meta.kind,
-        "source": recording.meta.source if isinstance(recording, RoundsTrace) else None,
-        "notes": list(recording.meta.notes) if isinstance(recording, RoundsTrace) else [],
-        "remarks": remarks_on(recording, batch=first.batch),
-        "sampling": None if isinstance(recording, RoundsTrace) else recording.meta.sampling.words,
-        "cost": first.cost.name,
-        "what_if": {
-            "acceptance": scenarios.shifts,
-            "scale": factors_of(scale),
-            "tensor_parallel": tensor_parallel,
-        },
-        "extrapolate": extrapolate,
-        "batch": first.batch,
-        "seed": first.seed,
-        "seeds": scenarios.num_seeds,
-        "decide_s": first.decide_s,
-    }
 
 
 def _print(tables: Sequence[Grid]) -> None:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.progress import track
 
 from ..reports.grid import Grid
-
 from .stdout_for_json import json_stream, keep_for_json
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe

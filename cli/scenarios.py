@@ -56,6 +56,10 @@ class Scenarios:
             self._made[index] = replace(self.first, tables=tables, seed=seed)
         return self._made[index]
 
+    def with_batch(self, batch: int) -> "Scenarios":
+        """With so many requests running at a time."""
+        return Scenarios(self._recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
+
     def with_cost(self, cost: CostModel) -> "Scenarios":
         """The first seed alone, at other seconds."""
         return Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, 1)

@@ -80,9 +80,10 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md): `meta`, per policy every field of `Summary`, and more."""
-        return {"meta": self.meta, "policies": [self._row_to_json(row) for row in self.rows]}
+        return {"meta": self.meta, "policies": [self.row_to_json(row) for row in self.rows]}
 
-    def _row_to_json(self, row: Summary) -> dict[str, Any]:
+    def row_to_json(self, row: Summary) -> dict[str, Any]:
+        """One of `policies` in the documented form."""
         return {
             **asdict(row),
             "output_tokens_per_s": self.output_tokens_per_s(row),

@@ -23,7 +23,9 @@ COLUMNS = (
 def comparison_table(comparison: Comparison) -> Grid:
     """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
     return Grid(
-        title=_title(comparison),
+        title=comparison_title(
+            comparison.meta, comparison.rows[0] if comparison.baseline is None else comparison.baseline
+        ),
         columns=COLUMNS,
         rows=tuple(_cells(comparison, row) for row in comparison.ranked()),
         remarks=tuple(_remarks(comparison)),
@@ -48,16 +50,21 @@ def _cells(comparison: Comparison, row: Summary) -> tuple[str, ...]:
     )
 
 
-def _title(comparison: Comparison) -> str:
-    meta = comparison.meta
+def comparison_title(meta: dict[str, Any], first: Summary) -> str:
+    """What was replayed and how, in a line.
+
+    Args:
+        meta: of the comparison.
+        first: a run of it, for what all have in common.
+    """
     kind = KINDS.get(meta["kind"], "trace")
     origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
-    first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
+    batch = ", ".join(f"{each:,}" for each in meta["batch"]) if isinstance(meta["batch"], list) else meta["batch"]
     deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
     trust = f"; {meta['trust']}" if meta.get("trust") else ""
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
-        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}, batch {meta['batch']}, "
+        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}, batch {batch}, "
         f"seed {meta['seed']}{deciding}{trust}"
     )
 

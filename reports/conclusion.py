@@ -19,13 +19,24 @@ def conclusion(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> st
         comparison: at least one row is not ruled out.
         ruled_out: policies that cannot be chosen, such as oracles.
     """
+    best, tied, slower = _standing(comparison, ruled_out)
+    clauses = [best_in_words(comparison, ruled_out=ruled_out)]
+    if _is_lossy(best):
+        clauses += _best_lossless(comparison, [*tied, *slower])
+    return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
+
+
+def best_in_words(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> str:
+    """Which policy is best, and which cannot be told apart from it; arguments as of `conclusion`."""
+    best, tied, _ = _standing(comparison, ruled_out)
+    return "; ".join([f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)])
+
+
+def _standing(comparison: Comparison, ruled_out: Collection[str]) -> tuple[Summary, list[Summary], list[Summary]]:
+    """(the fastest row, those that cannot be told apart from it, the slower ones), each fastest first."""
     best, *others = [row for row in comparison.ranked() if row.policy not in ruled_out]
     tied = [row for row in others if not told_apart(comparison, best, row)]
-    slower = [row for row in others if row not in tied]
-    clauses = [f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)]
-    if _is_lossy(best):
-        clauses += _best_lossless(comparison, others)
-    return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
+    return best, tied, [row for row in others if row not in tied]
 
 
 def told_apart(comparison: Comparison, best: Summary, other: Summary) -> bool:

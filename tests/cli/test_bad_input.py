@@ -208,5 +208,5 @@ def test_run_logs_appear_together_or_not_at_all(trace, tmp_path):
 def test_what_typer_refuses(trace):
     assert "extra" in refused("compare", "words")
     assert "No such command 'compar'" in refused("compar")
-    assert "Missing argument" in refused("trace", "inspect")
+    assert "Missing argument" in refused("trace", "check")
     assert "requires an argument" in refused("compare", "--trace")

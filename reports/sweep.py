@@ -1,0 +1,110 @@
+"""Chains by window and batch: the same comparison at several batches, as a grid of speed-ups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .comparison import Comparison
+from .comparison_table import chance_remarks, comparison_title, shown_interval
+from .conclusion import best_in_words
+from .grid import Column, Grid
+from .summary import Summary
+
+BEST = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Chains compared at one or more batches.
+
+    Attributes:
+        meta: as of a comparison; `batch` is a list.
+        chains: names of all chains asked for, each with the window of every member but the target.
+        comparisons: by batch; chains whose seconds the cost does not know are not among the rows.
+    """
+
+    meta: dict[str, Any]
+    chains: Mapping[str, Mapping[str, int]]
+    comparisons: Mapping[int, Comparison]
+
+    def best(self, batch: int) -> str:
+        """Name of the fastest chain at a batch."""
+        comparison = self.comparisons[batch]
+        return max(comparison.rows, key=comparison.output_tokens_per_s).policy
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/compare.md): `meta`, and one object per chain and batch."""
+        cells = [
+            self._cell_to_json(batch, comparison, row)
+            for batch, comparison in self.comparisons.items()
+            for row in comparison.rows
+        ]
+        return {"meta": self.meta, "sweep": cells}
+
+    def _cell_to_json(self, batch: int, comparison: Comparison, row: Summary) -> dict[str, Any]:
+        kept = (
+            "policy",
+            "speed_up",
+            "speed_up_ci",
+            "speed_up_mean_of_requests",
+            "output_tokens_per_s",
+            "acceptance_length",
+            "target_calls_per_token",
+            "exact_share",
+            "seeds",
+        )
+        figures = comparison.row_to_json(row)
+        return {
+            "batch": batch,
+            "windows": dict(self.chains[row.policy]),
+            "best": row.policy == self.best(batch),
+            **{name: figures[name] for name in kept},
+        }
+
+
+def sweep_table(sweep: Sweep) -> Grid:
+    """A row for each chain, a column for each batch; the fastest chain of a batch is marked."""
+    batches = list(sweep.comparisons)
+    best = [sweep.best(batch) for batch in batches]
+    first = next(iter(sweep.comparisons.values()))
+    return Grid(
+        title=comparison_title(sweep.meta, first.rows[0] if first.baseline is None else first.baseline),
+        columns=(Column(heading="chain", number=False), *(Column(heading=f"batch {batch:,}") for batch in batches)),
+        rows=tuple((chain, *(_cell(sweep, chain, batch) for batch in batches)) for chain in sweep.chains),
+        remarks=tuple(_remarks(sweep)),
+        bold=frozenset(
+            (row, column)
+            for row, chain in enumerate(sweep.chains)
+            for column, name in enumerate(best, start=1)
+            if chain == name
+        ),
+    )
+
+
+def sweep_lines(sweep: Sweep) -> list[str]:
+    """For each batch which chain is best, or that the target alone is, in words."""
+    return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in sweep.comparisons.items()]
+
+
+def _cell(sweep: Sweep, chain: str, batch: int) -> str:
+    comparison = sweep.comparisons[batch]
+    row = next((row for row in comparison.rows if row.policy == chain), None)
+    if row is None:
+        return "- "
+    speed_up = comparison.speed_up(row)
+    mark = BEST if chain == sweep.best(batch) else " "
+    if speed_up is None:
+        return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
+    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}{mark}"
+
+
+def _remarks(sweep: Sweep) -> Sequence[str]:
+    meta = sweep.meta
+    runs = [len(comparison.runs(row)) for comparison in sweep.comparisons.values() for row in comparison.rows]
+    return [
+        f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch",
+        *meta["cost_notes"],
+        *meta["left_out"],
+        *meta["remarks"],
+        *chance_remarks(max(runs), meta["seed"]),
+    ]
