@@ -71,7 +71,7 @@ def agree(
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
-    check_json_path(json)
+    check_json_path(json, prompts)
     asked = RecordingAsked(
         sampling=mode, max_new_tokens=max_new_tokens, trace=trace, closure=closure, reach=reach, run=run
     )

@@ -65,7 +65,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model."""
-    check_json_path(json)
+    check_json_path(json, log, *([] if cost is None else [Path(cost)]))
     batches = batches_of(batch, sweep)
     if sweep:
         beside = {

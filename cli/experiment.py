@@ -14,7 +14,7 @@ from .experiments.experiment import Finding, Setting
 from .experiments.figure import check_figure_path, write_figure
 from .experiments.page import link_between, page, write_page
 from .experiments.tables import finding_to_json, terminal_table
-from .output import JsonOption, check_json_path, print_table, write_json
+from .output import JsonOption, check_file_path, check_json_path, print_table, write_json
 from .shipped import shipped
 
 FAILED = 1  # exit code: an experiment of `all` failed
@@ -60,11 +60,10 @@ def run_all(
     json: JsonOption = None,
 ) -> None:
     """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
-    check_json_path(json)
-    _check_apart(("--page", page_path), ("--json", json))
+    check_json_path(json, page_path)
     setting = _setting(pool, trace, limit, seed, threads)
     meta = read_trace(setting.trace).meta
-    _check_page(page_path)
+    check_file_path("--page", page_path)
     figures.mkdir(parents=True, exist_ok=True)
     check_figure_path(figures / "all.svg")
     findings: dict[str, Finding | Exception] = {}
@@ -94,9 +93,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
         json: JsonOption = None,
     ) -> None:
-        check_json_path(json)
+        check_json_path(json, figure)
         check_figure_path(figure)
-        _check_apart(("--figure", figure), ("--json", json))
         given = {"pool": pool, "trace": trace, "seed": seed, "threads": threads}
         for option, value in given.items():
             if value is not None and option not in experiment.uses:
@@ -122,20 +120,6 @@ def _setting(
         threads=1 if threads is None else threads,
         limit=limit,
     )
-
-
-def _check_apart(one: tuple[str, Path | None], other: tuple[str, Path | None]) -> None:
-    """Refuse two options that name one file: the second would be written over the first."""
-    if one[1] is not None and other[1] is not None and one[1].resolve() == other[1].resolve():
-        raise ValueError(f"{one[0]} and {other[0]} must differ, got {one[1]} for both")
-
-
-def _check_page(path: Path) -> None:
-    """Refuse, before a long run, a page that could not be written behind it."""
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: no folder {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder")
 
 
 def _tried(experiment: Experiment, setting: Setting, figure: Path) -> Finding | Exception:

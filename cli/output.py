@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import track
 
 from ..reports.grid import Grid
+from ..traces.folder import check_outside
+from ..traces.whole_files import place_of, write_whole
 from .stdout_for_json import json_stream, keep_for_json
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe
@@ -42,28 +44,49 @@ def say(text: str) -> None:
     print_table(Grid(columns=(), rows=(), remarks=(text,)))
 
 
-def check_json_path(path: Path | None) -> None:
-    """Refuse, before a long run, what `write_json` would refuse behind it; raises ValueError."""
+def check_json_path(path: Path | None, *others: Path | None) -> None:
+    """Refuse, before a long run, what `write_json` would refuse after it.
+
+    Args:
+        path: as `--json` takes it.
+        others: files and folders that the command reads or writes; None for those not asked for.
+
+    Raises:
+        ValueError: it cannot be written, or is one of the others.
+        OSError: it is a link that leads to itself.
+    """
     if path is None or str(path) == "-":
         return
+    check_file_path("--json", path)
+    same = [other for other in others if other is not None and place_of(other) == place_of(path)]
+    if same:
+        raise ValueError(f"--json must be a file of its own, got {str(path)!r}")
+
+
+def check_file_path(option: str, path: Path) -> None:
+    """Refuse, before a long run, a file that could not be written after it; raises as `check_json_path`."""
     if not path.name:
-        raise ValueError(f"--json must name a file, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: no folder {path.parent}")
-    if path.is_dir():
+        raise ValueError(f"{option} must name a file, got {str(path)!r}")
+    place = place_of(path)
+    if not place.parent.is_dir():
+        raise ValueError(f"{path}: no folder {path.parent if path.parent.resolve() == place.parent else place.parent}")
+    if place.is_dir():
         raise ValueError(f"{path}: is a folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    # A file is replaced, which takes the right to write into its folder; pipes and devices are written through.
+    if not os.access(place if place.exists() and not place.is_file() else place.parent, os.W_OK):
         raise ValueError(f"{path}: cannot be written")
+    check_outside(path)
 
 
 def check_new_folder(option: str, path: Path | None, *, what: str = "a run") -> None:
-    """Refuse, before a long run, a folder that could not be made behind it; raises ValueError."""
+    """Refuse, before a long run, a folder that could not be made after it; raises ValueError."""
     if path is None:
         return
     if not path.name:
         raise ValueError(f"{option} must name a new folder, got {str(path)!r}")
-    if path.exists():
+    if path.exists() or path.is_symlink():
         raise ValueError(f"{path}: exists already; {what} is never overwritten")
+    check_outside(path)
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise ValueError(f"{option} {path}: cannot be made in {above}")
@@ -74,25 +97,11 @@ def write_json(data: dict[str, Any], path: Path) -> None:
 
     Raises:
         ValueError: `path` has no folder to stand in, or is one.
+        OSError: it cannot be written; what was there stays.
     """
     check_json_path(path)
     text = json.dumps(data, indent=1, sort_keys=True) + "\n"
     if str(path) == "-":
         json_stream().write(text)
         return
-    try:
-        if path.is_symlink() or (path.exists() and not path.is_file()):  # a pipe or a device: written through
-            path.write_text(text, encoding="utf-8")
-        else:
-            _replace(path, text)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, text)

@@ -74,7 +74,7 @@ def run(
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_stops(stop or [])
     limits = {"limit_bytes": limit_bytes(kv_limit_mib), "dead_share": dead_share_of(cache, dead_share)}
-    _check_targets(out, json)
+    _check_targets(out, json, prompts)
     requests = read_prompts(prompts)[:limit]
     loaded = load_pool(pool, threads=threads)
     decider = make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded))
@@ -109,12 +109,10 @@ def check_stops(texts: Sequence[str]) -> None:
             raise ValueError(f"--stop must be UTF-8, got {text!r}")
 
 
-def _check_targets(out: Path | None, json: Path | None) -> None:
-    """Refuse, before models are loaded, what could not be written behind the run; raises ValueError."""
-    check_json_path(json)
+def _check_targets(out: Path | None, json: Path | None, prompts: Path) -> None:
+    """Refuse, before models are loaded, what could not be written after the run; raises ValueError."""
+    check_json_path(json, out, prompts)
     check_new_folder("--out", out)
-    if out is not None and json is not None and out.absolute() == json.absolute():
-        raise ValueError(f"--out and --json must differ, got {out} for both")
 
 
 def _show(

@@ -13,6 +13,7 @@ from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.prompts import Prompt, read_prompts
 from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_slims, check_names, slim_name
 from ..traces.counted import counted
+from ..traces.whole_files import place_of, write_whole
 from .models import PROMPTS_FILE, MaxNewTokensOption, ThreadsOption, load_pool
 from .output import JsonOption, check_json_path, print_table, write_json
 from .runtime_door import runtime_module
@@ -52,7 +53,7 @@ def search_slim(
     """
     file, content = read_pool_file(shipped("pools", "pico") if pool is None else pool)
     target_file = _writable(file if out is None else out, file, shipped_pool=pool is None)
-    _check_json(json, file, target_file)
+    check_json_path(json, file, target_file, prompts)
     shares = share or [0.45]
     check_names(file, content, [slim_name(each) for each in shares], replace=replace)
     requests = _prompts(file, prompts)[:limit]
@@ -69,7 +70,7 @@ def search_slim(
         max_new_tokens=max_new_tokens,
         baselines={entry.name: entry.skip_layers for entry in content.members if entry.submodel_of == target},
     )
-    _write(target_file, _edited(file, content, loaded, frontier.found, folder=target_file.parent))
+    write_whole(target_file, _edited(file, content, loaded, frontier.found, folder=target_file.parent))
     if json is not None:
         asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, **asdict(budget)}
         write_json({"pool": loaded.name, "out": str(target_file), **asked, **_figures(frontier, loaded)}, json)
@@ -97,16 +98,9 @@ def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
         raise ValueError(f"--out must name another file than the shipped pool's, got {out}")
     if out.exists() and not own:
         raise ValueError(f"--out {out}: exists already, and is not the pool file")
-    if not os.access(out.resolve().parent, os.W_OK):
+    if not os.access(place_of(out).parent, os.W_OK):
         raise ValueError(f"--out {out}: cannot be written")
     return out
-
-
-def _check_json(json: Path | None, *pool_files: Path) -> None:
-    """Refuse figures that could not be written, or that would take the place of a pool file."""
-    check_json_path(json)
-    if json is not None and json.resolve() in {path.resolve() for path in pool_files}:
-        raise ValueError(f"--json must name another file than the pool's, got {json}")
 
 
 def _edited(file: Path, content: PoolFile, pool: "ModelPool", found: Sequence[SlimFound], *, folder: Path) -> str:
@@ -115,17 +109,6 @@ def _edited(file: Path, content: PoolFile, pool: "ModelPool", found: Sequence[Sl
     ]
     sizes = {member.name: member.num_parameters for member in pool.members}
     return add_slims(file, content, slims, sizes, folder=folder)
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all; a link stays one."""
-    path = path.resolve()
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_bytes(text.encode("utf-8"))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _figures(frontier: Frontier, pool: "ModelPool") -> dict[str, object]:

@@ -20,8 +20,8 @@ from ..traces.synthetic import make_trace
 from ..traces.synthetic_spec import SyntheticSpec
 from ..traces.trie import Trace
 from .numbers import numbers, words
-from .output import JsonOption, print_table, write_json
 from .shipped import shipped
+from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .tokenizer_hash import tokenizer_sha256
 from .trace_import import import_
 
@@ -44,6 +44,7 @@ def inspect(
 ) -> None:
     """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
     trace = shipped("recordings", "pico.trace") if trace is None else trace
+    check_json_path(json)
     recording = open_recording(trace)
     if isinstance(recording, RoundsTrace):
         rounds = summarise_rounds(recording, trace)
@@ -115,8 +116,7 @@ def make(
     seed: Annotated[int, typer.Option(help="The same seed gives the same trace.")] = 0,
 ) -> None:
     """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic wherever it is shown."""
-    if out.exists():
-        raise ValueError(f"{out}: exists already; a recording is never overwritten")
+    check_new_folder("OUT", out, what="a recording")
     spec = SyntheticSpec(
         name=out.name.removesuffix(".trace"),
         requests=requests,

@@ -46,7 +46,7 @@ def import_(
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
     check_new_folder("--out", out, what="a recording")
-    _check_json(json, out, files if models is None else [*files, models])
+    check_json_path(json, out, models, *files)
     options = ImportOptions(
         name=out.name.removesuffix(".trace") if name is None else name,
         target=target,
@@ -66,13 +66,6 @@ def import_(
     typer.echo(_told(out, meta, seen.requests))
     for note in meta.notes:
         typer.echo(f"  {note}")
-
-
-def _check_json(json: Path | None, out: Path, files: list[Path]) -> None:
-    """Refuse, before the import, a `--json` that would be written where something else stands; raises ValueError."""
-    check_json_path(json)
-    if json is not None and json.resolve() in (out.resolve(), *(path.resolve() for path in files)):
-        raise ValueError(f"--json must be a file of its own, got {str(json)!r}")
 
 
 class _Counted:

@@ -1,11 +1,9 @@
-"""The folder of a recording, whichever kind: `meta.json` and Parquet files, hashed, replaced whole or not at all."""
+"""The folder of a recording, whichever kind: `meta.json` and Parquet files, hashed."""
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 from typing import TypeVar
 
 import pyarrow as pa
@@ -13,6 +11,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .errors import TraceFormatError
+from .strict_json import decode_json
+from .whole_files import place_of
 
 META = "meta.json"
 REQUESTS = "requests.parquet"
@@ -53,7 +53,8 @@ def hash_file(path: Path) -> str:
 def check_folder(path: Path) -> None:
     """Refuse a path where no recording can be read from."""
     if not path.is_dir():
-        found = "a file" if path.exists() else "nothing there"
+        nothing = "a link that leads nowhere" if path.is_symlink() else "nothing there"
+        found = "a file" if path.exists() else nothing
         raise TraceFormatError(path, "trace", "must be a directory", found)
 
 
@@ -78,6 +79,10 @@ def kind_of(path: Path) -> str | None:
 def read_meta(path: Path, kind: type[Stored]) -> Stored:
     """`meta.json`, validated; raises TraceFormatError."""
     data = read_bytes(path)
+    try:
+        decode_json(data)
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
     try:
         stored = kind.model_validate_json(data, strict=True)
         for field in ("format", "version", "kind"):
@@ -134,35 +139,24 @@ def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
             raise TraceFormatError(path, field.name, "must hold no nulls", nulls)
 
 
+def check_outside(path: Path) -> None:
+    """Refuse a place within a recording, whose folder holds its own files and nothing else.
+
+    Raises:
+        TraceFormatError: a folder above `path` is a recording or a run log.
+        OSError: `path` is a link that leads to itself.
+    """
+    for folder in place_of(path).parents:
+        if (folder / META).is_file() and (folder / REQUESTS).is_file():
+            raise TraceFormatError(path, "place", "must not lie inside a recording", str(folder))
+
+
 def refuse_foreign(path: Path) -> None:
-    """Refuse to replace what is no trace."""
+    """Refuse to replace what is no trace, and to write into one."""
+    check_outside(path)
     if not path.exists():
         return
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else ["a file"]
     foreign = [name for name in names if name not in _ALL_FILES]
     if foreign:
         raise TraceFormatError(path, "trace", "must be free, or a trace to replace", foreign[0])
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A fresh directory beside `path` that takes its place if the block ends well, and vanishes if not."""
-    path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{token_hex(4)}.part")
-    former = path.with_name(f".{path.name}.{token_hex(4)}.old.part")
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        if path.exists():
-            path.rename(former)
-        unfinished.rename(path)
-    except OSError as error:
-        if error.filename is None:  # Arrow does not say which file it could not write
-            raise OSError(error.errno or 0, f"cannot be written: {error.strerror or error}", str(path)) from None
-        raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        if former.exists() and not path.exists():
-            former.rename(path)
-        shutil.rmtree(former, ignore_errors=True)

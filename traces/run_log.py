@@ -4,18 +4,19 @@ A run appends a tuple per operation and per step (a few hundred nanoseconds); co
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+
+from .folder import check_outside
+from .whole_files import whole_folder
 
 Columns = dict[str, NDArray[Any]]
 
@@ -123,20 +124,16 @@ def to_columns(fields: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Columns:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that takes its place at `path` if the block ends well, and vanishes if not.
+    """As `whole_folder`, and nothing is replaced.
 
     Raises:
-        ValueError: `path` exists.
+        ValueError: `path` exists, or lies inside a recording.
     """
-    if path.exists():
+    if path.exists() or path.is_symlink():
         raise ValueError(f"{path}: exists already; a run is never overwritten")
-    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
-    part.mkdir(parents=True)
-    try:
+    check_outside(path)
+    with whole_folder(path) as part:
         yield part
-        part.rename(path)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
 
 
 def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:

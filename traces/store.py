@@ -24,12 +24,12 @@ from .folder import (
     parquet_errors,
     read_meta,
     refuse_foreign,
-    replacing,
 )
 from .meta import TraceMeta
 from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
 from .trie import RequestRecord, Trace
 from .validate import check_nodes, check_requests
+from .whole_files import whole_folder
 
 FILES = (META, REQUESTS, NODES)
 
@@ -66,7 +66,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     }
     stored = StoredMeta(**trace.meta.model_dump(), sha256={name: hash_of(data) for name, data in files.items()})
     files[META] = f"{stored.model_dump_json(indent=2)}\n".encode()
-    with replacing(path) as unfinished:
+    with whole_folder(path) as unfinished:
         for name, data in files.items():
             (unfinished / name).write_bytes(data)
 

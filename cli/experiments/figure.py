@@ -6,6 +6,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...installing import install_hint
+from ...traces.whole_files import whole_file
+from ..output import check_file_path
 from .experiment import Panel, Series
 
 if TYPE_CHECKING:
@@ -53,10 +55,7 @@ def check_figure_path(path: Path | None) -> None:
         return
     if path.suffix not in METADATA:
         raise ValueError(f"--figure must end in {' or '.join(METADATA)}, got {str(path)!r}")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: no folder {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder")
+    check_file_path("--figure", path)
     _matplotlib()
 
 
@@ -73,14 +72,10 @@ def write_figure(panels: tuple[Panel, ...], path: Path) -> None:
     """
     check_figure_path(path)
     matplotlib = _matplotlib()
-    part = path.with_name(path.name + ".part")
     with matplotlib.rc_context(STYLE):
         figure = _drawn(panels)
-        try:
+        with whole_file(path) as part:
             figure.savefig(part, format=path.suffix[1:], dpi=PNG_DPI, metadata=METADATA[path.suffix])
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def _matplotlib() -> ModuleType:

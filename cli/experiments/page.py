@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...traces.meta import TraceMeta
+from ...traces.whole_files import write_whole
 from .experiment import Finding
 from .tables import markdown_table
 
@@ -38,15 +39,8 @@ def page(findings: Mapping[str, Finding | Exception], meta: TraceMeta, figures: 
 
 
 def write_page(text: str, path: Path) -> None:
-    """Whole or not at all; raises ValueError where the folder is missing or cannot be written."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    """Whole or not at all; raises OSError where the folder is missing or cannot be written."""
+    write_whole(path, text)
 
 
 def link_between(page_path: Path, folder: Path) -> str:

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ...traces.trie import Trie
+from ...traces.whole_files import whole_file, write_whole
 
 _FINGERPRINT_FILE = "fingerprint"
 
@@ -29,7 +30,7 @@ class Parts:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / _FINGERPRINT_FILE
         if not file.is_file():
-            _write(file, fingerprint)
+            write_whole(file, fingerprint)
             return
         found = file.read_text(encoding="utf-8", errors="replace")
         if found != fingerprint:
@@ -48,10 +49,8 @@ class Parts:
     def keep(self, number: int, trie: Trie, near_ties: int) -> None:
         """Write a finished request."""
         columns = {field.name: getattr(trie, field.name) for field in fields(Trie)}
-        partial = self._file(number).with_suffix(".tmp")
-        with partial.open("wb") as stream:
+        with whole_file(self._file(number)) as part, part.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, near_ties=np.int64(near_ties), **columns)
-        partial.replace(self._file(number))
 
     def read(self, number: int) -> tuple[Trie, int]:
         """A finished request's trie and its near ties.
@@ -67,12 +66,11 @@ class Parts:
         except (BadZipFile, KeyError, ValueError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 
+    def remove_if_empty(self) -> None:
+        """Remove the folder if no request is finished, so that there is nothing to go on from."""
+        if not any(self.folder.glob("*.npz")):
+            self.remove()
+
     def remove(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder)
-
-
-def _write(file: Path, content: str) -> None:
-    partial = file.with_suffix(".tmp")
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(file)

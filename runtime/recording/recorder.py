@@ -23,7 +23,7 @@ from ..noise import RequestNoise
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
 from ..progress import progress_bar
-from ..prompts import Prompt
+from ..prompts import Prompt, prompt_tokens
 from .parts import Parts
 from .request_trie import RequestRecorder, TrieOptions
 
@@ -70,7 +70,11 @@ def record(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
-    _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
+    try:
+        _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
+    except BaseException:
+        parts.remove_if_empty()
+        raise
     near_ties, requests = _finished(prompts, encoded, options, parts)
     meta = _meta(pool, options, name or out.stem, costs or {}, near_ties)
     trace = Trace(meta=meta, requests=requests)
@@ -99,9 +103,7 @@ def _encoded(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) ->
         if prompt.request_id in seen:
             raise ValueError(f"prompt ids must be unique, got {prompt.request_id!r} twice")
         seen.add(prompt.request_id)
-        tokens = tuple(pool.encode(prompt.text))
-        if not tokens:
-            raise ValueError(f"prompt {prompt.request_id!r} must have at least one token, got text {prompt.text!r}")
+        tokens = prompt_tokens(prompt, pool.encode)
         if len(tokens) + max_new_tokens > pool.context_tokens:
             raise ValueError(
                 f"prompt {prompt.request_id!r} must leave room for max_new_tokens: {len(tokens)} prompt tokens + "

@@ -4,23 +4,20 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
+
+from ...traces.whole_files import write_whole
 
 
 def write_json(value: object, path: Path) -> None:
     """Replace `path` in one step."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Replace `path` in one step; the metadata lies in the same file, so that both always fit together."""
-    part = path.with_suffix(".part")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part, metadata=metadata)
-    # safetensors keeps its files to their owner; a pool is there to be read.
-    part.chmod(0o644)
-    part.replace(path)
+    # Not by its own `save_file`: of a full disk that raises no OSError, and only the owner may read what it writes.
+    write_whole(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata))
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from ...traces.whole_files import write_whole
 from .recipe import TAGS, Recipe
 from .text import Item, StdlibText, make_dialogue, make_edit, make_translation, make_word_problem, read_stdlib
 
@@ -81,7 +82,7 @@ def held_out_rows(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> list[
 def write_prompts(rows: list[dict[str, str]], path: Path) -> None:
     """Write one JSON object a line."""
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_whole(path, "\n".join(lines) + "\n")
 
 
 def fit_items(items: list[Item], tokenizer: Tokenizer) -> list[Item]:

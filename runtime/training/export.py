@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
+from ...traces.whole_files import write_whole
 from .checkpoint import write_tensors
 from .recipe import Recipe
 
@@ -16,7 +17,7 @@ def export_model(model: LlamaForCausalLM, folder: Path) -> None:
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     config.dtype = "bfloat16"
-    config.to_json_file(folder / "config.json")
+    write_whole(folder / "config.json", config.to_json_string())
     tensors = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.named_parameters()}
     write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -31,4 +32,4 @@ def write_pool_file(recipe: Recipe, path: Path) -> None:
     )
     head = f'name = "{recipe.name}"\ntokenizer = "tokenizer.json"\ncontext_tokens = {recipe.context_tokens}\n'
     lookup = '\n[[members]]\nname = "ngram"\nngram = { max_match = 3 }\n'
-    path.write_text(head + lookup + members, encoding="utf-8")
+    write_whole(path, head + lookup + members)

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from ...traces.whole_files import write_whole
 from ..pools.pool import ModelPool
 from .agreement import TaggedPrompt
 from .card import make_card
@@ -51,7 +52,7 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
         recipe=recipe,
         command=command,
     )
-    (out_dir / "CARD.md").write_text(card, encoding="utf-8")
+    write_whole(out_dir / "CARD.md", card)
 
 
 def read_prompts(path: Path) -> list[TaggedPrompt]:
@@ -75,10 +76,10 @@ def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path
     packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
     if not packed.exists():
         tokenizer = train_tokenizer(corpus, recipe)
-        tokenizer.save(str(learned))
+        write_whole(learned, tokenizer.to_str(pretty=True))
         write_tensors({"sequences": pack_corpus(corpus, tokenizer, recipe)}, packed)
     tokenizer = Tokenizer.from_file(str(learned))
-    tokenizer.save(str(out_dir / "tokenizer.json"))
+    write_whole(out_dir / "tokenizer.json", tokenizer.to_str(pretty=True))
     write_prompts(held_out_rows(corpus, tokenizer, recipe), out_dir / "prompts.jsonl")
     return tokenizer
 

@@ -124,9 +124,9 @@ def test_a_link_to_the_pool_file_stays_one(pool):
         (("--out", "nowhere/slim.toml"), "--out nowhere/slim.toml: no folder nowhere"),
         (("--out", "other.toml"), "--out other.toml: exists already, and is not the pool file"),
         (("--json", "nowhere/slim.json"), "nowhere/slim.json: no folder nowhere"),
-        (("--json", "pool/pool.toml"), "--json must name another file than the pool's, got pool/pool.toml"),
-        (("--out", "s", "--json", "./s"), "--json must name another file than the pool's, got s"),
-        (("--out", "s", "--json", "pool/pool.toml"), "--json must name another file than the pool's"),
+        (("--json", "pool/pool.toml"), "--json must be a file of its own, got 'pool/pool.toml'"),
+        (("--out", "s", "--json", "./s"), "--json must be a file of its own, got 's'"),
+        (("--out", "s", "--json", "pool/pool.toml"), "--json must be a file of its own"),
         (("--max-new-tokens", 600), "must fit into the pool's context of 512 tokens"),
     ],
 )

@@ -186,6 +186,8 @@ def test_a_killed_recording_goes_on_to_the_same_bytes(tiny_pool, tmp_path, forwa
     part = killed_recording(tiny_pool, out, forwards=forwards)
     assert not out.exists()
     assert len(list(part.glob("*.npz"))) == finished
+    assert part.exists() == bool(finished)  # with nothing to go on from, nothing is left
+    part.mkdir(exist_ok=True)
     (part / "000002.tmp").write_bytes(b"half a file")
     recording(tiny_pool, out)
     assert all_bytes(out) == all_bytes(tmp_path / "whole" / "a.trace")
@@ -235,7 +237,10 @@ def test_other_weights_are_another_recording(tiny_pool, tmp_path):
         ({"max_new_tokens": 0}, "max_new_tokens must be >= 1, got 0"),
         ({"prompts": ()}, "prompts must hold at least one prompt, got none"),
         ({"prompts": (PROMPTS[0], PROMPTS[0])}, "prompt ids must be unique, got 'ends' twice"),
-        ({"prompts": (Prompt(request_id="a", text=""),)}, "prompt 'a' must have at least one token, got text ''"),
+        (
+            {"prompts": (Prompt(request_id="a", text=""),)},
+            "request a: prompt must give at least one token, and the pool's tokenizer makes none of ''",
+        ),
         (
             {"prompts": (Prompt(request_id="a", text="a" * 81),)},
             "prompt 'a' must leave room for max_new_tokens: 81 prompt tokens + 16 exceed the pool's context of 96",

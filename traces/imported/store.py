@@ -28,8 +28,8 @@ from ..folder import (
     parquet_errors,
     read_meta,
     refuse_foreign,
-    replacing,
 )
+from ..whole_files import whole_folder
 from .columns import SECONDS, RoundsColumns, rounds_requests, slices
 from .gather import gather
 from .rounds import RoundsMeta, RoundsRequest, RoundsTrace
@@ -79,7 +79,7 @@ def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMet
     """
     refuse_foreign(path)
     check = RoundsCheck(path)
-    with replacing(path) as unfinished:
+    with whole_folder(path) as unfinished:
         with (
             parquet_writer(str(unfinished / REQUESTS), ROUNDS_REQUEST_SCHEMA) as request_file,
             parquet_writer(str(unfinished / ROUNDS), ROUNDS_SCHEMA) as rounds_file,
