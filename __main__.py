@@ -1,10 +1,23 @@
 """`paceline` and `python -m paceline`."""
 
+import os
+import signal
 import sys
 
-from .cli.app import command
-from .cli.errors import run_command
-from .cli.plain_stdout import showable_output
+
+def _end(*_: object) -> None:
+    """Ctrl-C before a command has begun, or after its end: nothing is there to be kept, so leave at once."""
+    os.write(2, b"paceline: error: interrupted\n")
+    os._exit(130)
+
+
+# Before all imports of ours, which take most of a second.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _end)
+
+from .cli.app import command  # noqa: E402
+from .cli.errors import run_command  # noqa: E402
+from .cli.plain_stdout import showable_output  # noqa: E402
 
 
 def main() -> None:

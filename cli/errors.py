@@ -1,5 +1,6 @@
 """One clear line and an exit code instead of a traceback."""
 
+import errno
 import os
 import signal
 import sys
@@ -17,6 +18,13 @@ from ..policies.foreign_code import raised_at
 BAD_INPUT = 2
 INTERRUPTED = 130
 
+# What bad input comes to; anything else is a defect of ours and may be seen as one.
+BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFoundError)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; what is longer is a value, and loses its middle
+_GAP = " ... "
+
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
     """A command was interrupted and has kept what was finished; the message says what."""
@@ -28,6 +36,10 @@ def run_command(command: Callable[..., object]) -> int:
     Bad input (any ValueError, a broken policy, a file that cannot be read) prints one line and gives 2. Set
     PACELINE_TRACEBACK=1 to see where it came from.
     """
+    return _flushed(_code_of(command))
+
+
+def _code_of(command: Callable[..., object]) -> int:
     try:
         with one_interrupt():
             result = command(standalone_mode=False)
@@ -39,7 +51,7 @@ def run_command(command: Callable[..., object]) -> int:
         return _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
         return _refuse_usage(error)
-    except (ValueError, PolicyError, OSError, ModuleNotFoundError) as error:
+    except BAD as error:
         if os.environ.get("PACELINE_TRACEBACK"):
             raise
         return _say(_told(error), BAD_INPUT)
@@ -51,6 +63,19 @@ def run_command(command: Callable[..., object]) -> int:
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def _flushed(code: int) -> int:
+    """The code, if what was printed arrived: a full disk is told here, and not by the interpreter at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - the interpreter flushes once more
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # whoever read has read enough
+            return code or 1
+        return code or _say(f"standard output: {error.strerror}", BAD_INPUT)
+    return code
 
 
 @contextmanager
@@ -90,12 +115,28 @@ def _told(error: Exception) -> str:
         first = error.errors(include_url=False)[0]
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}" if str(error) else "out of memory"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        # All files that are written are named: what is full without a name is where tables go.
+        where = error.filename or ("standard output" if error.errno in FULL else None)
+        return f"{where}: {error.strerror}" if where else error.strerror
     return str(error)
 
 
 def _say(message: str, code: int) -> int:
-    line = " ".join(message.split())
-    sys.stderr.write(f"paceline: error: {line}\n")
+    sys.stderr.write(f"paceline: error: {one_line(message)}\n")
     return code
+
+
+def one_line(message: str) -> str:
+    """A message without line breaks and of a length that can be read."""
+    words = [_cut(word, LONGEST_WORD) for word in message.split()]
+    return _cut(" ".join(words), LONGEST_LINE)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - len(_GAP) - end]}{_GAP}{text[-end:]}"

@@ -15,7 +15,7 @@ from ..traces.trie import Trace
 from .named_numbers import named_numbers
 
 SeedsOption = Annotated[
-    int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2)
+    int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000)
 ]
 ShiftOption = Annotated[
     list[str] | None,

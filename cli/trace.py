@@ -20,8 +20,8 @@ from ..traces.synthetic import make_trace
 from ..traces.synthetic_spec import SyntheticSpec
 from ..traces.trie import Trace
 from .numbers import numbers, words
-from .shipped import shipped
 from .output import JsonOption, check_json_path, check_new_folder, print_table, write_json
+from .shipped import shipped
 from .tokenizer_hash import tokenizer_sha256
 from .trace_import import import_
 

@@ -1,7 +1,7 @@
 """Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,17 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     return tuple(prompts)
 
 
+def prompt_tokens(prompt: Prompt, encode: Callable[[str], list[int]]) -> tuple[int, ...]:
+    """Token ids of a prompt; raises ValueError where the tokenizer makes none, since there is nothing to go on from."""
+    tokens = tuple(encode(prompt.text))
+    if not tokens:
+        raise ValueError(
+            f"request {prompt.request_id}: prompt must give at least one token, and the pool's tokenizer makes none "
+            f"of {prompt.text!r}"
+        )
+    return tokens
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines (from 1) that are not blank."""
     for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
@@ -78,7 +89,7 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
     return Prompt(
         request_id=request_id,
         tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
-        text=_text(path, number, fields, "prompt"),
+        text=_text(path, number, fields, "prompt", blank=True),
         answer=_text(path, number, fields, "answer") if "answer" in fields else None,
     )
 
@@ -92,10 +103,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _text(path: Path, number: int, fields: dict[str, Any], key: str) -> str:
+def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:
+    """A string that is not empty; only a prompt may be blank, since a line break is a text to go on from."""
     value = fields.get(key)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value:
         raise TraceFormatError(path, f"line {number}, {key}", "must be a string that is not empty", value)
+    if not blank and not value.strip():
+        raise TraceFormatError(path, f"line {number}, {key}", "must be more than spaces and line breaks", value)
     if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise TraceFormatError(path, f"line {number}, {key}", "must hold no half of a surrogate pair", value)
     return value

@@ -15,7 +15,7 @@ from .no_oracles import refuse_oracle
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
 from .priced_seconds import PricedSeconds, Prices
-from .prompts import Prompt
+from .prompts import Prompt, prompt_tokens
 from .timed_policy import TimedPolicy
 from .world import TorchWorld
 
@@ -90,9 +90,9 @@ def session_of(
     """The request that a prompt is; `members` are those of the run.
 
     Raises:
-        ValueError: the prompt does not fit into the pool's context with its budget.
+        ValueError: the prompt has no token, or does not fit into the pool's context with its budget.
     """
-    tokens = tuple(pool.encode(prompt.text))
+    tokens = prompt_tokens(prompt, pool.encode)
     if len(tokens) + max_new_tokens > pool.context_tokens:
         raise ValueError(
             f"request {prompt.request_id}: prompt of {len(tokens)} tokens and max_new_tokens {max_new_tokens} must fit "

@@ -80,14 +80,11 @@ def read_meta(path: Path, kind: type[Stored]) -> Stored:
     """`meta.json`, validated; raises TraceFormatError."""
     data = read_bytes(path)
     try:
-        decode_json(data)
-    except ValueError as error:
-        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
-    try:
         stored = kind.model_validate_json(data, strict=True)
         for field in ("format", "version", "kind"):
             if field not in stored.model_fields_set:
                 raise TraceFormatError(path, field, "field required", "nothing")
+        _check_keys(path, data)
         return stored
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
@@ -95,6 +92,14 @@ def read_meta(path: Path, kind: type[Stored]) -> Stored:
     rule, _, found = first["msg"].removeprefix("Value error, ").partition(", got ")
     value = "nothing" if first["type"] == "missing" else found or first["input"]
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
+
+
+def _check_keys(path: Path, data: bytes) -> None:
+    """Refuse JSON with a key twice, of which pydantic takes the last."""
+    try:
+        decode_json(data)
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
 
 
 def open_parquet(path: Path, expected: str) -> pq.ParquetFile:

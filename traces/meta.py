@@ -9,6 +9,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 # Counts of a model's shape stay within 64 bits, and seconds within what sums and quotients of them leave finite.
 MOST_COUNT = 2**63 - 1
+MOST_OFF_TRUNK = 2**31 - 1  # tokens off the trunk, as stored
 LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 
@@ -24,6 +25,16 @@ EosTokens = Annotated[
 ]
 
 LOWEST_TEMPERATURE = 1e-3  # below, logits / temperature leave what float32 can tell apart
+
+
+def _whole(value: object) -> object:
+    """A literal 1 alone would take `1.0` and `true` as well, since they are equal to it."""
+    if isinstance(value, (bool, float)):
+        raise ValueError(f"must be a whole number, got {value}")
+    return value
+
+
+Version = Annotated[Literal[1], BeforeValidator(_whole)]
 
 
 class Record(BaseModel):
@@ -136,8 +147,8 @@ class Closure(Record):
     """
 
     kind: Literal["monotone", "full"]
-    reach: int = Field(ge=0)
-    run: int = Field(ge=0)
+    reach: int = Field(ge=0, le=MOST_OFF_TRUNK)
+    run: int = Field(ge=0, le=MOST_OFF_TRUNK)
 
 
 class CostTable(Record):
@@ -178,7 +189,7 @@ class TraceMeta(Record):
     """
 
     format: Literal["paceline-trace"] = "paceline-trace"
-    version: Literal[1] = 1
+    version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["recorded", "synthetic"]
     models: tuple[ModelInfo, ...] = Field(min_length=1)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .closure import grow, trunk_allowance
-from .synthetic_spec import SyntheticSpec
+from .synthetic_spec import MOST_CONTEXTS, SyntheticSpec
 from .synthetic_views import Views, draw_top_prob, views
 from .trie import Floats, Ints, RequestRecord, Trace, Trie, split
 
@@ -78,7 +78,18 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
         )
         levels.append(level)
         allowance = branches.allowance
+        _check_size(spec, levels)
     return levels
+
+
+def _check_size(spec: SyntheticSpec, levels: list[_Level]) -> None:
+    """Refuse, before memory ends, what grows without measure: three models multiply with every token of reach."""
+    contexts = sum(len(level.depth) for level in levels)
+    if contexts > MOST_CONTEXTS:
+        rule = f"reach must give at most {MOST_CONTEXTS:,} contexts"
+        raise ValueError(
+            f"{rule}, got {spec.reach}: the first {len(levels) - 1} tokens off the trunk give {contexts:,}"
+        )
 
 
 def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .meta import Closure, CostTable, ModelInfo, Sampling, TraceMeta
+from .meta import MOST_OFF_TRUNK, Closure, CostTable, ModelInfo, Sampling, TraceMeta
 
-MOST_TOKENS = 10_000_000  # on the trunk, all requests together; a trace is made in memory
+# A trace is made in memory. Of all requests together:
+MOST_TOKENS = 10_000_000  # on the trunk, and of prompts
+MOST_CONTEXTS = 20_000_000  # of the trunk and off it; how many there will be shows only as they grow
+MOST_MODELS = 16  # each pair of models keeps a distance per context
 _COST_STEP = 0.2
 _TARGET_LAYERS = 24
 _TARGET_HIDDEN = 2048
@@ -86,10 +89,14 @@ class SyntheticSpec:
         for name, low in lowest.items():
             _check(name, getattr(self, name) >= low, f"be >= {low}", getattr(self, name))
         _check("vocab_size", self.vocab_size < 2**31, "be < 2**31", self.vocab_size)
-        total = self.requests * self.tokens
-        _check("requests x tokens", total <= MOST_TOKENS, f"be <= {MOST_TOKENS:,}", total)
+        for name in ("reach", "run"):
+            _check(name, getattr(self, name) <= MOST_OFF_TRUNK, f"be <= {MOST_OFF_TRUNK:,}", getattr(self, name))
+        for name in ("tokens", "prompt_tokens"):
+            total = self.requests * getattr(self, name)
+            _check(f"requests x {name}", total <= MOST_TOKENS, f"be <= {MOST_TOKENS:,}", total)
         unique = len(set(self.models)) == len(self.models) >= 2
         _check("models", unique, "name at least two different models", self.models)
+        _check("models", len(self.models) <= MOST_MODELS, f"be at most {MOST_MODELS}", len(self.models))
         _check("tags", len(self.tags) >= 1, "hold at least one tag", self.tags)
         for name in ("acceptance", "off_trunk", "cost_ratios"):
             given = getattr(self, name)

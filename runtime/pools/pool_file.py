@@ -4,13 +4,14 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...policies.lookup import LookupRule, Occurrence
 
 POOL_FILE_NAME = "pool.toml"
+DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -37,8 +38,8 @@ class NgramEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    max_match: Annotated[int, Field(ge=1)]
-    min_match: Annotated[int, Field(ge=1)] = 1
+    max_match: Annotated[int, Field(ge=1, strict=True)]
+    min_match: Annotated[int, Field(ge=1, strict=True)] = 1
     occurrence: Occurrence = "last"
 
     @model_validator(mode="after")
@@ -73,7 +74,7 @@ class MemberEntry(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     path: str | None = None
     submodel_of: str | None = None
-    skip_layers: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    skip_layers: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     ngram: NgramEntry | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
@@ -107,7 +108,7 @@ class PoolFile(BaseModel):
 
     name: Annotated[str, Field(min_length=1)]
     tokenizer: Annotated[str, Field(min_length=1)]
-    context_tokens: Annotated[int, Field(ge=1)]
+    context_tokens: Annotated[int, Field(ge=1, strict=True)]
     members: tuple[MemberEntry, ...]
 
 
@@ -123,16 +124,29 @@ def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
     file = path / POOL_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise PoolFileError(file, "pool file", "must exist", str(path))
-    try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", str(error)) from error
+    values = _decoded(file)
     try:
         content = PoolFile.model_validate(values)
     except ValidationError as error:
         raise _as_pool_error(file, error) from error
     _check_members(file, content.members)
     return file, content
+
+
+def _decoded(file: Path) -> dict[str, Any]:
+    """The values of the file; raises PoolFileError for one that is no TOML or cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if DEEP_KEY.search(text):  # read at any depth, with memory that grows as its square
+            raise RecursionError
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise PoolFileError(file, "pool file", "must be readable", error.strerror) from None
+    except RecursionError:
+        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", "tables or lists nested too deep") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", str(error)) from error
+    return values
 
 
 def _as_pool_error(file: Path, error: ValidationError) -> PoolFileError:

@@ -159,7 +159,7 @@ def _check(file: Path, edited: str, expected: PoolFile) -> None:
     """Text was edited, so whether the result says what it should is not taken for granted."""
     try:
         content = PoolFile.model_validate(tomllib.loads(edited))
-    except (tomllib.TOMLDecodeError, ValidationError) as error:
+    except (tomllib.TOMLDecodeError, ValidationError, RecursionError) as error:
         raise _unfit(file, str(error)) from error
     if content != expected:
         raise _unfit(file, "another form")

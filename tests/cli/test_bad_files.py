@@ -92,7 +92,7 @@ def test_a_recording_that_is_spoiled(trace, command, spoil, told):
 POOL = """
 name = "tiny"
 tokenizer = "tokenizer.json"
-context_tokens = 64
+context_tokens = {context}
 
 [[members]]
 name = "{member}"
@@ -104,9 +104,9 @@ path = "target"
 """
 
 
-def a_pool(folder, *, member="draft", what='path = "draft"'):
+def a_pool(folder, *, member="draft", what='path = "draft"', context="64"):
     folder.mkdir()
-    (folder / "pool.toml").write_text(POOL.format(member=member, what=what))
+    (folder / "pool.toml").write_text(POOL.format(member=member, what=what, context=context))
     (folder / "tokenizer.json").write_text("{}")
     return folder
 
@@ -130,6 +130,23 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
         ({"what": ""}, "must have exactly one of path, submodel_of and ngram"),
         ({"what": 'path = "x"\ncolour = 3'}, "members[0].colour is not a known key, got 3"),
         ({"what": "path = "}, "pool file must be TOML in UTF-8"),
+        (
+            {"what": 'submodel_of = "target"\nskip_layers = [1.0]'},
+            "members[0].skip_layers[0] input should be a valid int",
+        ),
+        ({"what": 'submodel_of = "target"\nskip_layers = [true]'}, "members[0].skip_layers[0] input should be a valid"),
+        (
+            {"what": "ngram = { max_match = 3.0 }"},
+            "members[0].ngram.max_match input should be a valid integer, got 3.0",
+        ),
+        (
+            {"what": "ngram = { max_match = true }"},
+            "members[0].ngram.max_match input should be a valid integer, got True",
+        ),
+        ({"what": "", "context": "512.0"}, "context_tokens input should be a valid integer, got 512.0"),
+        ({"what": "", "context": "true"}, "context_tokens input should be a valid integer, got True"),
+        ({"what": f"x = {'[' * 50_000}{']' * 50_000}"}, "pool file must be TOML in UTF-8, got 'tables or lists nested"),
+        ({"what": f"x{'.x' * 50_000} = 1"}, "pool file must be TOML in UTF-8, got 'tables or lists nested too deep'"),
     ],
 )
 @pytest.mark.parametrize("command", [("trace", "check", "small.trace", "--pool", "pool"), ("pool", "show", "pool")])
@@ -194,7 +211,7 @@ def test_no_prompts(tmp_path, command):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--temperature", "0.8"], "--temperature, --seed, --top-p, --top-k belong to --sampling coupled or rejection"),
+        (["--temperature", "0.8"], "--temperature, --seed, --top-p, --top-k belong to --sampling coupled"),
         (["--sampling", "coupled"], "--sampling coupled needs --temperature and --seed"),
         (
             ["--sampling", "coupled", "--seed", "1", "--temperature", "0"],

@@ -36,7 +36,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
         ('{"prompt": "x"}', "line 1, id: must be a string that is not empty, got None"),
         ('{"id": 3, "prompt": "x"}', "line 1, id: must be a string that is not empty, got 3"),
         ('{"id": "a"}', "line 1, prompt: must be a string that is not empty, got None"),
-        ('{"id": "a", "prompt": " "}', "line 1, prompt: must be a string that is not empty, got ' '"),
+        ('{"id": "a", "prompt": ""}', "line 1, prompt: must be a string that is not empty, got ''"),
+        ('{"id": "\\n", "prompt": "x"}', "line 1, id: must be more than spaces and line breaks, got '\\n'"),
         ('{"id": "a", "tag": "", "prompt": "x"}', "line 1, tag: must be a string that is not empty, got ''"),
         ('{"id": "a", "prompt": "x", "answer": null}', "line 1, answer: must be a string that is not empty, got None"),
         ('{"id": "a", "prompt": "x", "label": 1}', "line 1: keys must be among id, tag, prompt, answer, got 'label'"),
@@ -53,6 +54,13 @@ def test_what_breaks_the_format_is_named(tmp_path, text, message):
         read_prompts(path)
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["\\n", " ", "\\t\\n"])
+def test_a_prompt_may_be_blank(tmp_path, text):
+    """A line break is a token to go on from, as any other."""
+    (prompt,) = read_prompts(write(tmp_path, f'{{"id": "a", "prompt": "{text}"}}'))
+    assert prompt.text == text.encode().decode("unicode_escape")
 
 
 def test_no_file(tmp_path):

@@ -169,6 +169,18 @@ def test_a_failed_exchange_puts_the_former_trace_back(stored, monkeypatch):
     assert [entry.name for entry in stored.parent.iterdir()] == ["good.trace"]
 
 
+def test_a_key_twice_in_the_meta_is_named(stored):
+    text = (stored / "meta.json").read_text()
+    (stored / "meta.json").write_text(text.replace('"near_ties":', '"near_ties": 3, "near_ties":', 1))
+    assert "key 'near_ties' twice" in str(refusal(stored))
+
+
+@pytest.mark.parametrize("version", [1.0, True, "1", [1]])
+def test_a_version_is_a_whole_number(stored, version):
+    edit_meta(stored, lambda meta: meta.update(version=version))
+    assert refusal(stored).field == "version"
+
+
 def test_nothing_there(tmp_path):
     assert refusal(tmp_path / "no.trace").field == "trace"
 

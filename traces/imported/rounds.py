@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record
+from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
 
 UNKNOWN_DRAFTED = -1
 OPEN_DRAFTED = -2
@@ -144,7 +144,7 @@ class RoundsMeta(Record):
     """
 
     format: Literal["paceline-trace"] = "paceline-trace"
-    version: Literal[1] = 1
+    version: Version = 1
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
     source: str

@@ -1,0 +1,195 @@
+"""What a wrong input, a full disk or Ctrl-C comes to: one line that can be read, and an exit code."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from paceline.cli.errors import LONGEST_LINE, one_line, run_command
+
+from .command_line import paceline, refused
+
+# -- lines
+
+
+def test_a_line_of_a_hundred_thousand_characters_is_cut_in_the_value():
+    line = one_line(f"mine.json: field must be short, got {'x' * 100_000!r} (line 3)")
+    assert line.startswith("mine.json: field must be short, got 'xxxx")
+    assert line.endswith("xxxx' (line 3)")
+    assert len(line) < 400
+
+
+def test_a_line_of_many_words_is_cut_in_the_middle():
+    line = one_line(f"unknown 'a': known are {', '.join(map(str, range(100_000)))}; choose one")
+    assert line.startswith("unknown 'a': known are 0, 1, 2")
+    assert line.endswith("99999; choose one")
+    assert len(line) == LONGEST_LINE
+
+
+def test_a_short_line_stays_as_it_is():
+    assert one_line("mine.json: field\nmust be  short") == "mine.json: field must be short"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("compare", "--policy", "x" * 100_000),
+        ("compare", "--cost", "x" * 100_000),
+        ("compare", "--json", "x" * 100_000),
+        ("compare", "--scale", "x" * 100_000),
+        ("trace", "inspect", "x" * 100_000),
+        ("trace", "make", "x" * 100_000),
+        ("trace", "make", "new.trace", "--models", ",".join(f"m{n}" for n in range(9999))),
+        ("trace", "make", "new.trace", "--acceptance", "9" * 100_000),
+        ("policy", "check", "x" * 100_000),
+        ("x" * 100_000,),
+    ],
+)
+def test_what_is_long_is_not_told_at_length(trace, args):
+    told = refused(*args, *(("--trace", trace) if args[0] == "compare" else ()))
+    assert len(told) <= LONGEST_LINE
+
+
+# -- memory and numbers
+
+
+def test_memory_that_ends_is_told(capsys):
+    def ends(**_):
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    assert run_command(ends) == 2
+    assert capsys.readouterr().err == "paceline: error: out of memory: Unable to allocate 9 TiB\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--prompt-tokens", "10000000000"), "requests x prompt_tokens must be <= 10,000,000"),
+        (("--requests", "10000000000"), "requests x tokens must be <= 10,000,000"),
+        (("--tokens", "10000000000"), "requests x tokens must be <= 10,000,000"),
+        (("--vocab-size", "10000000000"), "vocab_size must be < 2**31"),
+        (("--reach", "10000000000"), "reach must be <= 2,147,483,647"),
+        (("--run", "10000000000"), "run must be <= 2,147,483,647"),
+        (
+            ("--models", "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q", "--acceptance", ",".join(["0.5"] * 16)),
+            "at most 16, got 17",
+        ),
+    ],
+)
+def test_a_synthetic_recording_of_any_size_is_refused_at_once(tmp_path, args, told):
+    assert told in refused("trace", "make", "new.trace", *args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_contexts_that_multiply_are_refused_before_memory_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.traces.synthetic.MOST_CONTEXTS", 5000)
+    options = ("--requests", "2", "--tokens", "99", "--models", "a,b,c", "--acceptance", "0.5,0.5", "--run", "99")
+    assert "reach must give at most 5,000 contexts, got 99: the first" in refused(
+        "trace", "make", "new.trace", *options, "--reach", "99"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_are_bounded(trace):
+    assert "--seeds" in refused("compare", "--trace", trace, "--seeds", "10000000000")
+
+
+# -- places
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("trace", "make", "small.trace/inner.trace"),
+        ("compare", "--trace", "small.trace", "--log", "small.trace/logs"),
+        ("compare", "--trace", "small.trace", "--json", "small.trace/meta.json"),
+        ("trace", "inspect", "small.trace", "--json", "small.trace/out.json"),
+        ("record", "small.trace/inner", "--prompts", "p.jsonl"),
+        ("run", "--out", "small.trace/inner", "--prompts", "p.jsonl"),
+        ("policy", "list", "--json", "small.trace/deep/out.json"),
+    ],
+)
+def test_nothing_is_written_into_a_recording(trace, tmp_path, args):
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
+    (trace / "deep").mkdir()
+    before = {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()}
+    assert "place: must not lie inside a recording, got " in refused(*args)
+    assert {path: path.read_bytes() for path in trace.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_to_itself_is_told_by_name(tmp_path, trace):
+    (tmp_path / "loop").symlink_to("loop")
+    for args in (("trace", "make"), ("compare", "--trace", trace, "--log"), ("policy", "list", "--json")):
+        assert refused(*args, "loop").startswith("loop: ")
+    for args in (("trace", "inspect"), ("compare", "--trace"), ("compare", "--trace", trace, "--cost", "./loop")):
+        assert "loop" in refused(*args, *(() if "--cost" in args else ("loop",)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "small.trace"]
+
+
+@pytest.mark.parametrize("args", [("compare", "--trace", "small.trace"), ("policy", "list")])
+def test_a_neighbour_of_the_output_stays(trace, tmp_path, args):
+    (tmp_path / "out.json.part").write_text("mine")
+    assert paceline(*args, "--json", "out.json").code == 0
+    assert (tmp_path / "out.json.part").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.json.part", "small.trace"]
+
+
+# -- as a process
+
+COMMAND = (sys.executable, "-m", "paceline")
+LIMITED = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))  # what is longer cannot be written, as on a full disk
+runpy.run_module("paceline", run_name="__main__")
+"""
+FULL = Path("/dev/full")
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, trace):
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("real.json")
+    for args, name in (
+        (("policy", "list", "--json", "link.json"), "link.json"),
+        (("trace", "make", "new.trace"), "new.trace"),
+        (("compare", "--trace", "small.trace", "--policy", "plain", "--log", "logs"), "logs"),
+    ):
+        ran = subprocess.run((sys.executable, "-c", LIMITED, *args), capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stdout) == (2, ""), ran
+        assert ran.stderr == f"paceline: error: {name}: File too large\n"
+    assert (tmp_path / "real.json").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "real.json", "small.trace"]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is full")
+@pytest.mark.parametrize("args", [("policy", "list"), ("policy", "list", "--json", "-")])
+def test_a_standard_output_that_is_full_is_told_by_name(args):
+    with FULL.open("w") as full:
+        ran = subprocess.run((*COMMAND, *args), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (2, "paceline: error: standard output: No space left on device\n")
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    process = subprocess.Popen((*COMMAND, "policy", "list"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.wait(timeout=60) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8])
+def test_an_interrupt_during_the_first_second_is_one_line(after_s):
+    """Imports take most of a second, and Ctrl-C is no defect of ours."""
+    code = "import sys; print('on', flush=True); from paceline.__main__ import main; main()"
+    process = subprocess.Popen(
+        (sys.executable, "-c", code, "policy", "check", "chain,spec=draft:4/target"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.readline()
+    time.sleep(after_s)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) in ((130, "paceline: error: interrupted\n"), (0, ""))
