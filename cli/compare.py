@@ -23,6 +23,7 @@ from .cost_options import CostOption, ExtrapolateOption, ScaleOption, TensorPara
 from .default_policies import BASELINE, default_policies
 from .imported_policies import imported_policies
 from .lossless import LosslessOption
+from .model_shapes import ModelsOption, with_models
 from .on_device import MeasuredOnOption, OnOption, device_views, on_device
 from .output import JsonOption, check_json_path, print_table, say, write_json
 from .policy_runs import run_policies
@@ -46,6 +47,7 @@ def compare(
     scale: ScaleOption = None,
     tensor_parallel: TensorParallelOption = 1,
     extrapolate: ExtrapolateOption = False,
+    models: ModelsOption = None,
     on: OnOption = None,
     measured_on: MeasuredOnOption = None,
     shift_acceptance: ShiftOption = None,
@@ -77,7 +79,7 @@ def compare(
             "--log": log,
         }
         refuse_beside_sweep(beside)
-    recording = open_recording(shipped("recordings", "pico.trace") if trace is None else trace)
+    recording = with_models(open_recording(shipped("recordings", "pico.trace") if trace is None else trace), models)
     shifts = shifts_of(shift_acceptance)
     elsewhere = on_device(on, measured_on)
 

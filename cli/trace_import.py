@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import track
 
 from ..traces.counted import counted
-from ..traces.errors import TraceFormatError
 from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
 from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
-from ..traces.meta import ModelInfo
-from ..traces.strict_json import decode_json
+from ..traces.shapes import given_shapes
+from .model_shapes import ModelsOption
 from .output import JsonOption, check_json_path, check_new_folder, write_json
-
-_Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def import_(
@@ -38,22 +34,20 @@ def import_(
     window: Annotated[
         list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
     ] = None,
-    models: Annotated[
-        Path | None, typer.Option(help="JSON list of model shapes, as `models` of meta.json, for cost models.")
-    ] = None,
+    models: ModelsOption = None,
     target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
     json: JsonOption = None,
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
     check_new_folder("--out", out, what="a recording")
-    check_json_path(json, out, models, *files)
+    check_json_path(json, out, *files, *(Path(text.rpartition("=")[2]) for text in models or ()))
     options = ImportOptions(
         name=out.name.removesuffix(".trace") if name is None else name,
         target=target,
         names=_pairs("--drafter", drafter),
         token_drafters=frozenset(token_drafter or ()),
         windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
-        models=() if models is None else _models(models),
+        models=given_shapes(models or (), target),
     )
     source = choose_format(format_name, files)
     seen = _Counted()
@@ -107,24 +101,6 @@ def _window(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(2**31 - 1)):
         raise ValueError(f"--window {name} must be a whole number, got {text!r}")
     return int(text)
-
-
-def _models(path: Path) -> tuple[ModelInfo, ...]:
-    """Shapes of models from a file, at least one; raises TraceFormatError."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
-    try:
-        decode_json(text)
-    except ValueError as error:
-        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
-    try:
-        return tuple(TypeAdapter(_Shapes).validate_json(text, strict=True))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "content"
-    raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"])
 
 
 def _told(out: Path, meta: RoundsMeta, requests: int) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...traces.imported.rounds import RoundsTrace
-from ...traces.meta import ModelInfo, TraceMeta
+from ...traces.meta import TraceMeta
+from ...traces.shapes import Named, named_shapes, preset_names
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
 from .devices import Device, device_called, device_sheet
@@ -77,8 +78,8 @@ def default_cost(recording: TraceMeta | RoundsTrace) -> str:
         return measured[0]
     if isinstance(recording, RoundsTrace) and _without_shape(recording):
         raise ValueError(
-            f"{recording.meta.name} holds no seconds: give --cost FILE.json, or import it with --models FILE.json "
-            "and give --cost DEVICE"
+            f"{recording.meta.name} holds no seconds: give --cost FILE.json, or --cost DEVICE and --models, as in "
+            f"--cost {DEFAULT_DEVICE} --models {recording.meta.target}=llama-3.1-8b"
         )
     return DEFAULT_DEVICE
 
@@ -94,12 +95,8 @@ def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: in
     if name in sheet and name not in measured:
         if extrapolate:
             raise ValueError(f"--extrapolate is for measured costs; {name} has no range to leave")
-        return RooflineCost(
-            sheet[name],
-            _shapes(name, recording),
-            tensor_parallel=tensor_parallel,
-            remarks=_unused(name, recording, tensor_parallel),
-        )
+        unused = _unused(name, recording, tensor_parallel)
+        return _roofline(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
     if tensor_parallel != 1:
         raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
     if name in measured:
@@ -147,14 +144,9 @@ def _taken_to(cost: CostModel, name: str, recording: TraceMeta | RoundsTrace, on
         raise ValueError(
             f"--on must name another device than {name} was measured on, got {on.device} for {measured_on}"
         )
-    shapes = _shapes(f"{name} --on {on.device}", recording)
-    return mapped(
-        cost,
-        RooflineCost(here, shapes),
-        RooflineCost(there, shapes),
-        on.reading,
-        target=_members(recording)[-1],
-    )
+    asked = f"{name} --on {on.device}"
+    rooflines = (_roofline(here, asked, recording), _roofline(there, asked, recording))
+    return mapped(cost, *rooflines, on.reading, target=_members(recording)[-1])
 
 
 def _hardware(recording: TraceMeta | RoundsTrace) -> str:
@@ -180,18 +172,44 @@ def _members(recording: TraceMeta | RoundsTrace) -> tuple[str, ...]:
     return recording.model_names
 
 
-def _shapes(name: str, recording: TraceMeta | RoundsTrace) -> tuple[ModelInfo, ...]:
+def _roofline(
+    device: Device,
+    name: str,
+    recording: TraceMeta | RoundsTrace,
+    *,
+    tensor_parallel: int = 1,
+    remarks: tuple[str, ...] = (),
+) -> RooflineCost:
+    """The roofline of a recording's models; raises ValueError for a model whose shape nobody says."""
     if isinstance(recording, TraceMeta):
-        return recording.models
+        return RooflineCost(device, recording.models, tensor_parallel=tensor_parallel, remarks=remarks)
     missing = _without_shape(recording)
     if missing:
         raise ValueError(
-            f"cost {name}: no shape for model {missing[0]!r}; import the log again with "
-            "`paceline trace import --models FILE.json`"
+            f"cost {name}: no shape for {', '.join(missing)}: give --models {missing[0]}=PRESET, "
+            f"{missing[0]}=config.json or FILE.json; presets: {', '.join(preset_names())}"
         )
-    return recording.meta.models
+    known = _known_shapes(recording)
+    words = [named.words for named in known.values() if named.words]
+    assumed = f"assumed from names, unless --models says otherwise: {'; '.join(words)}"
+    return RooflineCost(
+        device,
+        tuple(named.shape for named in known.values() if named.shape is not None),
+        tensor_parallel=tensor_parallel,
+        remarks=(*remarks, assumed) if words else remarks,
+        free=tuple(member for member, named in known.items() if named.shape is None),
+    )
+
+
+def _known_shapes(recording: RoundsTrace) -> dict[str, Named]:
+    """Shapes as recorded, else as the names of members say."""
+    recorded = {model.name: Named(model, "") for model in recording.meta.models}
+    target = recording.meta.target
+    others = [name for name in _members(recording) if name not in recorded]
+    known = recorded[target].shape if target in recorded else None
+    return {**named_shapes(others, target, known=known), **recorded}
 
 
 def _without_shape(recording: RoundsTrace) -> list[str]:
-    shaped = {model.name for model in recording.meta.models}
-    return [name for name in _members(recording) if name not in shaped]
+    known = _known_shapes(recording)
+    return [name for name in reversed(_members(recording)) if name not in known]

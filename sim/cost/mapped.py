@@ -54,6 +54,8 @@ class MappedCost:
         self, model: str, seconds: float, *, num_rows: int, new_tokens: int, context_tokens: int, times: int = 1
     ) -> float:
         """What `times` equal forwards that took `seconds` together take on the other device."""
+        if self._here.draft_terms(model) is not None:
+            return seconds  # it copies text: the host's seconds
         one = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
         here, there = self._here.busy_s(model, **one), self._there.busy_s(model, **one)
         if seconds < times * max(here):
@@ -70,7 +72,7 @@ class MappedCost:
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        notes = self._cost.notes()
+        notes = (*self._cost.notes(), *self._here.notes())
         if self._faster:
             faster = ", ".join(self._faster)
             notes += (f"measured faster than the roofline of {self._here.name} allows, in parts: {faster}",)

@@ -1,5 +1,6 @@
 """Seconds of a forward from a model's shape and a device's published figures."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...traces.meta import ModelInfo
@@ -26,6 +27,7 @@ class RooflineCost:
         models: shapes of the recorded models; all of them lie in device memory at once.
         tensor_parallel: devices the models are split over, 1 to the least hidden size.
         remarks: what `notes` is to say.
+        free: members that copy text, as prompt lookup does: a draft by them costs one lookup.
 
     Raises:
         ValueError: a number out of range, a dtype the device sheet has no figure for, weights that do not fit, or
@@ -33,7 +35,13 @@ class RooflineCost:
     """
 
     def __init__(
-        self, device: Device, models: tuple[ModelInfo, ...], *, tensor_parallel: int = 1, remarks: tuple[str, ...] = ()
+        self,
+        device: Device,
+        models: tuple[ModelInfo, ...],
+        *,
+        tensor_parallel: int = 1,
+        remarks: tuple[str, ...] = (),
+        free: Collection[str] = (),
     ) -> None:
         most = min(model.hidden_size for model in models)
         if not 1 <= tensor_parallel <= most:
@@ -41,6 +49,7 @@ class RooflineCost:
         self.name = device.name if tensor_parallel == 1 else f"{device.name} x{tensor_parallel} tensor parallel"
         self.lookup_s = LOOKUP_S
         self._remarks = remarks
+        self._free = frozenset(free)
         _check_memory(self.name, device, models, tensor_parallel)
         self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
 
@@ -58,8 +67,8 @@ class RooflineCost:
         return arithmetic_s, terms.weights_s + terms.held_s * (context_tokens + new_tokens)
 
     def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
+        """See `CostModel`: drafts cost their forwards, or a lookup."""
+        return DraftTerms(self.lookup_s, 0.0) if model in self._free else None
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""

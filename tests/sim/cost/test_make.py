@@ -70,14 +70,14 @@ def test_the_default_is_what_was_measured():
     assert default_cost(META.model_copy(update={"costs": {}})) == "h100"
     assert default_cost(recording_of(request_of("a", wall_s={"": 2.0}))) == "timed"
     assert default_cost(recording_of(request_of("a"), models=shapes("eagle", "target"))) == "h100"
-    with pytest.raises(ValueError, match=r"holds no seconds: give --cost FILE.json, or import it with --models"):
+    with pytest.raises(ValueError, match=r"holds no seconds: give --cost FILE.json, or --cost DEVICE and --models"):
         default_cost(recording_of(request_of("a"), models=shapes("target")))
 
 
 def test_costs_of_an_imported_recording(tmp_path):
     timed = recording_of(request_of("a", wall_s={"": 2.0}))
     assert isinstance(make_cost("timed", timed), TimedCost)
-    with pytest.raises(ValueError, match=r"cost h100: no shape for model 'eagle'; .*`paceline trace import --models"):
+    with pytest.raises(ValueError, match="cost h100: no shape for target, eagle: give --models target=PRESET"):
         make_cost("h100", timed)
     with pytest.raises(ValueError, match="cost timed: this recording holds no seconds of rounds or answers; it knows"):
         make_cost("timed", recording_of(request_of("a")))

@@ -163,7 +163,7 @@ def test_what_cannot_be_mapped_is_told_in_one_line(name, on, told):
 def test_mapping_takes_shapes():
     recording = imported()
     recording = replace(recording, meta=recording.meta.model_copy(update={"models": ()}))
-    with pytest.raises(ValueError, match="cost timed --on h200: no shape for model 'eagle'; import the log again"):
+    with pytest.raises(ValueError, match="cost timed --on h200: no shape for target, eagle: give --models"):
         make_cost("timed", recording, on=OnDevice(device="h200", measured_on="h100"))
 
 

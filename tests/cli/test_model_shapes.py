@@ -1,0 +1,92 @@
+"""`--models` of `compare` and `trace import`: presets, configs and what is assumed from names."""
+
+import json
+
+import pytest
+from paceline.traces.imported.store import write_rounds
+from paceline.traces.shapes import presets
+
+from ..sim.small_rounds import one_request, recording_of, rounds_of
+from .command_line import done, refused
+
+
+def recorded(path, *, drafter="eagle3", target="target", **request):
+    rounds = rounds_of((0, 2, 4), (3, 4, 4), (8, 2, 4))
+    recording = recording_of(
+        one_request({"": 11, drafter: 11}, {drafter: rounds}, **request), drafters=((drafter, True, 4),)
+    )
+    meta = recording.meta.model_copy(update={"name": "served", "target": target})
+    write_rounds(iter(recording.requests), lambda: meta, path)
+    return path
+
+
+def compared(trace, *args):
+    return json.loads(done("compare", "--trace", trace, *args, "--json", "-"))
+
+
+def test_names_of_common_logs_answer_at_the_first_try(tmp_path):
+    trace = recorded(tmp_path / "served.trace", target="Llama-3.1-8B-Instruct")
+    data = compared(trace, "--cost", "h100")
+    assert data["meta"]["cost_notes"] == [
+        "assumed from names, unless --models says otherwise: eagle3 is the EAGLE-3 head of the target; "
+        "Llama-3.1-8B-Instruct is llama-3.1-8b"
+    ]
+    assert data == compared(trace), "a device is the default where shapes are known"
+
+
+def test_presets_and_configs_come_to_the_same(tmp_path):
+    trace = recorded(tmp_path / "served.trace")
+    named = compared(trace, "--models", "llama-3.1-8b")
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "intermediate_size": 14_336,
+                "vocab_size": 128_256,
+                "dtype": "bfloat16",
+            }
+        )
+    )
+    assert compared(trace, "--models", f"target={config}") == named
+    both = compared(trace, "--models", "target=llama-3.1-8b", "--models", "eagle3=eagle3")
+    assert both["policies"] == named["policies"]
+    assert both["meta"]["cost_notes"] == []
+
+
+def test_what_copies_text_costs_a_lookup(tmp_path):
+    trace = recorded(tmp_path / "served.trace", drafter="ngram-cpu", target="Qwen3-8B")
+    data = compared(trace, "--policy", "ngram-cpu:4/Qwen3-8B", "--cost", "h100")
+    drafter = data["policies"][0]["levels"][0]
+    assert drafter["duration_s"] == pytest.approx(drafter["forwards"] * 1e-5)
+    assert data["meta"]["cost_notes"][0].endswith("ngram-cpu copies text; Qwen3-8B is qwen-3-8b")
+
+
+def test_unknown_names_are_told_with_what_is_known(tmp_path):
+    trace = recorded(tmp_path / "served.trace", drafter="mystery")
+    told = refused("compare", "--trace", trace, "--cost", "h100")
+    assert told.startswith(
+        "cost h100: no shape for target, mystery: give --models target=PRESET, target=config.json or"
+    )
+    assert all(name in told for name in presets())
+    assert "--cost h100 --models target=llama-3.1-8b" in refused("compare", "--trace", trace)
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ("nobody=llama-3.1-8b", "--models must name members of the recording (eagle3, target), got 'nobody'"),
+        ("target=mystery", "--models must be a config.json or a preset ("),
+        ("target=nowhere.json", "nowhere.json: file: must be a readable file"),
+    ],
+)
+def test_models_that_are_wrong(tmp_path, models, told):
+    assert told in refused("compare", "--trace", recorded(tmp_path / "served.trace"), "--models", models)
+
+
+def test_a_recording_of_contexts_holds_its_shapes():
+    assert "--models is for imported recordings; pico holds" in refused("compare", "--models", "llama-3.1-8b")

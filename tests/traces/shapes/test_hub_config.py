@@ -1,0 +1,154 @@
+"""Shapes from config.json files, and what cannot be told from one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.shapes import given_shapes, presets, read_hub_config
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14_336,
+    "vocab_size": 128_256,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+GEMMA = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "model_type": "gemma3",
+    "dtype": "bfloat16",
+    "text_config": {
+        "model_type": "gemma3_text",
+        "hidden_size": 5376,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "intermediate_size": 21_504,
+        "vocab_size": 262_208,
+    },
+}
+
+
+def written(tmp_path, content):
+    file = tmp_path / "config.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize(("config", "preset"), [(LLAMA, "llama-3.1-8b"), (GEMMA, "gemma-3-27b")])
+def test_a_config_gives_what_the_preset_gives(tmp_path, config, preset):
+    file = written(tmp_path, config)
+    assert read_hub_config(file, "target") == presets()[preset].info("target")
+    assert read_hub_config(tmp_path, "target") == read_hub_config(file, "target")
+
+
+def test_what_a_config_leaves_out(tmp_path):
+    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+    assert read_hub_config(written(tmp_path, config), "t").kv_bytes_per_token == 32 * 2 * 32 * 128 * 2
+    tied = read_hub_config(written(tmp_path, {**LLAMA, "tie_word_embeddings": True}), "t")
+    assert presets()["llama-3.1-8b"].parameters - tied.parameters == 128_256 * 4096
+
+
+def test_a_config_of_a_head(tmp_path):
+    head = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32_000}
+    (given_head,) = given_shapes(["eagle3=eagle3-llama-3.1-8b"], "target")
+    assert read_hub_config(written(tmp_path, head), "eagle3") == given_head
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model_type": "gpt_neox"}, "model_type: must be one of llama, .*got 'gpt_neox'"),
+        ({"model_type": None}, "model_type: must be one of .*got 'nothing'"),
+        ({"num_hidden_layers": "32"}, "num_hidden_layers: must be a whole number .*got '32'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number .*got 0"),
+        ({"num_hidden_layers": True}, "num_hidden_layers: must be a whole number .*got True"),
+        ({"hidden_size": 10**10}, "hidden_size: must be a whole number .*got 10000000000"),
+        ({"hidden_size": 4097}, "hidden_size: must be a multiple of num_attention_heads, 32, got 4097"),
+        ({"vocab_size": None}, "vocab_size: must be a whole number .*got 'nothing'"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: must be true or false, got 'no'"),
+        ({"torch_dtype": "float8"}, "torch_dtype: must be one of float32, .*got 'float8'"),
+        ({"torch_dtype": None}, "torch_dtype: must be one of .*got 'nothing'"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: must be absent, a quantised model"),
+        ({"num_local_experts": 8}, "num_local_experts: must be absent, what a mixture of experts reads"),
+        ({"num_hidden_layers": 2**31 - 1, "vocab_size": 2**31 - 1, "hidden_size": 2**30}, "config: must be of at most"),
+        ({"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
+    ],
+)
+def test_a_config_that_says_too_little(tmp_path, change, told):
+    with pytest.raises(TraceFormatError, match=told) as caught:
+        read_hub_config(written(tmp_path, {**LLAMA, **change}), "target")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("content", "told"), [("{", "must be JSON"), ("[]", "must be an object, got 'a list'")])
+def test_a_file_that_is_no_config(tmp_path, content, told):
+    with pytest.raises(TraceFormatError, match=told):
+        read_hub_config(written(tmp_path, content), "target")
+    with pytest.raises(TraceFormatError, match="must be a readable file"):
+        read_hub_config(tmp_path / "nowhere.json", "target")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(sorted(LLAMA)), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*LLAMA, "head_dim", "text_config", "dtype"]), JSON, max_size=3))
+def test_any_config_has_a_shape_or_is_refused_in_one_line(tmp_path_factory, change):
+    file = written(tmp_path_factory.mktemp("config"), {**LLAMA, **change})
+    told = ""
+    try:
+        parameters = read_hub_config(file, "target").parameters
+    except TraceFormatError as error:
+        parameters, told = 1, str(error)
+    assert parameters > 0
+    assert "\n" not in told
+
+
+# -- what --models takes
+
+
+def test_shapes_are_given_in_several_forms(tmp_path):
+    config = written(tmp_path, LLAMA)
+    listed = tmp_path / "list.json"
+    shape = presets()["llama-68m"].info("draft")
+    listed.write_text(json.dumps([shape.model_dump()]))
+    found = given_shapes([f"target={config}", "eagle3=eagle3-llama-3.1-8b", str(listed), "mid=qwen2.5-7b"], "target")
+    assert [each.name for each in found] == ["target", "draft", "eagle3", "mid"]
+    assert given_shapes(["llama-3.1-8b"], "target") == (presets()["llama-3.1-8b"].info("target"),)
+    assert (
+        given_shapes(["eagle=eagle3", "llama-3.1-8b"], "t")[1]
+        == given_shapes(["t=llama-3.1-8b", "eagle=eagle3"], "t")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (["target="], "--models must be FILE.json, NAME=PRESET or NAME=CONFIG, got 'target='"),
+        (["=llama-3.1-8b"], "--models must be FILE.json, NAME=PRESET"),
+        (["llama-9-8b"], r"--models must be a config.json or a preset \(gemma-3-12b, .*got 'llama-9-8b'"),
+        (["draft=eagle3"], "--models draft=eagle3 must name the model it is a head of, as in eagle3-llama-3.1-8b"),
+        (["llama-3.1-8b", "target=qwen-3-8b"], "--models must give each member one shape, got 'target' twice"),
+    ],
+)
+def test_what_gives_no_shape_is_told_in_one_line(texts, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        given_shapes(texts, "target")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_without_a_name_is_told_how(tmp_path):
+    with pytest.raises(TraceFormatError, match="of a config say whose, NAME=FILE, got 'a config'"):
+        given_shapes([str(written(tmp_path, LLAMA))], "target")

@@ -1,0 +1,86 @@
+"""What a dense decoder-only transformer is made of, and what it counts.
+
+Letters: H hidden size, D size of a head, V vocabulary, L layers.
+"""
+
+from dataclasses import dataclass
+
+from ..meta import ModelInfo
+
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A dense decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
+
+    Attributes:
+        hidden: H.
+        layers: L.
+        heads: of queries.
+        kv_heads: of keys and values.
+        head_size: D.
+        intermediate: width of the feed-forward part.
+        vocabulary: V.
+        tied: whether the output shares the embedding's weights.
+        bias: whether queries, keys and values have one.
+        norms: of H, in a layer.
+        head_norms: of D, in a layer.
+        dtype: of weights and cache.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = False
+    bias: bool = False
+    norms: int = 2
+    head_norms: int = 0
+    dtype: str = "bfloat16"
+
+    @property
+    def layer_parameters(self) -> int:
+        """Of one layer."""
+        return self.attention_parameters(self.hidden) + self.feed_forward_parameters + self.norms * self.hidden
+
+    @property
+    def feed_forward_parameters(self) -> int:
+        """Of one layer's feed-forward part."""
+        return 3 * self.hidden * self.intermediate
+
+    @property
+    def table_parameters(self) -> int:
+        """Of the embedding, or of the output."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Of the whole model, tied ones once."""
+        tables = self.table_parameters * (1 if self.tied else 2)
+        return tables + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values of one token in one layer."""
+        return 2 * self.kv_heads * self.head_size * WIDTHS[self.dtype]
+
+    def attention_parameters(self, width: int) -> int:
+        """Of one layer's attention, if what queries, keys and values are made of is so wide."""
+        outputs = (self.heads + 2 * self.kv_heads) * self.head_size
+        own = self.heads * self.head_size * self.hidden
+        return width * outputs + own + self.head_norms * self.head_size + (outputs if self.bias else 0)
+
+    def info(self, name: str) -> ModelInfo:
+        """The shape of a member of this name."""
+        return ModelInfo(
+            name=name,
+            parameters=self.parameters,
+            layers=self.layers,
+            hidden_size=self.hidden,
+            kv_bytes_per_token=self.layers * self.kv_bytes,
+            dtype=self.dtype,
+        )

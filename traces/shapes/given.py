@@ -1,0 +1,99 @@
+"""What a user says of the shapes of models: a list of them in a file, a preset, or a config."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..errors import TraceFormatError
+from ..meta import ModelInfo
+from ..strict_json import decode_json
+from .decoder import Decoder
+from .heads import head_of
+from .hub_config import read_hub_config
+from .named import head_called, model_called, preset_names
+from .presets import presets
+
+_Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
+
+
+def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
+    """Shapes by member, as `--models` gives them.
+
+    Args:
+        texts: each `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that
+            holds it; or a preset alone, which is the target's. A head without a model's name is one of the target's.
+        target: the member that verifies.
+
+    Raises:
+        TraceFormatError: a file that breaks its format.
+        ValueError: a text of another form, an unknown preset, or a member named twice; one line.
+    """
+    listed: list[ModelInfo] = []
+    called: dict[str, str] = {}
+    for text in texts:
+        if "=" not in text and _is_file(text):
+            listed += _shapes(text)
+            continue
+        name, _, source = text.partition("=") if "=" in text else (target, "", text)
+        if not name or not source:
+            raise ValueError(f"--models must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
+        _refuse_twice(name, called)
+        if _is_file(source):
+            listed.append(read_hub_config(Path(source), name))
+        else:
+            called[name] = source
+    for index, shape in enumerate(listed):
+        _refuse_twice(shape.name, [*called, *(other.name for other in listed[:index])])
+    base = _decoder(called.get(target, target))
+    return (*listed, *(_preset(name, text, base) for name, text in called.items()))
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith(".json") or Path(text).is_dir()
+
+
+def _refuse_twice(name: str, known: Collection[str]) -> None:
+    if name in known:
+        raise ValueError(f"--models must give each member one shape, got {name!r} twice")
+
+
+def _decoder(text: str) -> Decoder | None:
+    model = model_called(text)
+    return None if model is None else presets()[model]
+
+
+def _preset(name: str, text: str, target: Decoder | None) -> ModelInfo:
+    kind, model = head_called(text), model_called(text)
+    if kind is None and model is not None:
+        return presets()[model].info(name)
+    decoder = target if model is None else presets()[model]
+    if kind is not None and decoder is not None:
+        return head_of(kind, decoder, name)
+    if kind is not None:
+        raise ValueError(f"--models {name}={text} must name the model it is a head of, as in {kind}-llama-3.1-8b")
+    raise ValueError(f"--models must be a config.json or a preset ({', '.join(preset_names())}), got {text!r}")
+
+
+def _shapes(text: str) -> list[ModelInfo]:
+    """Shapes from a file that lists them, at least one."""
+    path = Path(text)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TraceFormatError(path, "file", "must be a readable file", error.strerror) from None
+    try:
+        decoded = decode_json(content)
+    except ValueError as error:
+        raise TraceFormatError(path, "content", "must be JSON", str(error)) from None
+    if isinstance(decoded, dict) and "model_type" in decoded:
+        raise TraceFormatError(
+            path, "content", "must be a list of shapes; of a config say whose, NAME=FILE", "a config"
+        )
+    try:
+        return list(TypeAdapter(_Shapes).validate_json(content, strict=True))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "content"
+    raise TraceFormatError(path, field, first["msg"][:1].lower() + first["msg"][1:], first["input"])

@@ -1,0 +1,137 @@
+"""A model's shape from its Hugging Face `config.json`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import TraceFormatError
+from ..meta import ModelInfo
+from ..strict_json import decode_json, kind_of_json
+from .decoder import WIDTHS, Decoder
+from .heads import eagle3, head_of
+
+CONFIG = "config.json"
+# Dense decoders with gated feed-forward parts: (biases, norms of the hidden size, norms of a head), in a layer.
+_TYPES: dict[str, tuple[bool, int, int]] = {
+    "llama": (False, 2, 0),
+    "mistral": (False, 2, 0),
+    "qwen2": (True, 2, 0),
+    "qwen3": (False, 2, 2),
+    "gemma": (False, 2, 0),
+    "gemma2": (False, 4, 0),
+    "gemma3_text": (False, 4, 2),
+}
+_TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
+MOST_SIZE = 2**31 - 1
+MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def read_hub_config(path: Path, name: str) -> ModelInfo:
+    """The shape that a config gives a member of this name; nothing but the file is read.
+
+    Args:
+        path: of a `config.json`, or of the folder that holds it.
+        name: of the member.
+
+    Raises:
+        TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
+    """
+    file = path / CONFIG if path.is_dir() else path
+    try:
+        content = decode_json(file.read_bytes())
+    except OSError as error:
+        raise TraceFormatError(file, "file", "must be a readable file", error.strerror) from None
+    except ValueError as error:
+        raise TraceFormatError(file, "content", "must be JSON", str(error)) from None
+    if not isinstance(content, dict):
+        raise TraceFormatError(file, "content", "must be an object", kind_of_json(content))
+    return _Config(file, content).shape(name)
+
+
+class _Config:
+    """The keys of a config, checked as they are read."""
+
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        text = content.get("text_config")
+        self._path = path
+        self._whole = content
+        self._keys: Mapping[str, Any] = text if isinstance(text, dict) else content
+
+    def shape(self, name: str) -> ModelInfo:
+        """See `read_hub_config`."""
+        if self._get("quantization_config") is not None:
+            raise self._error("quantization_config", "must be absent, a quantised model reads other bytes", "one")
+        for key in _EXPERTS:
+            if self._get(key) is not None:
+                rule = "must be absent, what a mixture of experts reads is not in its config; give its parameters"
+                raise self._error(key, rule, self._get(key))
+        decoder = self._decoder()
+        kind = " ".join(str(each).lower() for each in self._list("architectures"))
+        if "eagle3" in kind:
+            drafted = self._count("draft_vocab_size") if "draft_vocab_size" in self._keys else decoder.vocabulary
+            return eagle3(decoder, name, vocabulary=drafted)
+        return head_of("eagle", decoder, name) if "eagle" in kind else decoder.info(name)
+
+    def _decoder(self) -> Decoder:
+        kind = self._keys.get("model_type")
+        if not isinstance(kind, str) or kind not in _TYPES:
+            rule = f"must be one of {', '.join(_TYPES)}, dense decoders; of another give the shape itself in FILE.json"
+            raise self._error("model_type", rule, kind)
+        bias, norms, head_norms = _TYPES[kind]
+        hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
+        head_size = self._keys.get("head_dim")
+        if head_size is None and hidden % heads:
+            raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
+        kv_heads = self._keys.get("num_key_value_heads")
+        decoder = Decoder(
+            hidden=hidden,
+            layers=self._count("num_hidden_layers"),
+            heads=heads,
+            kv_heads=heads if kv_heads is None else self._count("num_key_value_heads"),
+            head_size=hidden // heads if head_size is None else self._count("head_dim"),
+            intermediate=self._count("intermediate_size"),
+            vocabulary=self._count("vocab_size"),
+            tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
+            bias=self._flag("attention_bias", otherwise=bias),
+            norms=norms,
+            head_norms=head_norms,
+            dtype=self._dtype(),
+        )
+        if decoder.parameters > MOST_PARAMETERS:
+            raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
+        return decoder
+
+    def _dtype(self) -> str:
+        key = "dtype" if self._get("dtype") is not None else "torch_dtype"
+        found = self._get(key)
+        if not isinstance(found, str) or found not in WIDTHS:
+            raise self._error(key, f"must be one of {', '.join(WIDTHS)}", found)
+        return found
+
+    def _get(self, key: str) -> object:
+        """From the text part, else from the whole config."""
+        return self._keys.get(key, self._whole.get(key))
+
+    def _count(self, key: str) -> int:
+        found = self._keys.get(key)
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST_SIZE:
+            raise self._error(key, f"must be a whole number in [1, {MOST_SIZE}]", found)
+        return found
+
+    def _flag(self, key: str, *, otherwise: bool) -> bool:
+        found = self._get(key)
+        if found is None:
+            return otherwise
+        if not isinstance(found, bool):
+            raise self._error(key, "must be true or false", found)
+        return found
+
+    def _list(self, key: str) -> list[Any]:
+        found = self._whole.get(key) or []
+        if not isinstance(found, list):
+            raise self._error(key, "must be a list", found)
+        return found
+
+    def _error(self, key: str, rule: str, found: object) -> TraceFormatError:
+        return TraceFormatError(self._path, key, rule, "nothing" if found is None else found)

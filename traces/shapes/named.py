@@ -1,0 +1,86 @@
+"""Which preset a name means, as in `Llama-3.1-8B-Instruct`, `Qwen2.5-7B`, `EAGLE3-LLaMA3.1-Instruct-8B`."""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..meta import ModelInfo
+from .heads import HEADS, head_of
+from .presets import presets
+
+# Weights of another width than the preset's: a preset would say too many bytes.
+_QUANTISED = re.compile(r"awq|gptq|gguf|fp8|fp4|int[48]|w[48]a(?:8|16)|[48]bit|\bq[2-8]\b|q[2-8]_")
+_FAMILY = re.compile(r"(tinyllama|vicuna|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?")
+_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])")
+_HEADS = (
+    ("eagle3", re.compile(r"eagle[-_]?3")),
+    ("eagle", re.compile(r"eagle")),
+    ("mtp", re.compile(r"mtp|nextn")),
+    ("medusa", re.compile(r"medusa")),
+)
+
+
+_COPIES = re.compile(r"n[-_]?gram|lookup|suffix|(?<![a-z])pld(?![a-z])")
+
+
+class Named(NamedTuple):
+    """A shape, None of a member that copies text and has no weights; and what was assumed for it, in words."""
+
+    shape: ModelInfo | None
+    words: str
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of models, and of heads, which stand before a model's name (`eagle3-llama-3.1-8b`) or alone."""
+    return (*sorted(presets()), *HEADS)
+
+
+def named_shapes(names: Iterable[str], target: str, *, known: ModelInfo | None = None) -> dict[str, Named]:
+    """Shapes of those members whose names are known.
+
+    Args:
+        names: of members.
+        target: the member that verifies; heads without a model's name are of its shape.
+        known: the target's shape, if it is known otherwise than by its name.
+
+    Returns:
+        By member; without members whose names say nothing.
+    """
+    base = model_called(target) if known is None else preset_like(known)
+    found = {name: _named(name, None if name == target else base) for name in names}
+    return {name: named for name, named in found.items() if named is not None}
+
+
+def model_called(text: str) -> str | None:
+    """The preset of a model, `llama-3.1-8b`; None for a name that says none, or weights of another width."""
+    plain = text.lower().rpartition("/")[2]
+    family, size = _FAMILY.search(plain), _SIZE.search(plain)
+    if family is None or size is None or _QUANTISED.search(plain):
+        return None
+    version = family[2]
+    name = "-".join([family[1], *([version] if version and family[1] not in {"vicuna", "tinyllama"} else []), size[1]])
+    return name if name in presets() else None
+
+
+def head_called(text: str) -> str | None:
+    """The kind of head that a name says, a key of `HEADS`; None if it says none."""
+    plain = text.lower()
+    return next((kind for kind, pattern in _HEADS if pattern.search(plain)), None)
+
+
+def preset_like(shape: ModelInfo) -> str | None:
+    """A preset of this very shape; None if there is none."""
+    return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
+
+
+def _named(member: str, base: str | None) -> Named | None:
+    kind, model = head_called(member), model_called(member)
+    if kind is None and model is not None:
+        return Named(presets()[model].info(member), f"{member} is {model}")
+    if kind is None:
+        return Named(None, f"{member} copies text") if _COPIES.search(member.lower()) else None
+    whose = model or base
+    if whose is None:
+        return None
+    of = "the target" if model is None else model
+    return Named(head_of(kind, presets()[whose], member), f"{member} is the {HEADS[kind]} head of {of}")
