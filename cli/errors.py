@@ -13,7 +13,7 @@ import typer
 from pydantic import ValidationError
 
 from ..policies.contract import PolicyError
-from ..policies.foreign_code import raised_at
+from ..policies.foreign_code import raised_at, said
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -55,11 +55,11 @@ def _code_of(command: Callable[..., object]) -> int:
         if os.environ.get("PACELINE_TRACEBACK"):
             raise
         return _say(_told(error), BAD_INPUT)
-    except Exception as error:  # ours, unless it came through a file of the user: a rule or a stop of his own
+    except BaseException as error:  # ours, unless it came through a file of the user: a rule or a stop of his own
         place = raised_at(error, installed=False)
         if os.environ.get("PACELINE_TRACEBACK") or place is None:
             raise
-        return _say(f"{type(error).__name__}: {error} ({place})", BAD_INPUT)
+        return _say(f"{type(error).__name__}: {said(error)} ({place})", BAD_INPUT)
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0

@@ -7,6 +7,7 @@ Steps are values: build them once and return them again, a policy is called tens
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from .foreign_code import said
 from .rules import Exact, Rule
 from .stops import Stop
 
@@ -26,7 +27,7 @@ class PolicyError(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"policy {self.policy}, request {self.request_id}, step {self.step}: {self.reason}"
+        return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
 
 
 MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly

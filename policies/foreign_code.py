@@ -1,19 +1,36 @@
-"""Where in foreign code, a policy that somebody else wrote, an error came from."""
+"""What foreign code, a policy that somebody else wrote, raised: in words, and where; it may be unable to say itself."""
 
 import inspect
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType
 
 OURS = __name__.partition(".")[0]
 INSTALLED = {"site-packages", "dist-packages"}
+LONGEST = 300  # characters of what a value says of itself
 
 
 def told(error: BaseException) -> str:
     """An error of foreign code in words, with file and line: `KeyError: 'x' (my_policy.py:7)`."""
-    return f"{type(error).__name__}: {error}{at(error)}"
+    return f"{type(error).__name__}: {said(error)}{at(error)}"
+
+
+def pass_interrupt(error: BaseException) -> None:
+    """Raise an error on if it is Ctrl-C, which is the user's; a class derived from it is the policy's own."""
+    if type(error) is KeyboardInterrupt:
+        raise error
+
+
+def said(value: object, words: Callable[[object], str] = str) -> str:
+    """What a value says of itself, at a length that can be read; if it cannot, that."""
+    try:
+        text = words(value)
+    except BaseException as error:  # noqa: BLE001 - even printing may raise anything
+        pass_interrupt(error)
+        return f"a {type(value).__name__} that cannot be printed ({type(error).__name__})"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 def at(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from .contract import Commit, Outcome, Policy, PolicyError, Step, Verify
 from .estimates import Estimates
-from .foreign_code import at, decides_at
+from .foreign_code import at, decides_at, pass_interrupt, said
 from .ledger import Ledger
 from .observation import Load, Observation
 from .pool import Pool
@@ -229,19 +229,24 @@ class Loop:
         self.load.now_s += self._decide_s
         try:
             step = self._policy.decide(self._views[session.request_id])
-        except (Exception, SystemExit) as error:  # a policy is foreign code; whatever it raises ends the run by name
-            raise PolicyError(self._name, session.request_id, None, f"decide raised {error!r}{at(error)}") from error
+        except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
+            pass_interrupt(error)
+            raise PolicyError(
+                self._name, session.request_id, None, f"decide raised {said(error, repr)}{at(error)}"
+            ) from error
         try:
             return step, session.check(step)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise self._breach(session, step, str(error)) from error
+        except BaseException as error:  # a step may be foreign as well
+            pass_interrupt(error)
+            raise self._breach(session, step, said(error)) from error
 
     def _feed_back(self, session: Session, outcome: Outcome) -> None:
         try:
             self._policy.learn(outcome)
-        except (Exception, SystemExit) as error:  # foreign code, as above
+        except BaseException as error:  # foreign code, as above
+            pass_interrupt(error)
             raise PolicyError(
-                self._name, session.request_id, outcome.step, f"learn raised {error!r}{at(error)}"
+                self._name, session.request_id, outcome.step, f"learn raised {said(error, repr)}{at(error)}"
             ) from error
         if outcome.done:
             self.finished.append(session)

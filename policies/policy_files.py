@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 from typing import cast
 
-from .foreign_code import defined_at, told
+from .foreign_code import defined_at, pass_interrupt, told
 from .policy_options import PolicyClass, PolicySpecError
 
 
@@ -30,7 +30,8 @@ def class_of_module(text: str, name: str) -> PolicyClass:
     module, _, attribute = name.partition(":")
     try:
         found = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # the user's module; whatever it raises is reported by name
+    except BaseException as error:  # the user's module; whatever it raises is reported by name
+        pass_interrupt(error)
         raise PolicySpecError(f"policy {text!r}: importing {module!r} raised {told(error)}") from error
     return _attribute(text, found, attribute)
 
@@ -45,7 +46,8 @@ def _load_file(text: str, path: Path) -> types.ModuleType:
     sys.modules[spec.name] = module  # dataclasses look their own module up there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's file; whatever it raises is reported by name
+    except BaseException as error:  # the user's file; whatever it raises is reported by name
+        pass_interrupt(error)
         raise PolicySpecError(f"policy {text!r}: {path} raised {told(error)}") from error
     return module
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .contract import Policy
-from .foreign_code import at, defined_at, told
+from .foreign_code import at, defined_at, pass_interrupt, told
 from .lossless.adaedl import AdaEDL
 from .lossless.adaptive import Adaptive
 from .lossless.banditspec import BanditSpec
@@ -88,7 +88,8 @@ def _loaded(entry: EntryPoint) -> PolicyClass:
     """The class that a package registered."""
     try:
         return cast(PolicyClass, entry.load())
-    except (Exception, SystemExit) as error:  # foreign code
+    except BaseException as error:  # foreign code
+        pass_interrupt(error)
         raise PolicySpecError(f"policy {entry.name!r}: loading {entry.value} raised {told(error)}") from error
 
 
@@ -138,5 +139,6 @@ def _build(text: str, cls: PolicyClass, pool: Pool, options: Mapping[str, Any]) 
         return cls(pool, **options)
     except ValueError as error:
         raise PolicySpecError(f"policy {text!r}: {error}{at(error)}") from error
-    except (Exception, SystemExit) as error:  # the constructor may be foreign code
+    except BaseException as error:  # the constructor may be foreign code
+        pass_interrupt(error)
         raise PolicySpecError(f"policy {text!r}: its constructor raised {told(error)}") from error

@@ -1,6 +1,7 @@
 """Policies of the user's own: what is wrong with them is told by name."""
 
 import json
+import signal
 
 import pytest
 
@@ -238,3 +239,105 @@ def test_a_policy_of_a_module(trace, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     ran = paceline("compare", "--trace", trace, "--policy", "some_package_of_mine:Mine", "--json", "-")
     assert (ran.code, ran.err) == (0, "")
+
+
+ODD = """
+from paceline.policies import Draft, Verify
+
+
+class Boom(BaseException):
+    pass
+
+
+class OwnInterrupt(KeyboardInterrupt):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise Boom
+
+    __repr__ = __str__
+
+
+class MuteStep:
+    __repr__ = Mute.__str__
+
+
+class OddStep:
+    @property
+    def __class__(self):
+        raise Boom("no class")
+
+    __repr__ = Mute.__str__
+
+
+class Longwinded:
+    def __repr__(self):
+        return "x" * 1_000_000
+
+
+class Mine:
+    def __init__(self, pool):
+        self.pool = pool
+        {built}
+
+    def decide(self, seen):
+        {decide}
+
+    def learn(self, outcome):
+        {learn}
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "told"),
+    [
+        ("decide", "raise Boom('all')", "decide raised Boom('all')"),
+        ("decide", "raise OwnInterrupt", "decide raised OwnInterrupt()"),
+        ("decide", "raise GeneratorExit", "decide raised GeneratorExit()"),
+        ("decide", "raise Mute", "decide raised a Mute that cannot be printed (Boom)"),
+        ("decide", "return MuteStep()", "step a MuteStep that cannot be printed (Boom): not a step"),
+        ("decide", "return OddStep()", "step a OddStep that cannot be printed (Boom): no class"),
+        ("decide", "return Longwinded()", "xxx...: not a step"),
+        ("decide", "return Draft(MuteStep(), 3)", "cannot be printed"),
+        ("learn", "raise Boom('all')", "learn raised Boom('all')"),
+        ("learn", "raise Mute", "learn raised a Mute that cannot be printed (Boom)"),
+        ("built", "raise Boom('all')", "its constructor raised Boom: all"),
+        ("built", "raise Mute", "its constructor raised Mute: a Mute that cannot be printed (Boom)"),
+    ],
+)
+@pytest.mark.parametrize("command", [("compare", "--trace", "small.trace", "--policy"), ("policy", "check")])
+def test_a_policy_may_raise_and_be_anything(trace, tmp_path, command, where, body, told):
+    parts = {"built": "pass", "decide": "return Verify('target')", "learn": "pass", where: body}
+    (tmp_path / "odd.py").write_text(ODD.format(**parts))
+    assert told in refused(*command, "odd.py:Mine")
+
+
+@pytest.mark.parametrize("raised", ["BaseException('all')", "type('Own', (KeyboardInterrupt,), {})()"])
+def test_a_policy_file_may_raise_anything(trace, tmp_path, raised):
+    (tmp_path / "odd.py").write_text(f"raise {raised}\n")
+    assert "odd.py raised " in refused("compare", "--trace", trace, "--policy", "odd.py:Mine")
+
+
+@pytest.fixture
+def signals_put_back():
+    """An interrupted command ignores further signals, as its process is about to end; this one is not."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("where", ["built", "decide", "learn"])
+def test_an_interrupt_is_no_error_of_the_policy(trace, tmp_path, signals_put_back, where):
+    """The user may press Ctrl-C while the policy runs."""
+    parts = {"built": "pass", "decide": "return Verify('target')", "learn": "pass"}
+    parts[where] = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    if where == "decide":
+        parts[where] += "; return Verify('target')"
+    (tmp_path / "odd.py").write_text(ODD.format(**parts))
+    ran = paceline("compare", "--trace", trace, "--policy", "odd.py:Mine", "--json", "out.json")
+    assert (ran.code, ran.out, ran.err) == (130, "", "paceline: error: interrupted\n")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["odd.py", "small.trace"]
