@@ -9,6 +9,7 @@ import typer
 from ..policies.contract import Policy
 from ..policies.pool import Pool
 from ..policies.registry import make_policy
+from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
 from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
 from ..runtime.prompts import read_prompts
@@ -28,7 +29,7 @@ from .default_policies import default_policies
 from .lossless import LosslessOption, admitted
 from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
-from .output import JsonOption, check_json_path, print_table, progress, write_json
+from .output import JsonOption, check_json_path, print_table, write_json
 from .runtime_door import runtime_module
 from .sampling import (
     RecordedSamplingMode,
@@ -103,10 +104,14 @@ def _policies(names: list[str] | None, pool: Pool, *, lossless: bool) -> dict[st
 
 def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> list[Agreement]:
     """Replay all policies, which is quick and may refuse, then run and compare each."""
-    replays = [worlds.replay(name) for name in progress(list(policies), "replaying")]
-    return [
-        worlds.agreement(name, policy, replay) for (name, policy), replay in zip(policies.items(), replays, strict=True)
-    ]
+    replays = [worlds.replay(name) for name in tracked(policies, "replaying", total=len(policies), unit="policies")]
+    agreements = []
+    with Progress("comparing", len(policies), unit="policies") as progress:
+        for (name, policy), replay in zip(policies.items(), replays, strict=True):
+            progress.note(name)
+            agreements.append(worlds.agreement(name, policy, replay, progress))
+            progress.advance()
+    return agreements
 
 
 def _meta(pool: "ModelPool", recording: Trace, *, max_new_tokens: int, batch: int, cache: CacheMode) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..policies.contract import Policy
 from ..policies.registry import make_policy
 from ..policies.step_watch import StepWatch, WatchedPolicy
+from ..progress import Progress
 from ..reports.agreement import Agreement, compare_runs, joined
 from ..runtime.prompts import Prompt
 from ..sim.cost import made_up_cost
@@ -17,7 +18,6 @@ from ..traces.run_log import RunLog
 from ..traces.trie import Trace
 from .lossless import admitted
 from .memory import CacheMode
-from .output import progress
 from .runtime_door import runtime_module
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class BothWorlds:
                 f"--run {closure.run}; record deeper"
             ) from left.cause
 
-    def agreement(self, name: str, policy: Policy, replay: Replay | None) -> Agreement:
+    def agreement(self, name: str, policy: Policy, replay: Replay | None, progress: Progress) -> Agreement:
         """How far the policy takes the same steps in both worlds.
 
         One that leaves the record is run anew for each batch of requests: what it learns behind the record's end must
@@ -81,11 +81,15 @@ class BothWorlds:
             name: of the policy.
             policy: built for the runtime.
             replay: by `replay`.
+            progress: over policies; told which requests are run.
         """
         if replay is not None:
             return self._compared(name, policy, replay)
-        starts = progress(range(0, len(self.prompts), self.batch), f"{name}, batch by batch")
-        return joined([self._part(start)._lossy_agreement(name) for start in starts])
+        parts = []
+        for start in range(0, len(self.prompts), self.batch):
+            progress.note(f"{name}, request {start + 1} of {len(self.prompts)}")
+            parts.append(self._part(start)._lossy_agreement(name))
+        return joined(parts)
 
     def _part(self, start: int) -> "BothWorlds":
         part = slice(start, start + self.batch)
@@ -120,6 +124,7 @@ class BothWorlds:
             batch=self.batch,
             memory=runtime_module("world").Memory(cache=self.cache.value),
             prices=made_up_cost(self.recording.meta.model_names),
+            show_progress=False,
         )
         if ran.meta["interrupted"]:
             raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..progress import Progress
 from ..reports.grid import Column, Grid
 from ..traces.store import read_trace
 from .experiments.catalogue import Experiment, experiments
@@ -67,9 +68,11 @@ def run_all(
     figures.mkdir(parents=True, exist_ok=True)
     check_figure_path(figures / "all.svg")
     findings: dict[str, Finding | Exception] = {}
-    for name, experiment in experiments().items():
+    known = experiments()
+    for number, (name, experiment) in enumerate(known.items()):
         start_s = time.monotonic()
-        findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
+        with Progress(f"experiment {name}", len(known), unit="experiments", done=number):
+            findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
         said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
         typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
     write_page(page(findings, meta, link_between(page_path, figures)), page_path)
@@ -99,7 +102,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         for option, value in given.items():
             if value is not None and option not in experiment.uses:
                 raise ValueError(f"--{option} has no part in {name}, got {value}")
-        finding = experiment.run(_setting(pool, trace, limit, seed, threads))
+        with Progress(f"experiment {name}"):
+            finding = experiment.run(_setting(pool, trace, limit, seed, threads))
         if figure is not None:
             write_figure(finding.panels, figure)
         if json is None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..progress import Progress
 from .runtime_door import runtime_module
 from .shipped import shipped
 
@@ -24,8 +25,9 @@ PoolOption = Annotated[
 ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads of torch.", min=1, max=1024)]
 
 
-def load_pool(pool: Path | None, *, threads: int) -> "ModelPool":
+def load_pool(pool: Path | None, *, threads: int, show_progress: bool = True) -> "ModelPool":
     """The models of --pool, the shipped ones if None; raises as `ModelPool.load` and `runtime_module`."""
     path = shipped("pools", "pico") if pool is None else pool
-    loaded: ModelPool = runtime_module("pools.pool").ModelPool.load(path, threads=threads)
+    with Progress(f"loading {path}", shown=show_progress):
+        loaded: ModelPool = runtime_module("pools.pool").ModelPool.load(path, threads=threads)
     return loaded

@@ -2,13 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import track
 
 from ..reports.grid import Grid
 from ..traces.folder import check_outside
@@ -17,17 +15,10 @@ from .stdout_for_json import json_stream, keep_for_json
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe
 
-Item = TypeVar("Item")
 JsonOption = Annotated[
     Path | None,
     typer.Option(help="Write JSON here instead of a table; - for standard output.", callback=keep_for_json),
 ]
-
-
-def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
-    """The items, with a progress bar on standard error if that is a terminal."""
-    console = Console(stderr=True)
-    return track(items, description=description, transient=True, console=console, disable=not console.is_terminal)
 
 
 def print_table(table: Grid) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..policies.contract import Policy
 from ..policies.registry import make_policy
+from ..progress import Progress
 from ..reports.summary import Summary, summarise_run
 from ..reports.tags import TagShares, tag_shares
 from ..sim.cost import CostRangeError
@@ -14,7 +15,6 @@ from ..sim.recording import check_observed
 from ..sim.simulate import Scenario, simulate
 from ..traces.run_log import RunLog, new_folder, write_run_log
 from .lossless import admitted
-from .output import progress
 from .scenarios import Scenarios
 
 
@@ -55,10 +55,13 @@ def run_policies(
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
     refused: dict[str, CostRangeError] = {}
-    with nullcontext() if log is None else new_folder(log) as folder:
-        for index, name in enumerate(progress(names if baseline in names else [*names, baseline], "replaying")):
+    asked = list(names) if baseline in names else [*names, baseline]
+    progress = Progress("replaying", len(asked), unit="policies")
+    with nullcontext() if log is None else new_folder(log) as folder, progress:
+        for index, name in enumerate(asked):
+            progress.advance_to(index, name)
             try:
-                run_log, summaries[name] = _runs(scenarios, name, lossless=lossless)
+                run_log, summaries[name] = _runs(scenarios, name, progress, lossless=lossless)
             except CostRangeError as error:
                 if not partial and name in names:
                     raise
@@ -70,14 +73,15 @@ def run_policies(
     return PolicyRuns(summaries=summaries, shares=shares, refused=refused)
 
 
-def _runs(scenarios: Scenarios, name: str, *, lossless: bool) -> tuple[RunLog, list[Summary]]:
+def _runs(scenarios: Scenarios, name: str, progress: Progress, *, lossless: bool) -> tuple[RunLog, list[Summary]]:
     """The run log at the first seed, and summaries: at further seeds too where chance has a part in the policy."""
     run_log = _run(scenarios.at(0), name, lossless=lossless)
     summaries = [summarise_run(run_log)]
     drafts = any(level.drafted for level in summaries[0].levels)
     if summaries[0].exact_share < 1 or (scenarios.shifted and drafts):
-        further = [scenarios.at(index) for index in range(1, scenarios.num_seeds)]
-        summaries += [summarise_run(_run(scenario, name, lossless=lossless)) for scenario in further]
+        for index in range(1, scenarios.num_seeds):
+            progress.note(f"{name}, seed {index + 1} of {scenarios.num_seeds}")
+            summaries.append(summarise_run(_run(scenarios.at(index), name, lossless=lossless)))
     return run_log, summaries
 
 

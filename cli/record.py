@@ -21,6 +21,9 @@ from .sampling import (
     sampling_of,
 )
 
+# It takes a minute, and those who only want the contexts need not wait for it.
+MEASURING = "measuring seconds (--no-costs to skip)"
+
 
 def record(
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
@@ -48,7 +51,7 @@ def record(
     check_new_folder("OUT", out, what="a recording")
     loaded = load_pool(pool, threads=threads)
     target: Any = loaded.target.model
-    tables = {target.device.type: runtime_module("measure").measure_costs(loaded)} if costs else {}
+    tables = {target.device.type: runtime_module("measure").measure_costs(loaded, stage=MEASURING)} if costs else {}
     trace = runtime_module("recording.recorder").record(
         loaded,
         requests,

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
+from ..progress import Progress
 from ..traces.counted import counted
 from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
 from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
@@ -50,8 +49,9 @@ def import_(
         models=given_shapes(models or (), target),
     )
     source = choose_format(format_name, files)
-    seen = _Counted()
-    meta = import_recording(source.name, files, out, options, watch=seen.watch)
+    with Progress("importing", unit="requests") as progress:
+        seen = _Counted(progress)
+        meta = import_recording(source.name, files, out, options, watch=seen.watch)
     if json is not None:
         write_json({"trace": str(out), "requests": seen.requests, **meta.model_dump(mode="json")}, json)
         return
@@ -63,24 +63,17 @@ def import_(
 
 
 class _Counted:
-    """Counts requests as they pass, with a progress bar on standard error if that is a terminal."""
+    """Counts requests as they pass, and says how many."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.requests = 0
+        self._progress = progress
 
     def watch(self, requests: Iterable[RoundsRequest]) -> Iterable[RoundsRequest]:
         """The same requests."""
-        console = Console(stderr=True)
-        shown = track(
-            requests,
-            description="importing",
-            total=None,
-            transient=True,
-            console=console,
-            disable=not console.is_terminal,
-        )
-        for request in shown:
+        for request in requests:
             self.requests += 1
+            self._progress.advance()
             yield request
 
 

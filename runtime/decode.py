@@ -9,6 +9,7 @@ import numpy as np
 
 from ..policies.contract import Policy
 from ..policies.session import FinishReason, Session
+from ..progress import Progress
 from ..traces.meta import Sampling
 from ..traces.run_log import RunLog
 from ..traces.thrashing import seconds_per_token
@@ -18,7 +19,6 @@ from .kv_fit import check_fit
 from .plain_speed import plain_step_s
 from .pools.pool import ModelPool
 from .priced_seconds import Prices
-from .progress import progress_bar
 from .prompts import Prompt
 from .run_setup import Run, session_of
 from .tokenizers import TextStream, make_ending, text_before_stop
@@ -86,7 +86,7 @@ def decode(
         prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
             decoding.
         debug: check the caches at every step.
-        show_progress: draw a bar where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Returns:
         Outputs in the order of `prompts`, failed requests among them, and the run log.
@@ -118,12 +118,11 @@ def decode(
 
 def _drive(driver: Driver, sessions: Sequence[Session], batch: int, *, show_progress: bool) -> bool:
     """Answer all; returns whether it was interrupted."""
-    with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("decoding", total=len(sessions))
+    with Progress("decoding", len(sessions), unit="requests", shown=show_progress) as progress:
         try:
             for num_ended in driver.run(sessions, batch):
                 if num_ended:
-                    bar.advance(task, num_ended)
+                    progress.advance(num_ended)
         except KeyboardInterrupt:
             driver.give_up(INTERRUPTED)
             return True

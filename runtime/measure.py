@@ -14,20 +14,26 @@ from statistics import median
 
 import torch
 
+from ..progress import Progress
 from ..traces.meta import CostTable
 from .forward import ModelForward
 from .kv import SlotCache
 from .pools.pool import ModelPool
-from .progress import progress_bar
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)
 CONTEXT_TOKENS = 128
 _LONGEST_ROW = 32
 _BATCHED_ROW = 16
+_TOKENS_PER_FORWARD = 16  # that what every forward costs is worth, roughly; for progress alone
 
 
 def measure_costs(
-    pool: ModelPool, *, new_tokens: Sequence[int] = NEW_TOKENS, repeats: int = 21, show_progress: bool = True
+    pool: ModelPool,
+    *,
+    new_tokens: Sequence[int] = NEW_TOKENS,
+    repeats: int = 21,
+    stage: str = "timing forwards",
+    show_progress: bool = True,
 ) -> dict[str, CostTable]:
     """Measured seconds of one forward, by member that has a model.
 
@@ -40,7 +46,8 @@ def measure_costs(
         pool: the models, each on its device.
         new_tokens: points, strictly increasing; above 32 multiples of 16.
         repeats: counted rounds, >= 1.
-        show_progress: draw a bar where stderr is a terminal.
+        stage: what progress calls it.
+        show_progress: say how far it has come.
 
     Raises:
         ValueError: a point above 32 that is no multiple of 16, or no repeats.
@@ -59,10 +66,10 @@ def measure_costs(
         if member.model is not None
     }
     seconds: dict[str, list[float]] = {name: [] for name in forwards}
-    with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("timing forwards", total=len(groups) * (repeats + 1))
+    with Progress(stage, 100, unit="%", shown=show_progress) as progress:
+        done = _Share(progress, len(forwards) * sum(_work(group, context, repeats) for group in groups))
         for group in groups:
-            medians = _medians(forwards, group, context, repeats, lambda: bar.advance(task))
+            medians = _medians(forwards, group, context, repeats, done)
             for name in forwards:
                 seconds[name] += medians[name]
     return {name: CostTable(new_tokens=tuple(new_tokens), seconds=tuple(taken)) for name, taken in seconds.items()}
@@ -73,10 +80,14 @@ def _medians(
     group: Sequence[int],
     context: int,
     repeats: int,
-    after_round: Callable[[], object],
+    done: "_Share",
 ) -> dict[str, list[float]]:
     """Median seconds of each point of a group, by model, over `repeats` rounds and one more to warm up."""
-    points = {name: [_forward_of(forward, count, context) for count in group] for name, forward in forwards.items()}
+    points: dict[str, list[Callable[[], object]]] = {name: [] for name in forwards}
+    for name, forward in forwards.items():
+        for count in group:
+            points[name].append(_forward_of(forward, count, context))
+            done.add(_preparation(count, context))
     taken: dict[str, list[list[float]]] = {name: [[] for _ in group] for name in forwards}
     for _ in range(repeats + 1):
         for name, forward in forwards.items():
@@ -84,8 +95,43 @@ def _medians(
             points[name][0]()
             for seconds, point in zip(taken[name], points[name], strict=True):
                 seconds.append(timed(point, forward.kv_shape.device))
-        after_round()
+            done.add(_round(group))
     return {name: [median(seconds[1:]) for seconds in rows] for name, rows in taken.items()}
+
+
+class _Share:
+    """Work that is done, as a share of all there is: a round of large points takes far longer than one of small ones.
+
+    Args:
+        progress: told percents.
+        total: of what `_work` counts.
+    """
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def add(self, work: int) -> None:
+        """So much more is done."""
+        self._done += work
+        self._progress.advance_to(100 * self._done // self._total)
+
+
+def _work(group: Sequence[int], context: int, repeats: int) -> int:
+    """What a model takes for a group of points, in tokens."""
+    return sum(_preparation(count, context) for count in group) + (repeats + 1) * _round(group)
+
+
+def _preparation(count: int, context: int) -> int:
+    """Each row's context goes through a forward of its own."""
+    return _num_rows(count) * (_TOKENS_PER_FORWARD + context)
+
+
+def _round(group: Sequence[int]) -> int:
+    return sum(_TOKENS_PER_FORWARD + count for count in group)
+
+
+def _num_rows(count: int) -> int:
+    return 1 if count <= _LONGEST_ROW else count // _BATCHED_ROW
 
 
 def timed(action: Callable[[], object], device: torch.device) -> float:
@@ -104,8 +150,8 @@ def _wait(device: torch.device) -> None:
 
 def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[], object]:
     """A forward of `count` new tokens that can be called again and again; each call rolls the cache back first."""
-    width = count if count <= _LONGEST_ROW else _BATCHED_ROW
-    requests = [str(row) for row in range(count // width)]
+    requests = [str(row) for row in range(_num_rows(count))]
+    width = count // len(requests)
     shape = forward.kv_shape
     cache = SlotCache(shape)
     for request in requests:

@@ -81,7 +81,7 @@ def text_qualities(
         prompts: of the run.
         outputs: of the run; failed ones are left out.
         alone: how the target writes.
-        show_progress: draw a bar where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Raises:
         KeyboardInterrupt: the user would not wait.

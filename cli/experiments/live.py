@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def pool_of(setting: Setting) -> "ModelPool":
     """The models; raises as `load_pool`."""
-    return load_pool(setting.pool, threads=setting.threads)
+    return load_pool(setting.pool, threads=setting.threads, show_progress=False)
 
 
 def prompts_of(setting: Setting, count: int, *, skip: int = 0) -> tuple[Prompt, ...]:

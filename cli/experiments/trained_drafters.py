@@ -75,7 +75,9 @@ class DrafterTraining:
         recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
         sequences = runtime_module("training.corpus").pack_corpus(self._corpus, tokenizer, recipe)
         with TemporaryDirectory(prefix="paceline-drafter-") as folder:
-            model, _ = runtime_module("training.target").train_target(sequences, recipe, Path(folder) / "state")
+            model, _ = runtime_module("training.target").train_target(
+                sequences, recipe, Path(folder) / "state", show_progress=False
+            )
         member: LoadedMember = runtime_module("pools.loaded_members").describe_model(
             name, "model", model.requires_grad_(requires_grad=False), tokenizer if foreign else None
         )

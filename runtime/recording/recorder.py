@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ...progress import Progress
 from ...traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
 from ...traces.store import write_trace
 from ...traces.trie import RequestRecord, Trace
@@ -22,7 +23,6 @@ from ..measure import hardware
 from ..noise import RequestNoise
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
-from ..progress import progress_bar
 from ..prompts import Prompt, prompt_tokens
 from .parts import Parts
 from .request_trie import RequestRecorder, TrieOptions
@@ -54,7 +54,7 @@ def record(
         out: directory to write; `OUT.part` beside it holds what is finished so far.
         name: of the trace; the name of `out` without its suffix if None.
         costs: measured seconds to keep in the meta, by device and model (`measure.measure_costs`).
-        show_progress: draw a bar where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Raises:
         ValueError: prompts that cannot be recorded, or a part of another recording; nothing is written then.
@@ -124,13 +124,13 @@ def _record_missing(
 ) -> None:
     """Record every request that has no part yet."""
     models = [member.model for member in _recorded(pool)]
-    with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("recording", total=len(prompts))
+    there = sum(parts.has(number) for number in range(len(prompts)))
+    with Progress("recording", len(prompts), unit="requests", done=there, shown=show_progress) as progress:
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
             if not parts.has(number):
                 recorder = RequestRecorder(models, tokens, options, _noise(pool, prompt, options.sampling))
                 parts.keep(number, recorder.record(), recorder.near_ties)
-            bar.advance(task)
+                progress.advance()
 
 
 def _finished(

@@ -69,7 +69,7 @@ def calibrate(
         prompts: at least one; their ids must differ.
         max_new_tokens: longest text, >= 1.
         sampling: how the target writes.
-        show_progress: draw a bar where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Raises:
         ValueError: no prompts, one that does not fit into the pool's context with its text, or a target that fails.

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel
 
+from ...progress import Progress
 from ..pools.pool import ModelPool
 from ..pools.submodel import make_submodel
-from ..progress import progress_bar
 from ..prompts import Prompt
 from .bayesian import load_optuna
 from .calibration import Calibration, calibrate
@@ -46,7 +46,7 @@ def find_slims(
         budget: of each share's search.
         max_new_tokens: longest continuation, >= 1.
         baselines: masks of other submodels of the target to compare with, by name.
-        show_progress: draw bars where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Raises:
         ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or
@@ -101,12 +101,11 @@ def _search(
     num_layers = int(model.config.num_hidden_layers)
     total = sum(budget.num_trials(num_masks(num_layers, count)) for count in skipped.values())
     found = []
-    with progress_bar(shown=show_progress) as bar:
-        task = bar.add_task("trying masks", total=total)
+    with Progress("trying masks", total, shown=show_progress) as progress:
 
         def evaluate(mask: Mask) -> Distance:
             distance = measure_distance(make_submodel(model, mask), calibration)
-            bar.advance(task)
+            progress.advance()
             return distance
 
         for name, count in skipped.items():

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ...progress import Progress
 from ..measure import measure_costs
 from ..pools.loaded_members import describe_model
 from ..pools.pool import ModelPool
 from ..pools.submodel import make_submodel
-from ..progress import progress_bar
 from .frontier import VERIFIED_TOKENS
 from .masks import Mask
 
@@ -25,7 +25,7 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: boo
     Args:
         pool: its last member is the target.
         masks: of layers of the target.
-        show_progress: draw a bar where stderr is a terminal.
+        show_progress: say how far it has come.
 
     Returns:
         Seconds by number of layers left out; 0 is the target.
@@ -39,8 +39,9 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: boo
     ]
     timed = replace(pool, members=(*members, replace(pool.target, name="0")))
     spells = []
-    with progress_bar(shown=show_progress) as bar:
-        for _ in bar.track(range(SPELLS), description="timing forwards"):
+    with Progress("timing forwards", SPELLS, unit="spells", shown=show_progress) as progress:
+        for _ in range(SPELLS):
             tables = measure_costs(timed, new_tokens=(VERIFIED_TOKENS,), repeats=REPEATS, show_progress=False)
             spells.append({int(name): table.seconds[0] for name, table in tables.items()})
+            progress.advance()
     return {skipped: min(spell[skipped] for spell in spells) for skipped in spells[0]}

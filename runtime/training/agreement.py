@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from ...progress import Progress
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
-from .progress import report_stage
 from .writing import write_texts
 
 BATCH_ROWS = 40
@@ -61,13 +61,13 @@ def agreement(pool: ModelPool, prompts: Sequence[TaggedPrompt], *, num_tokens: i
     equal = {member.name: dict.fromkeys(tags, 0) for member in members}
     encoded = [pool.encode(prompt.prompt) for prompt in prompts]
     written = _write_greedily(pool, encoded, num_tokens)
-    with report_stage("agreement", len(prompts)) as report:
+    with Progress("agreement", len(prompts), unit="prompts") as progress:
         for row, prompt in enumerate(prompts):
             choices = _choices(members, encoded[row], written[row])
             totals[prompt.tag] += len(written[row])
             for name, chosen in choices.items():
                 equal[name][prompt.tag] += int((chosen == choices[pool.target.name]).sum())
-            report.advance_to(row + 1)
+            progress.advance_to(row + 1)
     texts = tuple(pool.decode(text) for text in written)
     return Agreement(num_tokens=totals, num_equal=equal, texts=texts)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from ...progress import Progress
 from .checkpoint import load_run, save_run
-from .progress import report_stage
 from .recipe import Recipe, Schedule, Shape
 
 WEIGHT_DECAY = 0.05
@@ -58,6 +58,7 @@ def run_training(
     checkpoint_every_s: float,
     stage: str,
     tokens_per_step: int,
+    show_progress: bool = True,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
@@ -68,17 +69,18 @@ def run_training(
         schedule: length and rates.
         checkpoint: file that holds the state.
         checkpoint_every_s: seconds between two checkpoints.
-        stage: name in the progress report.
+        stage: what is trained, for the progress.
         tokens_per_step: tokens of a batch, for the count.
+        show_progress: say how far it has come.
     """
     optimizers = _make_optimizers(model)
     first, spent_s = load_run(checkpoint, model, optimizers)
     started_at_s = saved_at_s = time.monotonic()
     model.train()
-    with report_stage(stage, schedule.num_steps) as report:
+    with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first, shown=show_progress) as progress:
         for step in range(first, schedule.num_steps):
             loss = _take_step(model, optimizers, loss_at, step, schedule)
-            report.advance_to(step + 1, f"loss {loss:.3f}")
+            progress.advance_to(step + 1, f"loss {loss:.3f}")
             now_s = time.monotonic()
             if now_s - saved_at_s >= checkpoint_every_s or step + 1 == schedule.num_steps:
                 saved_at_s = now_s

@@ -12,9 +12,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
+from ...progress import Progress
 from .checkpoint import read_tensors, write_tensors
 from .corpus import Corpus
-from .progress import report_stage
 from .recipe import TAGS, Recipe
 from .target import logits_of
 from .writing import write_texts
@@ -52,14 +52,14 @@ def _generate_rows(
     writer = copy.deepcopy(target).to(torch.bfloat16).eval()
     batches = _prompt_batches(corpus, recipe)
     documents: list[np.ndarray] = []
-    with report_stage("writing", len(batches)) as report:
+    with Progress("writing", len(batches), unit="batches") as progress:
         for number, batch in enumerate(batches):
             part = work_dir / f"written-{number:03d}.safetensors"
             if not part.exists():
                 prompts = [tokenizer.encode(prompt).ids for prompt in batch]
                 _write_batch(writer, prompts, number, recipe, part)
             documents.extend(tensor.numpy() for _, tensor in sorted(read_tensors(part).items()))
-            report.advance_to(number + 1)
+            progress.advance_to(number + 1)
     random.Random(f"{recipe.seed}/written").shuffle(documents)
     flat = torch.from_numpy(np.concatenate(documents))
     return flat.unfold(0, recipe.sequence_tokens + 1, recipe.sequence_tokens).clone()
@@ -97,11 +97,11 @@ def _write_batch(writer: LlamaForCausalLM, prompts: list[list[int]], number: int
 @torch.no_grad()
 def _score(target: LlamaForCausalLM, tokens: torch.Tensor, recipe: Recipe) -> dict[str, torch.Tensor]:
     ids, log_probs = [], []
-    with report_stage("scoring", len(tokens)) as report:
+    with Progress("scoring", len(tokens), unit="sequences") as progress:
         for first in range(0, len(tokens), SCORED_ROWS):
             logits = logits_of(target, tokens[first : first + SCORED_ROWS, :-1].long())
             top = logits.log_softmax(-1).topk(recipe.teacher_top, dim=-1)
             ids.append(top.indices.to(torch.int16))
             log_probs.append(top.values.to(torch.float16))
-            report.advance_to(min(first + SCORED_ROWS, len(tokens)))
+            progress.advance_to(min(first + SCORED_ROWS, len(tokens)))
     return {"ids": torch.cat(ids), "log_probs": torch.cat(log_probs)}

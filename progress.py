@@ -1,0 +1,179 @@
+"""How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
+
+Standard output is never written to.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
+Item = TypeVar("Item")
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """The position of one stage; a context manager, which is told while it is open. Final.
+
+    Lines come from a thread of their own, so that a single unit that takes minutes is told too. Whatever ends within
+    ten seconds says nothing; of what takes longer the last line says how long.
+
+    Args:
+        stage: what is done, in words.
+        total: units there are, >= 0; None where nobody knows.
+        unit: what is counted, in the plural.
+        done: of them before the stage begins, as a killed one left them.
+        shown: False tells nothing, where progress of another stage is shown around this one.
+
+    Attributes:
+        total: as given.
+    """
+
+    def __init__(
+        self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0, shown: bool = True
+    ) -> None:
+        self._stage, self.total, self._unit, self._shown = stage, total, unit, shown
+        self._note = ""
+        self._has_told = False
+        self._done = self._done_before = done
+        self._started_at_s = time.monotonic()
+        self._ended = Event()
+        self._teller: _Bar | Thread | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._started_at_s = time.monotonic()
+        if self._shown:
+            console = Console(stderr=True)
+            if sys.stderr.isatty() and console.is_interactive:
+                self._teller = _Bar(console, self)
+            else:
+                self._teller = Thread(target=self._tell, name=f"progress of {self._stage}", daemon=True)
+                self._teller.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, however it ends; a bar disappears."""
+        self._ended.set()
+        if isinstance(self._teller, _Bar):
+            self._teller.end()
+        elif self._teller is not None:
+            self._teller.join()
+            if self._has_told and error is None:
+                self._write_line()
+
+    def advance(self, count: int = 1) -> None:
+        """So many more units are done."""
+        self.advance_to(self._done + count)
+
+    def advance_to(self, done: int, note: str | None = None) -> None:
+        """So many units are done in all.
+
+        Args:
+            done: units, those done before the stage began among them.
+            note: a few words that stand with them from now on; None leaves them.
+        """
+        self._done = done
+        if note is not None:
+            self._note = note
+        if isinstance(self._teller, _Bar):
+            self._teller.show(self._done)
+
+    def note(self, words: str) -> None:
+        """Say what is being done, without being further."""
+        self.advance_to(self._done, words)
+
+    @property
+    def line(self) -> str:
+        """Everything in one line."""
+        taken = in_words(time.monotonic() - self._started_at_s)
+        return f"{self._stage}: {', '.join(word for word in (self.counted, self._note, taken, self.left) if word)}"
+
+    @property
+    def doing(self) -> str:
+        """The stage and its note."""
+        return f"{self._stage} {self._note}".rstrip()
+
+    @property
+    def counted(self) -> str:
+        """How far it has come; empty where nothing is counted."""
+        if self.total is None:
+            return f"{self._done:,} {self._unit}".rstrip() if self._done else ""
+        return f"{self._done:,} of {self.total:,} {self._unit}".rstrip()
+
+    @property
+    def left(self) -> str:
+        """How long the rest takes at the pace so far; empty where that is not known."""
+        newly_done = self._done - self._done_before
+        if self.total is None or newly_done <= 0 or self._done >= self.total:
+            return ""
+        pace_s = (time.monotonic() - self._started_at_s) / newly_done
+        return f"about {in_words(pace_s * (self.total - self._done))} left"
+
+    def _tell(self) -> None:
+        while not self._ended.wait(SECONDS_BETWEEN_LINES):
+            self._write_line()
+
+    def _write_line(self) -> None:
+        self._has_told = True
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            sys.stderr.write(f"paceline: {self.line}\n")
+            sys.stderr.flush()
+
+
+class _Bar:
+    """A bar on a terminal, which leaves nothing there; final."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        words = [_Words(progress, name) for name in ("doing", "counted", "left")]
+        self._bars = Bars(
+            words[0], BarColumn(bar_width=16), words[1], TimeElapsedColumn(), words[2], console=console, transient=True
+        )
+        self._task = self._bars.add_task("", total=progress.total)
+        self._bars.start()
+
+    def show(self, done: int) -> None:
+        """So many units are done."""
+        self._bars.update(self._task, completed=done)
+
+    def end(self) -> None:
+        """Erase it."""
+        self._bars.stop()
+
+
+class _Words(ProgressColumn):
+    """What a progress says of itself, beside its bar."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        super().__init__(Column(no_wrap=name != "doing"))  # a long name is folded; numbers would be cut
+        self._progress, self._name = progress, name
+
+    def render(self, task: Task) -> Text:
+        """As it is now."""
+        return Text(str(getattr(self._progress, self._name)))
+
+
+def tracked(items: Iterable[Item], stage: str, *, total: int | None = None, unit: str = "") -> Iterator[Item]:
+    """The items, with progress from the first to the last."""
+    with Progress(stage, total, unit=unit) as shown:
+        for item in items:
+            yield item
+            shown.advance()
+
+
+def in_words(seconds: float) -> str:
+    """A span that a person may wait for: `41 s`, `12 min`, `3.2 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
