@@ -2,12 +2,13 @@
 # make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
 # make test   everything CI runs
 # make docs    what the pages show of commands, run and written anew
+# make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo check test slow bench docs experiments clean lint types layers
+.PHONY: demo check test slow bench docs screens experiments clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -61,6 +62,9 @@ bench: $(VENV)/.dev
 # What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev
 	$(BIN)/python docs/shown.py --write README.md docs/*.md
+
+screens: $(VENV)/.dev
+	$(BIN)/python tests/cli/screens.py
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures

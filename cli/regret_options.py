@@ -57,7 +57,9 @@ def further_views(
     tables: list[Grid] = []
     keys: dict[str, Any] = {}
     if by_tag:
-        tables.append(tag_table(tags))
+        fastest_first = [row.policy for row in comparison.ranked() if row.policy in names]
+        ranked = ByTag(baseline=tags.baseline, policies={name: shares[name] for name in fastest_first})
+        tables.append(tag_table(ranked))
         keys["by_tag"] = tags.to_json()
     if regret:
         reference = next(name for name in names if _names(name, REFERENCE))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from ..traces.counted import counted
 from ..traces.run_log import COMMIT, DRAFT, RunLog
 from .leaving import Leaving, leavings
 
@@ -274,9 +275,9 @@ def _told(step: _Step, members: Sequence[str]) -> str:
     """A step in words."""
     op, kind, level, asked, drafted, judged, accepted, own, escalated, emitted = step.fields
     if kind == COMMIT:
-        return f"commit of {emitted} pending tokens as they are"
+        return f"commit of {counted(emitted, 'pending token')}, unjudged"
     if kind == DRAFT:
-        what = f"draft by {members[level]}: {drafted} tokens of {asked} asked for"
+        what = f"draft by {members[level]}: {counted(drafted, 'token')} of {asked} asked for"
     else:
         own_token = "own token added" if own else "no own token"
         left = f" ({escalated} escalated)" if escalated else ""

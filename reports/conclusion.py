@@ -7,7 +7,7 @@ that loses than in the best one is the reason, and what its seconds bought is to
 from collections.abc import Collection, Iterator, Sequence
 
 from .comparison import Comparison
-from .summary import LevelSummary, Summary
+from .summary import Summary
 
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
 
@@ -22,7 +22,7 @@ def conclusion(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> st
     best, tied, slower = _standing(comparison, ruled_out)
     clauses = [best_in_words(comparison, ruled_out=ruled_out)]
     if _is_lossy(best):
-        clauses += _best_lossless(comparison, [*tied, *slower])
+        clauses += _best_lossless(comparison, [row for row in comparison.ranked() if row.policy not in ruled_out])
     return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
 
 
@@ -66,8 +66,8 @@ def _lossy(row: Summary) -> str:
     return " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
 
 
-def _best_lossless(comparison: Comparison, others: Sequence[Summary]) -> Iterator[str]:
-    lossless = next((row for row in others if not _is_lossy(row)), None)
+def _best_lossless(comparison: Comparison, ranked: Sequence[Summary]) -> Iterator[str]:
+    lossless = next((row for row in ranked if not _is_lossy(row)), None)
     if lossless is not None:
         yield f"best of the lossless: {_named(comparison, lossless)}"
 
@@ -130,7 +130,7 @@ def _why(best: Summary, loser: Summary) -> str:
         return ""
     if place == len(loser.levels) - 1:
         return _target_is_why(best, loser)
-    return _member_is_why(best, loser, loser.levels[place])
+    return _member_is_why(best, loser, place)
 
 
 def _culprit(best: Summary, loser: Summary) -> int | None:
@@ -138,13 +138,18 @@ def _culprit(best: Summary, loser: Summary) -> int | None:
 
     Both of the first seed: None as well where the loser is the faster one there.
     """
-    if loser.output_tokens_per_s >= best.output_tokens_per_s:
+    more = _more_seconds(best, loser)
+    if loser.output_tokens_per_s >= best.output_tokens_per_s or max(more) <= 0:
         return None
-    more = [
+    return more.index(max(more))
+
+
+def _more_seconds(best: Summary, loser: Summary) -> list[float]:
+    """By level, seconds per token of the loser over those of the best."""
+    return [
         level.duration_s / loser.output_tokens - other.duration_s / best.output_tokens
         for level, other in zip(loser.levels, best.levels, strict=True)
     ]
-    return more.index(max(more)) if max(more) > 0 else None
 
 
 def _target_is_why(best: Summary, loser: Summary) -> str:
@@ -160,16 +165,31 @@ def _per_call(row: Summary) -> float:
     return row.levels[-1].duration_s / calls if calls else 0.0
 
 
-def _member_is_why(best: Summary, loser: Summary, member: LevelSummary) -> str:
-    share = member.share_of_seconds
-    takes = f"{member.name} takes {share:.0%} of the seconds"
-    if loser.target_calls_per_token >= best.target_calls_per_token:
-        bought = f"the target is called no less often than in {best.policy}"
+def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
+    """What a member's seconds bought: calls of the target, or where those alone would not explain it, seconds."""
+    share = loser.levels[place].share_of_seconds
+    takes = f"{loser.levels[place].name} takes {share:.0%} of the seconds"
+    saved = 1 - loser.target_calls_per_token / best.target_calls_per_token if best.target_calls_per_token else 0.0
+    if saved >= share:
+        why = _seconds_bought(best, loser, place)
+    elif saved > 0:
+        shown = f"only {saved:.0%}" if saved >= 0.005 else "less than 1%"
+        why = f"{takes} and saves {shown} of {best.policy}'s target calls"
     else:
-        saved = 1 - loser.target_calls_per_token / best.target_calls_per_token
-        only = "only " if saved < share else ""
-        shown = f"{only}{saved:.0%}" if saved >= 0.005 else "less than 1%"
-        bought = f"saves {shown} of {best.policy}'s target calls"
+        why = f"{takes} and the target is called no less often than in {best.policy}"
     kept = loser.draft_acceptance_rate
-    dropped = f"; the target keeps {kept:.0%} of what it is given" if loser.levels[-1].judged and kept < 0.5 else ""
-    return f"{takes} and {bought}{dropped}"
+    return f"{why}; the target keeps {kept:.0%} of what it is given" if loser.levels[-1].judged and kept < 0.5 else why
+
+
+def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
+    """Milliseconds per token that the members below the target take more, and those that the target takes less."""
+    *below, target = (1e3 * more for more in _more_seconds(best, loser))
+    name = loser.levels[place].name
+    alone = all(more <= 0 for level, more in enumerate(below) if level != place)
+    takes = f"{name} takes {below[place]:.2f} ms a token more than in {best.policy}"
+    if not alone:
+        others = sum(more for more in below if more > 0)
+        takes = f"{name} and others below the target take {others:.2f} ms a token more than in {best.policy}"
+    return (
+        f"{takes} and {'save' if not alone else 'saves'} the target {f'{-target:.2f} ms' if target < 0 else 'nothing'}"
+    )

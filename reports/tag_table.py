@@ -1,6 +1,7 @@
 """A comparison by tag, and regrets, as tables for the terminal."""
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from .grid import Column, Grid
 from .regret import Regret
@@ -33,7 +34,10 @@ def _speed_ups(by_tag: ByTag, speed_ups: Mapping[str, float] | None) -> list[str
 
 
 def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
-    """One row per policy: seconds per token over those of the reference, and by tag over the best static policy."""
+    """One row per policy: seconds per token over those of the reference, and by tag over the best static policy.
+
+    The least regret comes first.
+    """
     tags = list(regret.best_static) if by_tag else []
     best = "; ".join(f"{tag}: {policy}" for tag, policy in regret.best_static.items())
     remark = f"by tag over the best policy given that does the same in every round ({best})"
@@ -42,7 +46,7 @@ def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
         columns=_columns(["all", *tags]),
         rows=tuple(
             (policy, _percent(over), *(_percent(regret.over_static[policy][tag]) for tag in tags))
-            for policy, over in regret.over_reference.items()
+            for policy, over in sorted(regret.over_reference.items(), key=itemgetter(1))
         ),
         remarks=(remark,) if tags else (),
     )

@@ -1,5 +1,6 @@
 """What a recording holds, as tables for the terminal."""
 
+from ..traces.counted import counted
 from ..traces.meta import NgramInfo
 from ..traces.summary import GroupSummary, TraceSummary
 from .grid import Column, Grid, facts
@@ -57,4 +58,4 @@ def _lookup(ngram: NgramInfo | None) -> str:
         return "none"
     least = f"{ngram.min_match} to " if ngram.min_match > 1 else "up to "
     which = f", {ngram.occurrence} occurrence" if ngram.occurrence != "last" else ""
-    return f"{ngram.name}, matches {least}{ngram.max_match} tokens{which}"
+    return f"{ngram.name}, matches {least}{counted(ngram.max_match, 'token')}{which}"

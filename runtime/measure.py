@@ -15,6 +15,7 @@ from statistics import median
 import torch
 
 from ..progress import Progress
+from ..traces.counted import counted
 from ..traces.meta import CostTable
 from .forward import ModelForward
 from .kv import SlotCache
@@ -169,7 +170,7 @@ def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[],
 
 def hardware(device: torch.device | None = None) -> str:
     """The machine in words: processor, cores, threads torch uses, and the accelerator if the device is one."""
-    words = f"{_processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    words = f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
     if device is None or device.type != "cuda":
         return words
     return f"{torch.cuda.get_device_name(device)}; {words}"

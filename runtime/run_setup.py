@@ -9,6 +9,7 @@ from ..policies.loop import Loop
 from ..policies.pool import Pool
 from ..policies.session import Ending, Session
 from ..policies.step_watch import StepWatch
+from ..traces.counted import counted
 from ..traces.run_ledger import RunLedger
 from .driver import Driver, OnCommit
 from .no_oracles import refuse_oracle
@@ -95,8 +96,8 @@ def session_of(
     tokens = prompt_tokens(prompt, pool.encode)
     if len(tokens) + max_new_tokens > pool.context_tokens:
         raise ValueError(
-            f"request {prompt.request_id}: prompt of {len(tokens)} tokens and max_new_tokens {max_new_tokens} must fit "
-            f"into the pool's context of {pool.context_tokens} tokens"
+            f"request {prompt.request_id}: prompt of {counted(len(tokens), 'token')} and max_new_tokens "
+            f"{max_new_tokens} must fit into the pool's context of {pool.context_tokens} tokens"
         )
     return Session(
         pool=members,

@@ -7,6 +7,7 @@ every longer chain and every policy has to beat.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...traces.counted import counted
 from ...traces.meta import Sampling
 from ...traces.run_log import RunLog
 from ...traces.trie import Trace
@@ -98,7 +99,8 @@ def _measured(
         rate = rates[name]
         simulated = speed_of(log, among=among).tokens_per_s
         rows.append((name, _speed_up(log, plain, among=among), rate / rates[TARGET_ALONE], simulated, rate))
-    title = f"on the models: {len(prompts)} prompts, the quickest of {RUNS} interleaved runs, beside their replay"
+    asked = counted(len(prompts), "prompt")
+    title = f"on the models: {asked}, the quickest of {RUNS} interleaved runs, beside their replay"
     columns = (
         Column(name="chain"),
         Column(name="simulated speed-up", unit="x", digits=2),

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...policies.registry import make_policy
+from ...traces.counted import counted
 from ...traces.meta import Sampling
 from ..runtime_door import runtime_module
 from .experiment import Column, Finding, Panel, Rows, Series, Setting, x_of
@@ -162,7 +163,7 @@ def _table(watched: Sequence[Watched], num_prompts: int) -> Rows:
         Column(name="dead", unit="%", digits=1),
         Column(name="truncations"),
     )
-    title = f"{num_prompts} prompts, {NEW_TOKENS} new tokens, batch {BATCH}; means over operations"
+    title = f"{counted(num_prompts, 'prompt')}, {NEW_TOKENS} new tokens, batch {BATCH}; means over operations"
     return Rows(title=title, columns=columns, rows=rows)
 
 

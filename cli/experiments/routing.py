@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...reports.quality import Quality, quality_of
 from ...reports.rejection import rejection_rate
+from ...traces.counted import counted
 from ...traces.meta import Sampling
 from ...traces.run_log import VERIFY, RunLog
 from ...traces.text_quality import with_quality
@@ -70,11 +71,13 @@ def run(setting: Setting) -> Finding:
     tags = (ALL, *tags_of(trace))
     simulated = {(name, tag): _figures(log, plain, tag) for name, log in logs.items() for tag in tags}
     measured = _measured(pool, prompts, policies, max_new_tokens=budget)
-    among = f"{len(prompts)} prompts, greedy, the quickest of {RUNS} interleaved runs"
+    among = f"{counted(len(prompts), 'prompt')}, greedy, the quickest of {RUNS} interleaved runs"
     return Finding(
         question="What does routing between a slim and the full verifier save, what does it cost in text, and where?",
         tables=(
-            _overall(f"simulated: {len(trace.requests)} requests, block {BLOCK}, drafter {drafter}", simulated),
+            _overall(
+                f"simulated: {counted(len(trace.requests), 'request')}, block {BLOCK}, drafter {drafter}", simulated
+            ),
             _overall(f"on the models: {among}", measured),
             _by_tag(simulated, tags),
         ),

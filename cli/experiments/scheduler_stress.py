@@ -13,6 +13,7 @@ from ...policies.registry import make_policy
 from ...policies.specrouter.policy import SpecRouter
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
+from ...traces.counted import counted
 from ...traces.run_log import RunLog
 from ...traces.trie import Trace
 from .experiment import Column, Finding, Panel, Rows, Series, Setting
@@ -181,7 +182,7 @@ def _answer(found: Sequence[Loaded], num_requests: int) -> str:
     where = f"at batch {', '.join(map(str, pays))}" if pays else "at no batch"
     least = min(one.routed / one.plain for one in found)
     return (
-        f"Over {num_requests} requests the members in use {changes} with the load ({', '.join(chosen)}). "
+        f"Over {counted(num_requests, 'request')} the members in use {changes} with the load ({', '.join(chosen)}). "
         f"SpecRouter is at least as fast as the best fixed chain of each batch {where}; at worst, at batch "
         f"{worst.batch}, it reaches {worst.routed / worst.static[1]:.2f} of it. "
         f"Its speed-up goes from {found[0].routed / found[0].plain:.2f} at batch {found[0].batch} to "

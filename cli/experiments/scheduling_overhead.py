@@ -19,6 +19,7 @@ from ...policies.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
 from ...policies.specrouter.search import best_chain
 from ...sim.simulate import simulate
+from ...traces.counted import counted
 from .experiment import Column, Finding, Panel, Rows, Series, Setting
 from .replaying import TARGET_ALONE, recording_of, replayed, scenario_of
 
@@ -179,7 +180,8 @@ def _steps(setting: Setting) -> tuple[Rows, float]:
         plain_s - decoding_s,
         thinking_s / decoding_s * 100,
     )
-    title = f"{len(trace.requests)} requests of {trace.meta.name}, {len(scenario.tables.pool.names)} members, batch 1"
+    members = counted(len(scenario.tables.pool.names), "member")
+    title = f"{counted(len(trace.requests), 'request')} of {trace.meta.name}, {members}, batch 1"
     return Rows(title=title, columns=columns, rows=(row,)), thinking_s / (plain_s - decoding_s)
 
 

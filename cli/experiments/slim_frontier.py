@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...runtime.pools import read_pool_file
+from ...traces.counted import counted
 from ...traces.run_log import RunLog
 from ..runtime_door import runtime_module
 from .experiment import Column, Finding, Panel, Rows, Series, Setting
@@ -170,8 +171,8 @@ def _table(points: Sequence[Point], without: str, two_levels: SpeedUp, num_promp
         Column(name="highest", digits=2),
     )
     title = (
-        f"{num_prompts} prompts not searched on, the median of {RUNS} interleaved runs; seconds of a verification "
-        f"against the target's; {without} has a speed-up of {two_levels.typical:.2f}x"
+        f"{counted(num_prompts, 'prompt')} not searched on, the median of {RUNS} interleaved runs; seconds of a "
+        f"verification against the target's; {without} has a speed-up of {two_levels.typical:.2f}x"
     )
     return Rows(title=title, columns=columns, rows=rows)
 

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from ...reports.summary import Summary, summarise_run
+from ...traces.counted import counted
 from .experiment import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
 from .live import pool_of, prompts_of, ran_in_turns
 from .replaying import TARGET_ALONE
@@ -171,7 +172,8 @@ def _speed_table(speeds: Sequence[Speed], sizes: dict[str, int], plain_s: float,
         Column(name="a token", unit="ms", digits=2),
         Column(name="speed-up", unit="x", digits=2),
     )
-    title = f"on the models: {num_prompts} prompts, {NEW_TOKENS} new tokens, the quickest of {RUNS} interleaved runs"
+    asked = counted(num_prompts, "prompt")
+    title = f"on the models: {asked}, {NEW_TOKENS} new tokens, the quickest of {RUNS} interleaved runs"
     return Rows(title=title, columns=columns, rows=tuple(rows))
 
 

@@ -163,8 +163,8 @@ def test_steps_that_run_nothing():
     assert compare(one, other).difference is None
     difference = compare(one, replay(TRACE, Script(pool, [Draft("draft", 3), Commit(1)]), name="script")).difference
     assert (difference.request_id, difference.step) == ("small-0", 1)
-    assert difference.replayed.did == "commit of 2 pending tokens as they are"
-    assert difference.ran.did == "commit of 1 pending tokens as they are"
+    assert difference.replayed.did == "commit of 2 pending tokens, unjudged"
+    assert difference.ran.did == "commit of 1 pending token, unjudged"
 
 
 def test_runs_that_cannot_be_compared():

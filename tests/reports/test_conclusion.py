@@ -135,7 +135,7 @@ def check_reason(line, comparison, rows, best, tied, slower):
         assert set(users) <= set(slower)
         assert loser == users[0]
         assert kind == "policies" or all("/" in name for name in users)
-    elif found := re.search(rf"{POLICY} \([^)]*\) loses here because (\w+) takes", line):
+    elif found := re.search(rf"{POLICY} \([^)]*\) loses here because (\w+) (?:takes|and others)", line):
         loser, member = found.groups()
         assert [name for name, row in rows.items() if seconds_of(row, member)] == [loser]
     elif found := re.search(rf"more of (\w+) does not pay: in {POLICY} \(", line):
@@ -151,7 +151,7 @@ def check_reason(line, comparison, rows, best, tied, slower):
         loser = found[1]
         assert loser == slower[0]
     if loser is None:
-        assert " takes " not in line
+        assert " take" not in line
         assert "is called" not in line
         return
     assert loser in slower
@@ -173,13 +173,25 @@ def check_figures(line, comparison, loser, best):
         for name in MEMBERS
     }
     saved = 1 - loser.target_calls_per_token / best.target_calls_per_token
-    if found := re.search(r"(\w+) takes (\d+)% of the seconds and (.*)", line):
+    if found := re.search(
+        r"(\w+)( and others below the target)? takes? ([\d.]+) ms a token more than in (\S+) and (.*)", line
+    ):
+        member, others, taken, named, bought = found.groups()
+        assert more[member] == max(more.values())
+        assert named == best.policy
+        assert saved >= share_of(loser, member)
+        below = {name: seconds for name, seconds in more.items() if name != "target" and seconds > 0}
+        assert bool(others) == (len(below) > 1)
+        assert f"{1e3 * sum(below.values()):.2f}" == taken
+        kept = re.match(r"saves? the target (nothing|([\d.]+) ms)", bought)
+        assert kept[1] == ("nothing" if more["target"] >= 0 else f"{-1e3 * more['target']:.2f} ms")
+    elif found := re.search(r"(\w+) takes (\d+)% of the seconds and (.*)", line):
         member, _, bought = found.groups()
         assert more[member] == max(more.values())
-        if shown := re.match(rf"saves (only )?(\d+)% of {POLICY}'s target calls", bought):
-            assert shown[3] == best.policy
-            assert abs(saved - int(shown[2]) / 100) <= 0.005 + 1e-9
-            assert bool(shown[1]) == (saved < share_of(loser, member))
+        if shown := re.match(rf"saves only (\d+)% of {POLICY}'s target calls", bought):
+            assert shown[2] == best.policy
+            assert abs(saved - int(shown[1]) / 100) <= 0.005 + 1e-9
+            assert saved < share_of(loser, member)
         elif "no less often" in bought:
             assert saved <= 0
         else:
