@@ -55,6 +55,9 @@ class _Count:
         if self.steps > self._most:
             raise PolicyError(self._name, request_id, None, f"more than {self._most} steps and still not done")
 
+    def note_prefill(self, *_: object) -> None:
+        """Not a step of the policy."""
+
     def note_commit(self, request_id: str, *_: object) -> None:
         """A commit is a step."""
         self.note_step(request_id)

@@ -37,6 +37,10 @@ class Ledger(Protocol):
         """A step of one request finished, behind the `note_op` it was part of."""
         ...
 
+    def note_prefill(self, request_id: str, level: int, modelled: int, end_s: float) -> None:
+        """The target, at `level`, wrote a request's first token, behind the `note_op` it was part of."""
+        ...
+
     def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
         """A Commit took `emitted` pending tokens as they were."""
         ...

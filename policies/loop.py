@@ -1,6 +1,8 @@
 """The only caller of policies: asks each ready request for its step, batches equal steps, feeds outcomes back.
 
 No clock and no I/O: whoever drives the loop (a SimPy device process, a runtime) says what time it is.
+The prefill, in which the target writes a request's first token, is an operation of the loop's own: no policy is asked
+for it and none learns of it.
 Letters: B requests of one operation.
 """
 
@@ -77,6 +79,9 @@ class Loop:
         self._groups: dict[Group, list[Item]] = {}
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
+        self._prefill = Verify(pool.target)  # known by identity, so that no policy's step is taken for it
+        self._unstarted: set[str] = set()  # requests in which the first step decides whether a prefill comes before it
+        self._kept: dict[str, Item] = {}  # that step, while the prefill runs
         self._held: list[tuple[Group, Item]] = []
         self._deferred_ops = 0
 
@@ -86,8 +91,13 @@ class Loop:
             raise ValueError(f"request {session.request_id} is already running")
         self._world.open(session)
         self._views[session.request_id] = Observation(session, self.load, self.estimates, self._world.signal)
-        self._ready.append(session)
         self.load.num_running += 1
+        if session.prefills_first:
+            self._add_prefill(session)
+            return
+        if any(session.prefill_before):
+            self._unstarted.add(session.request_id)
+        self._ready.append(session)
 
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
@@ -110,6 +120,8 @@ class Loop:
                 continue
             verify = step.__class__ is Verify
             item = Item(session, step)  # type: ignore[arg-type]
+            if self._unstarted and self._starts_with_prefill(item, level):
+                continue
             if not groups and not ready:
                 return Op(level, verify, [item])
             groups.setdefault((level, verify), []).append(item)
@@ -138,6 +150,9 @@ class Loop:
         wanted = self.estimates.wanted
         self._note_ran(op, num_rows, forwards, start_s, duration_s)
         for (session, step), row in zip(items, rows, strict=True):
+            if step is self._prefill:
+                self._finish_prefill(session, row, duration_s, num_rows)  # type: ignore[arg-type]
+                continue
             if verify:
                 proposers = session.judges[session.first_unjudged(level) :] if wanted else None
                 outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
@@ -161,10 +176,41 @@ class Loop:
             )
             self._feed_back(session, outcome)
 
+    def _add_prefill(self, session: Session) -> None:
+        """Let the target write the first token, together with whatever else it has to verify."""
+        self._groups.setdefault((self.pool.target_level, True), []).append(Item(session, self._prefill))
+
+    def _starts_with_prefill(self, item: Item, level: int) -> bool:
+        """Whether a request's first step has to wait for the prefill; then that is what runs, and the step is kept."""
+        session, step = item
+        if session.request_id not in self._unstarted:
+            return False
+        self._unstarted.remove(session.request_id)
+        if not session.prefills_before(step, level):
+            return False
+        self._kept[session.request_id] = item
+        self._add_prefill(session)
+        return True
+
+    def _finish_prefill(self, session: Session, row: Judged, duration_s: float, num_rows: int) -> None:
+        """Take in the first token; the policy is asked next, or what it asked for before is done."""
+        outcome = session.prefilled(self._prefill, row, duration_s=duration_s, num_rows=num_rows)
+        self._ledger.note_prefill(session.request_id, self.pool.target_level, row.num_modelled, self.load.now_s)
+        if outcome.done:
+            self.finished.append(session)
+            self._leave(session)
+            return
+        item = self._kept.pop(session.request_id, None)
+        if item is None:
+            self._ready.append(session)
+        else:  # a draft, and one is legal as long as there is room
+            self._groups.setdefault((session.check(item.step), False), []).append(item)
+
     def _note_ran(self, op: Op, num_rows: int, forwards: list[Forward], start_s: float, duration_s: float) -> None:
         level, verify, _ = op
         self._deferred_ops = 0
         self.load.batch[level] = num_rows
+        self.load.duration_s[level] = duration_s
         if self.estimates.wanted:
             self.estimates.note_forwards(level, forwards)
         num_forwards = new_tokens = 0
@@ -221,6 +267,8 @@ class Loop:
     def _leave(self, session: Session) -> None:
         """Forget a request that is done or failed; what it held in memory may do for those that wait."""
         self._views.pop(session.request_id)
+        self._unstarted.discard(session.request_id)
+        self._kept.pop(session.request_id, None)
         self._world.close(session)
         self.load.num_running -= 1
         self._release()

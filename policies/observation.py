@@ -34,16 +34,18 @@ class Load:
         num_waiting: requests that are there and not admitted yet.
         free_kv_share: share of KV memory that is free, 0 to 1; always 1 in the simulator, which models no memory.
         batch: per level, rows of that member's latest operation, 0 before the first.
+        duration_s: per level, seconds of that operation.
         now_s: the clock, seconds since the run began.
     """
 
-    __slots__ = ("batch", "free_kv_share", "now_s", "num_running", "num_waiting")
+    __slots__ = ("batch", "duration_s", "free_kv_share", "now_s", "num_running", "num_waiting")
 
     def __init__(self, num_members: int) -> None:
         self.num_running = 0
         self.num_waiting = 0
         self.free_kv_share = 1.0
         self.batch = [0] * num_members
+        self.duration_s = [0.0] * num_members
         self.now_s = 0.0
 
 

@@ -8,6 +8,9 @@ round ends is defined here, once:
   request is done when it commits.
 - An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
 
+The **prefill** is the target's forward over the prompt that writes the first token. Who runs it is the loop, not the
+policy; the session says when it is due.
+
 `place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the session
 only carries it along with the token that leads there.
 """
@@ -26,7 +29,7 @@ FinishReason = Literal["stop", "eos", "length"]
 
 
 class Session:
-    """One request while it is decoded. Mutated by `drafted`, `judged` and `committed`.
+    """One request while it is decoded. Mutated by `drafted`, `judged`, `prefilled` and `committed`.
 
     Its world mutates `place` as well, and `cached` through `forget_caches`.
 
@@ -38,6 +41,9 @@ class Session:
         budget: tokens the answer may have, >= 1.
         eos: the end-of-sequence tokens; may be none.
         ending: ends the answer early, at stop strings for one.
+        prefill_before: `[L]` by level, whether a draft by that member comes after the target's prefill. All True, the
+            default, is what engines do: the first token is there before anyone is asked. All False: the first
+            verification reads the prompt as well. Mixed: as the member that drafts first says.
 
     Attributes:
         emitted: tokens committed behind the prompt.
@@ -46,10 +52,10 @@ class Session:
             and the highest level that stands behind it (its drafter until a verifier accepted it).
         cached: per level, how many tokens of the context that member's KV cache holds.
         rounds: commits by the target so far.
-        last: what came of the previous step, None before the first.
+        last: what came of the previous step, None before the first; the prefill is no step of a policy.
 
     Raises:
-        ValueError: an empty prompt, or a budget below 1.
+        ValueError: an empty prompt, a budget below 1, or `prefill_before` of another length than the pool.
     """
 
     __slots__ = (
@@ -67,6 +73,7 @@ class Session:
         "place",
         "places",
         "pool",
+        "prefill_before",
         "prompt",
         "request_id",
         "rounds",
@@ -84,11 +91,15 @@ class Session:
         budget: int,
         eos: frozenset[int],
         ending: Ending | None = None,
+        prefill_before: tuple[bool, ...] | None = None,
     ) -> None:
         if not prompt:
             raise ValueError(f"request {request_id}: prompt must hold at least one token")
         if budget < 1:
             raise ValueError(f"request {request_id}: max_new_tokens must be >= 1, got {budget}")
+        levels = len(pool.members)
+        if prefill_before is not None and len(prefill_before) != levels:
+            raise ValueError(f"request {request_id}: prefill_before must have {levels} values, got {prefill_before}")
         self.pool = pool
         self.request_id = request_id
         self.tag = tag
@@ -102,7 +113,8 @@ class Session:
         self.places: list[int] = []
         self.drafters: list[int] = []
         self.judges: list[int] = []
-        self.cached = [0] * len(pool.members)
+        self.cached = [0] * levels
+        self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
         self.rounds = 0
         self.last: Outcome | None = None
         self._target = pool.target_level
@@ -136,6 +148,15 @@ class Session:
         if self.emitted and self.emitted[-1] in self.eos:
             return "eos"
         return "length" if len(self.emitted) >= self.budget else None
+
+    @property
+    def prefills_first(self) -> bool:
+        """Whether the prefill is due whatever the policy would do: nothing is written yet, and every draft waits."""
+        return not self.emitted and not self.tokens and all(self.prefill_before)
+
+    def prefills_before(self, step: Step, level: int) -> bool:
+        """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
+        return not self.emitted and not self.tokens and step.__class__ is Draft and self.prefill_before[level]
 
     def tail(self, start: int) -> list[int]:
         """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty behind its end.
@@ -267,6 +288,12 @@ class Session:
             num_emitted > 0 and self.done,
             len(judged.escalated),
         )
+        return outcome
+
+    def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
+        """Commit the first token, which the target wrote with nothing pending; no policy's step, so `last` stays."""
+        outcome = self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
+        self.last = None
         return outcome
 
     def committed(self, step: Commit) -> Outcome:

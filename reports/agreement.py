@@ -28,6 +28,7 @@ _STEP_FIELDS = (
     "accepted",
     "own",
     "escalated",
+    "prefill",
     "emitted",
 )
 _OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
@@ -273,11 +274,13 @@ def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Sid
 
 def _told(step: _Step, members: Sequence[str]) -> str:
     """A step in words."""
-    op, kind, level, asked, drafted, judged, accepted, own, escalated, emitted = step.fields
+    op, kind, level, asked, drafted, judged, accepted, own, escalated, prefill, emitted = step.fields
     if kind == COMMIT:
         return f"commit of {counted(emitted, 'pending token')}, unjudged"
     if kind == DRAFT:
         what = f"draft by {members[level]}: {counted(drafted, 'token')} of {asked} asked for"
+    elif prefill:
+        what = f"prefill by {members[level]}: the first token committed"
     else:
         own_token = "own token added" if own else "no own token"
         left = f" ({escalated} escalated)" if escalated else ""

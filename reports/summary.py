@@ -95,10 +95,11 @@ def summarise_run(log: RunLog) -> Summary:
         steps = {name: column[finished[steps["request"]]] for name, column in steps.items()}
     target = len(log.meta["members"]) - 1
     by_target = (steps["kind"] == VERIFY) & (steps["level"] == target)
+    closing = by_target & (steps["prefill"] == 0)
     tokens = int(steps["emitted"].sum())
-    rounds = int(by_target.sum())
+    target_calls, rounds = int(by_target.sum()), int(closing.sum())
     judged = int(steps["judged"][by_target].sum())
-    accepted = steps["accepted"][by_target]
+    accepted = steps["accepted"][closing]
     duration_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min())
     written = int(steps["drafted"].sum() + steps["own"][~by_target].sum())
     first_s = (requests["first_token_at_s"] - requests["arrived_at_s"])[finished]
@@ -115,11 +116,11 @@ def summarise_run(log: RunLog) -> Summary:
         output_tokens_per_s=tokens / duration_s,
         mean_request_tokens_per_s=_mean_speed(emitted, whole_s),
         requests_per_s=num_finished / duration_s,
-        acceptance_length=_ratio(tokens, rounds),
+        acceptance_length=_ratio(tokens - (target_calls - rounds), rounds),  # a prefill writes one token
         draft_acceptance_rate=_ratio(int(accepted.sum()), judged),
         rejection_rate=rejection_rate(steps),
         accepted_histogram=tuple(np.bincount(accepted).tolist()) if rounds else (),
-        target_calls_per_token=rounds / tokens,
+        target_calls_per_token=target_calls / tokens,
         wasted_tokens=written - (tokens - int(steps["own"][by_target].sum())),
         exact_share=_exact_share(log),
         reanchored=int(requests["reanchored"].sum()),
@@ -142,7 +143,7 @@ def _policy_s(log: RunLog) -> float:
     measured = log.meta.get("policy_s")
     if measured is not None:
         return float(measured)
-    return float(log.meta.get("decide_s", 0.0)) * len(log.steps["op"])
+    return float(log.meta.get("decide_s", 0.0)) * int((log.steps["prefill"] == 0).sum())  # nobody decides on a prefill
 
 
 def _exact_share(log: RunLog) -> float:

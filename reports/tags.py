@@ -111,7 +111,8 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     """Seconds of a run shared out to its R requests; they add up to the `duration_s` of its summary.
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
-    What is left of the run, such as deciding, goes by the number of steps. At batch 1 that is the time a request ran.
+    What is left of the run, such as deciding, goes by the number of steps that were decided. At batch 1 that is the
+    time a request ran.
 
     Returns:
         `[R]`, in the order of `log.requests`.
@@ -123,6 +124,9 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     rows = np.bincount(op, minlength=len(ops["duration_s"]))
     seconds = np.bincount(request, weights=ops["duration_s"][op] / rows[op], minlength=num_requests)
     rest_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min()) - seconds.sum()
-    num_steps = np.bincount(steps["request"], minlength=num_requests)
+    decided = steps["prefill"] == 0
+    if not decided.any():  # nothing was left to decide, nor any time but what rounding leaves
+        decided = ~decided
+    num_steps = np.bincount(steps["request"][decided], minlength=num_requests)
     shared: NDArray[np.float64] = seconds + rest_s * num_steps / num_steps.sum()
     return shared

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..policies.contract import Policy
 from ..policies.session import FinishReason, Session
+from ..policies.start import Start
 from ..progress import Progress
 from ..traces.meta import Sampling
 from ..traces.run_log import RunLog
@@ -61,6 +62,7 @@ def decode(
     memory: Memory | None = None,
     forward: ForwardKind = "auto",
     stop: Sequence[str] = (),
+    start: Start = Start.prefill,
     on_token: OnToken | None = None,
     prices: Prices | None = None,
     debug: bool = False,
@@ -82,6 +84,7 @@ def decode(
         memory: kind of cache and its limit; slots without a limit by default.
         forward: how models run, see `forward.choose_forward`.
         stop: texts that end an answer.
+        start: how requests begin, `prefill` or `draft`.
         on_token: called with request id, token and the text it adds, for every committed token.
         prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
             decoding.
@@ -93,7 +96,7 @@ def decode(
 
     Raises:
         ValueError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
-            caches cannot fit into the machine's memory, or an empty stop string.
+            caches cannot fit into the machine's memory, an empty stop string, or start `recorded`.
         PolicyError: the policy broke the contract.
     """
     if batch < 1:
@@ -101,14 +104,14 @@ def decode(
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop)
-    sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending) for prompt in prompts]
+    sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending, start=start) for prompt in prompts]
     _check_ids(sessions)
     check_fit(pool, sessions[:batch], world.memory)
     interrupted = _drive(run.driver, sessions, batch, show_progress=show_progress)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
-    meta |= {"plain_step_s": plain_s, "interrupted": interrupted}
+    meta |= {"start": start.value, "plain_step_s": plain_s, "interrupted": interrupted}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
         log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))

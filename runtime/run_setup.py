@@ -8,6 +8,7 @@ from ..policies.contract import Policy
 from ..policies.loop import Loop
 from ..policies.pool import Pool
 from ..policies.session import Ending, Session
+from ..policies.start import Start, prefill_before
 from ..policies.step_watch import StepWatch
 from ..traces.counted import counted
 from ..traces.run_ledger import RunLedger
@@ -86,12 +87,19 @@ class Run:
 
 
 def session_of(
-    pool: ModelPool, members: Pool, prompt: Prompt, max_new_tokens: int, ending: Ending | None = None
+    pool: ModelPool,
+    members: Pool,
+    prompt: Prompt,
+    max_new_tokens: int,
+    ending: Ending | None = None,
+    *,
+    start: Start = Start.prefill,
 ) -> Session:
     """The request that a prompt is; `members` are those of the run.
 
     Raises:
-        ValueError: the prompt has no token, or does not fit into the pool's context with its budget.
+        ValueError: the prompt has no token or does not fit into the pool's context with its budget, or a start that
+            only a log holds.
     """
     tokens = prompt_tokens(prompt, pool.encode)
     if len(tokens) + max_new_tokens > pool.context_tokens:
@@ -107,4 +115,5 @@ def session_of(
         budget=max_new_tokens,
         eos=frozenset(pool.eos_token_ids),
         ending=ending,
+        prefill_before=prefill_before(start, members, what="a run of models"),
     )

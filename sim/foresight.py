@@ -13,8 +13,17 @@ from .recording import Recording
 from .tables import TraceTables
 
 
-def grant_foresight(policy: Policy, name: str, recording: Recording, cost: CostModel) -> None:
+def grant_foresight(
+    policy: Policy, name: str, recording: Recording, cost: CostModel, prefill_before: tuple[bool, ...]
+) -> None:
     """Show a policy the future if it is an oracle; any other is left as it is.
+
+    Args:
+        policy: any.
+        name: for errors.
+        recording: holds the future.
+        cost: of the run.
+        prefill_before: of the run's sessions.
 
     Raises:
         ValueError: an oracle on an imported recording, or one that cannot be shown anything.
@@ -30,16 +39,16 @@ def grant_foresight(policy: Policy, name: str, recording: Recording, cost: CostM
     if foresee is None:
         raise ValueError(f"policy {name} says it is an oracle, but has no method foresee(foresight)")
     with paused_collector():
-        foresee(foresight_of(recording, cost))
+        foresee(foresight_of(recording, cost, prefill_before))
 
 
-def foresight_of(tables: TraceTables, cost: CostModel) -> Lookahead:
+def foresight_of(tables: TraceTables, cost: CostModel, prefill_before: tuple[bool, ...]) -> Lookahead:
     """The future of a recording's requests as far as it is recorded; what a fallback would answer is no part of it."""
     # A copy: what is only asked about must not appear among the notes of the run's own seconds.
     cost = deepcopy(cost)
     world = tables.world(cost, seed=0, strict=False)
     answers = {}
-    for session in world.sessions():
+    for session in world.sessions(prefill_before):
         recorded = tables.of(session.request_id)
         answers[session.request_id] = Answer(session, recorded.trunk_tokens, recorded.trunk)
     return Lookahead(pool=tables.pool, world=world, answers=answers, forward_s=_forward_s(tables.pool, cost))

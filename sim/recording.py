@@ -7,6 +7,7 @@ from ..policies.about import Observable, check_observes
 from ..policies.contract import Policy
 from ..policies.pool import Pool
 from ..policies.session import Session
+from ..policies.start import Start
 from ..policies.world import World
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.text_quality import TextQuality
@@ -30,8 +31,8 @@ class RecordedWorld(World, Protocol):
     num_divergent: dict[str, int]
     quality: dict[str, TextQuality]
 
-    def sessions(self) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for."""
+    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         ...
 
 
@@ -44,6 +45,7 @@ class Recording(Protocol):
         pool: its members in level order.
         num_requests: at least 1.
         observables: what it knows of tokens, and a policy can see in replay.
+        default_start: how its requests begin unless asked for otherwise.
     """
 
     name: str
@@ -51,6 +53,11 @@ class Recording(Protocol):
     pool: Pool
     num_requests: int
     observables: frozenset[Observable]
+    default_start: Start
+
+    def prefill_before(self, start: Start) -> tuple[bool, ...]:
+        """What `start` means for each member, as in `Session`; raises ValueError for a start that it does not hold."""
+        ...
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> RecordedWorld:
         """A world that replays it.

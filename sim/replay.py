@@ -71,8 +71,8 @@ class ReplayWorld:
         self.quality: dict[str, TextQuality] = {}
         self._anchors: dict[str, dict[int, int]] = {}
 
-    def sessions(self) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for."""
+    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         for record in self._tables.trace.requests:
             yield Session(
                 pool=self._pool,
@@ -81,6 +81,7 @@ class ReplayWorld:
                 prompt=record.prompt,
                 budget=record.max_new_tokens,
                 eos=self._eos,
+                prefill_before=prefill_before,
             )
 
     def open(self, session: Session) -> None:

@@ -1,6 +1,7 @@
 """An imported recording, ready for replay by any number of policies."""
 
 from ..policies.about import Observable
+from ..policies.start import Start, prefill_before
 from ..traces.hazard import Hazard
 from ..traces.imported.rounds import RoundsTrace
 from .cost import CostModel
@@ -19,7 +20,14 @@ class RoundsTables:
         self.num_requests = len(trace.requests)
         has_text = all(request.output for request in trace.requests)
         self.observables = frozenset({Observable.text}) if has_text else frozenset[Observable]()
+        self.default_start = Start.recorded
         self._fitted = Hazard(trace)
+
+    def prefill_before(self, start: Start) -> tuple[bool, ...]:
+        """See `recording.Recording`; in recorded rounds the first verification read the prompt."""
+        if start is Start.recorded:
+            return (False,) * len(self.pool.members)
+        return prefill_before(start, self.pool)
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> RoundsWorld:
         """A world that replays it."""

@@ -59,8 +59,8 @@ class RoundsWorld:
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
-    def sessions(self) -> Iterator[Session]:
-        """The requests in file order, each made when it is asked for."""
+    def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
+        """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         for request in self._trace.requests:
             state = self._open[request.request_id] = RequestRounds(request, self._trace.meta)
             yield Session(
@@ -71,6 +71,7 @@ class RoundsWorld:
                 budget=len(state.trunk),
                 eos=frozenset(),
                 ending=state.ending,
+                prefill_before=prefill_before,
             )
 
     def open(self, session: Session) -> None:

@@ -9,6 +9,7 @@ import simpy
 from ..policies.about import about_of
 from ..policies.contract import Policy
 from ..policies.loop import Loop
+from ..policies.start import Start
 from ..traces.meta import MOST_SECONDS
 from ..traces.run_ledger import RunLedger
 from ..traces.run_log import RunLog
@@ -31,9 +32,10 @@ class Scenario:
         seed: of decisions that have to be modelled.
         strict: refuse what is not recorded instead of modelling it.
         decide_s: seconds a policy costs per step, 0 to 1e9.
+        start: how requests begin; None for the recording's default.
 
     Raises:
-        ValueError: batch or decide_s out of range.
+        ValueError: batch or decide_s out of range, or a start that the recording does not hold.
     """
 
     tables: Recording
@@ -42,12 +44,19 @@ class Scenario:
     seed: int = 0
     strict: bool = False
     decide_s: float = 0.0
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"batch must be >= 1, got {self.batch}")
         if not 0 <= self.decide_s <= MOST_SECONDS:
             raise ValueError(f"decide_s must be in [0, {MOST_SECONDS:g}], got {self.decide_s}")
+        self.tables.prefill_before(self.begins)
+
+    @property
+    def begins(self) -> Start:
+        """How requests begin."""
+        return self.tables.default_start if self.start is None else self.start
 
 
 def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str, list[int]] | None = None) -> RunLog:
@@ -67,11 +76,12 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     """
     recording = scenario.tables
     check_observed(policy, name, recording)
-    grant_foresight(policy, name, recording, scenario.cost)
+    prefill_before = recording.prefill_before(scenario.begins)
+    grant_foresight(policy, name, recording, scenario.cost, prefill_before)
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
     ledger = RunLedger()
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
-    waiting = world.sessions()
+    waiting = world.sessions(prefill_before)
 
     def admit(count: int, now_s: float) -> None:
         for session in islice(waiting, count):
@@ -110,6 +120,7 @@ def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
         "batch": scenario.batch,
         "seed": scenario.seed,
         "decide_s": scenario.decide_s,
+        "start": scenario.begins.value,
         "members": list(scenario.tables.pool.names),
         "lossless": None if about is None else about.lossless,
     }

@@ -6,6 +6,7 @@ A list look-up is several times faster than reading one element of a numpy array
 from math import nan
 
 from ..policies.about import ALL_OBSERVABLES
+from ..policies.start import Start, prefill_before
 from ..traces.fallback import Fallback
 from ..traces.meta import TraceMeta
 from ..traces.trie import RequestRecord, Trace
@@ -87,6 +88,7 @@ class TraceTables:
         self.kind: str = trace.meta.kind
         self.pool = recorded_pool(trace.meta)
         self.observables = ALL_OBSERVABLES
+        self.default_start = Start.prefill
         self.num_requests = len(trace.requests)
         self.num_free = 1 if trace.meta.ngram else 0
         self._tables: dict[str, RequestTables] = {}
@@ -99,6 +101,10 @@ class TraceTables:
             tables = RequestTables(self._records[request_id], self.trace.meta, self.num_free)
             self._tables[request_id] = tables
         return tables
+
+    def prefill_before(self, start: Start) -> tuple[bool, ...]:
+        """See `recording.Recording`; a recording of contexts began in no way of its own."""
+        return prefill_before(start, self.pool, what=f"recording {self.name}")
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> ReplayWorld:
         """A world that replays it."""

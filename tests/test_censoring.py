@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.policies import make_policy
+from paceline.policies.start import Start
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of
 from paceline.sim.simulate import Scenario, simulate
@@ -30,7 +31,9 @@ class Replayed:
 def replay(recording, drafter, window, seed=0):
     tables = tables_of(recording)
     chain = f"{drafter}:{window}/{tables.pool.names[-1]}"
-    log = simulate(Scenario(tables=tables, cost=UnitCost(), seed=seed), make_policy(chain, tables.pool), chain)
+    log = simulate(
+        Scenario(tables=tables, cost=UnitCost(), seed=seed, start=Start.draft), make_policy(chain, tables.pool), chain
+    )
     summary = summarise_run(log)
     return Replayed(tokens_per_round=summary.acceptance_length, exact_share=summary.exact_share, log=log)
 

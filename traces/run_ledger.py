@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_columns
+from .run_log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, VERIFY, Columns, RunLog, to_columns
 from .text_quality import TextQuality
 
 
@@ -91,12 +91,18 @@ class RunLedger:
             modelled,
             end_s,
             escalated,
+            0,
         )
+
+    def note_prefill(self, request_id: str, level: int, modelled: int, end_s: float) -> None:
+        """The target wrote a request's first token, in the latest operation and with nothing pending."""
+        request = self._indices[request_id]
+        self._steps += self._pack_step(self._last_op, request, VERIFY, level, 0, 0, 0, 0, 1, 1, modelled, end_s, 0, 1)
 
     def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
         """Pending tokens were taken as they were."""
         request = self._indices[request_id]
-        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0)
+        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0, 0)
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""

@@ -35,6 +35,7 @@ STEP_FIELDS = (
     "modelled",
     "end_s",
     "escalated",
+    "prefill",
 )
 # Of a request's text, see `text_quality.TextQuality`.
 QUALITY_FIELDS = (
@@ -77,7 +78,8 @@ class RunLog:
     Attributes:
         meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
         ops: one row per batched operation (OP_FIELDS).
-        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing.
+        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1
+            for the loop's own step, in which the target wrote the first token, and 0 for what a policy decided.
         requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
     """
 
@@ -87,14 +89,15 @@ class RunLog:
     requests: Columns
 
     def rounds(self) -> Columns:
-        """One row per round: everything of a request between two commits by the target.
+        """One row per round: everything of a request between two commits by the target, the prefill among these.
 
         Columns: `request`, `round` (0-based), `end_s`, `drafted`, `judged` and `accepted` by the target in it,
-        `emitted` (by the target, its own token included). Steps behind a request's last such commit are in no round.
+        `emitted` (by the target, its own token included). The prefill is no round, and steps behind a request's last
+        commit by the target are in none.
         """
         steps = self.steps
         target = len(self.meta["members"]) - 1
-        closes = (steps["kind"] == VERIFY) & (steps["level"] == target)
+        closes = (steps["kind"] == VERIFY) & (steps["level"] == target) & (steps["prefill"] == 0)
         order = np.argsort(steps["request"], kind="stable")
         requests = steps["request"][order]
         ends = np.flatnonzero(closes[order])

@@ -133,7 +133,7 @@ def _known_pool(size: int, seed: int) -> SpecRouter:
     for level, share in enumerate(shares):
         for width in range(1, WINDOW + 2):
             seconds = TARGET_S * share * (1.0 + 0.02 * width)
-            scheduler.knowledge.profiler.note(level, num_rows=1, new_tokens=width, seconds=seconds)
+            scheduler.knowledge.profiler.note(level, new_tokens=width, seconds=seconds)
     for low in range(size):
         for high in range(low + 1, size):
             kept = rng.random(TOKENS) < 0.4 + 0.5 * shares[low] / shares[high]

@@ -12,8 +12,8 @@ from ..about import About
 from ..lossless.chain import Chain
 from ..parts.counts import check_count
 from ..pool import Pool
-from .foresight import Foresight, Round
-from .oracle import LONGEST, Oracle, answered
+from .foresight import Foresight, Round, answered
+from .oracle import LONGEST, Oracle
 
 # Windows below the last one, in chains of three and more members.
 LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)

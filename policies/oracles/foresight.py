@@ -58,7 +58,10 @@ class Foresight(Protocol):
         ...
 
     def round_of(self, request_id: str, position: int, chain: Chain) -> Round | None:
-        """The round of `chain` from `position` on; None where the recording does not answer for all of it."""
+        """The round of `chain` from `position` on; None where the recording does not answer for all of it.
+
+        Where the run starts with the prefill, the round from position 0 is the prefill, whatever the chain.
+        """
         ...
 
     def climbs(self, request_id: str, position: int, chain: Chain) -> list[Round]:
@@ -72,3 +75,8 @@ class Foresight(Protocol):
     def forward_s(self, level: int, new_tokens: int, held_tokens: int) -> float:
         """Seconds of one forward at batch 1; inf where nothing is known of one so large."""
         ...
+
+
+def answered(*rounds: Round | None) -> list[Round]:
+    """Those that the recording answers for."""
+    return [choice for choice in rounds if choice is not None]

@@ -16,7 +16,7 @@ from ..pool import Pool
 from ..session import Session
 from ..signal import Signal
 from ..world import Item, Op, World
-from .foresight import Feed, Round
+from .foresight import Feed, Round, answered
 
 ForwardSeconds = Callable[[int, int, int], float]
 # What a view of a session shows besides it.
@@ -73,6 +73,8 @@ class Lookahead:
     def climbs(self, request_id: str, position: int, chain: Chain) -> list[Round]:
         """See `Foresight`."""
         attempt = self._at(request_id, position)
+        if attempt.session.prefills_first:
+            return answered(attempt.finish(chain))
         top = self._pool.level(chain.spec.members[-2])
         smaller = self._by_last_window(chain)
         rounds: list[Round] = []
@@ -111,7 +113,7 @@ class Lookahead:
 class _Attempt:
     """One round that is being tried. Mutated by `climb` and `finish`."""
 
-    __slots__ = ("_around", "_known", "_seconds", "_seen", "_started", "_world", "session")
+    __slots__ = ("_around", "_known", "_position", "_prefill", "_seconds", "_seen", "_started", "_world", "session")
 
     def __init__(self, session: Session, world: World, around: Around) -> None:
         self.session = session
@@ -121,6 +123,8 @@ class _Attempt:
         self._seconds = 0.0
         self._known = True
         self._started: dict[int, tuple[int, int]] = {}
+        self._prefill = Verify(session.pool.target)
+        self._position = len(session.emitted)
 
     def fork(self) -> "_Attempt":
         """The same round so far, to be ended in another way."""
@@ -130,6 +134,7 @@ class _Attempt:
         session.emitted, session.cached = session.emitted[:], session.cached[:]
         other = _Attempt(session, self._world, self._around)
         other._seconds, other._known, other._started = self._seconds, self._known, dict(self._started)
+        other._position = self._position
         return other
 
     def climb(self, chain: Chain, top: int) -> bool:
@@ -138,28 +143,50 @@ class _Attempt:
         Returns:
             Whether there was one: not where the target comes first, or something was not recorded.
         """
-        while self._known:
-            step = chain.decide(self._seen)
-            level = self.session.check(step)
+        while (decided := self._decided(chain)) is not None:
+            level = decided[1]
             if level > top:
                 return False
-            self._take(step, level)
+            self._take(*decided)
             if level == top:
                 return self._known
         return False
 
     def finish(self, chain: Chain) -> Round | None:
-        """Steps of `chain` until the target commits; None where something was not recorded."""
+        """Steps of `chain` until the target commits; None where something was not recorded.
+
+        A prefill that is due whatever is done is a round of its own; one that a chain's draft waits for is part of it.
+        """
         session = self.session
-        before = len(session.emitted)
-        while self._known and len(session.emitted) == before:
-            step = chain.decide(self._seen)
-            self._take(step, session.check(step))
+        target = session.pool.target_level
+        if session.prefills_first:
+            self._take(self._prefill, target)
+        else:
+            level = -1
+            while level != target and (decided := self._decided(chain)) is not None:
+                level = decided[1]
+                self._take(*decided)
         if not self._known:
             return None
         whole = session.num_prompt + len(session.emitted) - 1
         feeds = [Feed(level, *fed, whole - session.cached[level]) for level, fed in self._started.items()]
-        return Round(chain, len(session.emitted) - before, self._seconds, tuple(feeds))
+        return Round(chain, len(session.emitted) - self._position, self._seconds, tuple(feeds))
+
+    def _decided(self, chain: Chain) -> tuple[Step, int] | None:
+        """The next step of `chain` and who runs it, the prefill done where that waits for it.
+
+        None where something was not recorded, or the prefill ended the answer.
+        """
+        if not self._known:
+            return None
+        session = self.session
+        step = chain.decide(self._seen)
+        level = session.check(step)
+        if session.prefills_before(step, level):
+            self._take(self._prefill, session.pool.target_level)
+            if session.done or not self._known:
+                return None
+        return step, level
 
     def _take(self, step: Step, level: int) -> None:
         session = self.session

@@ -65,8 +65,3 @@ class Oracle(ABC):
         positions = range(foresight.num_tokens(request_id))
         offered = [self.rounds(foresight, request_id, position) for position in positions]
         return least_seconds(foresight, request_id, offered)
-
-
-def answered(*rounds: Round | None) -> list[Round]:
-    """Those that the recording answers for."""
-    return [choice for choice in rounds if choice is not None]

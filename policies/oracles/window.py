@@ -11,8 +11,8 @@ from ..lossless.chain import Chain
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..pool import Pool
-from .foresight import Foresight, Round
-from .oracle import LONGEST, Oracle, answered
+from .foresight import Foresight, Round, answered
+from .oracle import LONGEST, Oracle
 
 
 class OracleWindow(Oracle):

@@ -50,10 +50,10 @@ class PerformanceProfiler:
         """Whether anything is known of a member."""
         return self._stated is not None or bool(self._cells[level])
 
-    def note(self, level: int, *, num_rows: int, new_tokens: int, seconds: float) -> None:
-        """Take in one forward of `num_rows` rows with about `new_tokens` >= 1 each."""
+    def note(self, level: int, *, new_tokens: int, seconds: float) -> None:
+        """Take in one forward over `new_tokens` >= 1 tokens, those of all its rows."""
         cells = self._cells[level]
-        tokens = _bucket(num_rows * new_tokens)
+        tokens = _bucket(new_tokens)
         cell = cells.get(tokens)
         if cell is None:
             cells[tokens] = _Cell(seconds)

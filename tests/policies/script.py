@@ -3,6 +3,7 @@
 from paceline.policies.check import check_pool
 from paceline.policies.loop import Loop
 from paceline.policies.session import Session
+from paceline.policies.start import Start, prefill_before
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.traces.run_ledger import RunLedger
 
@@ -22,13 +23,21 @@ class Script:
         self.learnt.append(outcome)
 
 
-def run(policy, *, name="mine", pool=None, prompt=(1, 2, 3), budget=12, ends=0.0, world=None):
+def run(policy, *, name="mine", pool=None, prompt=(1, 2, 3), budget=12, ends=0.0, world=None, start=Start.prefill):
     """Run one request "r7" until it is done; returns its session."""
     pool = check_pool() if pool is None else pool
     world = ToyWorld(pool, ends=ends) if world is None else world
     ledger = RunLedger()
     loop = Loop(pool=pool, policy=policy, name=name, world=world, ledger=ledger)
-    session = Session(pool=pool, request_id="r7", tag="a", prompt=prompt, budget=budget, eos=frozenset({EOS}))
+    session = Session(
+        pool=pool,
+        request_id="r7",
+        tag="a",
+        prompt=prompt,
+        budget=budget,
+        eos=frozenset({EOS}),
+        prefill_before=prefill_before(start, pool),
+    )
     ledger.note_admitted("r7", tag="a", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
     loop.admit(session)
     while (op := loop.next_op(0.0)) is not None:

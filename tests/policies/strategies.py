@@ -16,12 +16,27 @@ def pools(draw, least=1):
     return Pool(free + tuple(Member(name=name) for name in MODELS[-count:]))
 
 
+def starts(pool):
+    """How a request may begin: as engines do, with a draft, or as the member that drafts first says."""
+    levels = len(pool.members)
+    uniform = st.sampled_from([None, (True,) * levels, (False,) * levels])
+    return uniform | st.tuples(*[st.booleans()] * levels)
+
+
 @st.composite
 def sessions(draw, pool, request_id="r0"):
     """A request that has not begun."""
     prompt = draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6))
     budget = draw(st.integers(1, 14))
-    return Session(pool=pool, request_id=request_id, tag="", prompt=tuple(prompt), budget=budget, eos=frozenset({EOS}))
+    return Session(
+        pool=pool,
+        request_id=request_id,
+        tag="",
+        prompt=tuple(prompt),
+        budget=budget,
+        eos=frozenset({EOS}),
+        prefill_before=draw(starts(pool)),
+    )
 
 
 @st.composite

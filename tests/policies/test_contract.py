@@ -5,6 +5,7 @@ from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError
 from paceline.policies.check import check_pool
 from paceline.policies.loop import IDLE_STEPS, Loop
 from paceline.policies.session import Session
+from paceline.policies.start import Start
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.traces.run_ledger import RunLedger
 
@@ -77,7 +78,8 @@ def test_progress_starts_the_count_of_idle_steps_anew():
 def test_a_verifiers_own_token_is_progress():
     """It stands between two runs of lookups that find nothing, each one step short of a standstill."""
     almost = [Draft("ngram", 2)] * (IDLE_STEPS - 1)
-    session = run(Script(*almost, Verify("mid"), *almost, Verify("target"), Verify("target")), budget=2)
+    steps = Script(*almost, Verify("mid"), *almost, Verify("target"), Verify("target"))
+    session = run(steps, budget=2, start=Start.draft)
     assert len(session.emitted) == 2
 
 
@@ -132,7 +134,7 @@ def test_outcomes_say_what_came_of_each_step():
         Commit(1),
         *[Verify("target")] * 12,
     )
-    session = run(script)
+    session = run(script, start=Start.draft)
     drafted, by_mid, by_target, _, commit, *_, last = script.learnt
     assert lasts == [drafted, by_mid, by_target]
     assert (drafted.num_drafted, drafted.num_judged, drafted.num_emitted) == (4, 0, 0)

@@ -39,7 +39,7 @@ def naive_rounds(log):
             if owner != request:
                 continue
             drafted += steps["drafted"][index]
-            if steps["kind"][index] == VERIFY and steps["level"][index] == target:
+            if steps["kind"][index] == VERIFY and steps["level"][index] == target and not steps["prefill"][index]:
                 told = [steps[name][index] for name in ("judged", "accepted", "emitted")]
                 rows.append((request, number, steps["end_s"][index], drafted, *told))
                 number, drafted = number + 1, 0
@@ -56,7 +56,7 @@ def logs(draw):
         counts = [draw(st.integers(0, 9)) for _ in range(6)]
         drafted = counts[0] if kind == DRAFT else 0
         request = draw(st.integers(0, num_requests - 1))
-        rows.append((0, request, kind, level, 0, drafted, *counts[1:], float(end), 0))
+        rows.append((0, request, kind, level, 0, drafted, *counts[1:], float(end), 0, int(draw(st.booleans()))))
     assert all(len(row) == len(STEP_FIELDS) for row in rows)
     return RunLog(
         meta={"members": list("abc"[:num_members])},
@@ -77,7 +77,8 @@ def test_rounds_of_any_steps(log):
 def test_rounds_of_a_run_add_up():
     log = a_run(batch=3)
     rounds = log.rounds()
-    assert rounds["emitted"].sum() == log.steps["emitted"].sum()
+    assert rounds["emitted"].sum() + log.steps["prefill"].sum() == log.steps["emitted"].sum()
+    assert log.steps["prefill"].sum() == len(log.requests["request_id"])
     assert rounds["drafted"].sum() == log.steps["drafted"].sum()
     assert list(zip(*(rounds[name].tolist() for name in ROUND_FIELDS), strict=True)) == naive_rounds(log)
 

@@ -205,6 +205,34 @@ def test_a_verifier_below_the_target_and_a_commit():
     assert (mid.judged, mid.accepted, mid.refused, mid.own, mid.share_of_seconds) == (2, 1, 1, 1, 0.25)
 
 
+def test_a_prefill_is_a_call_of_the_target_and_no_round():
+    """A prefill of two requests at once, then a round of one; the other's answer is its first token."""
+    ledger = RunLedger()
+    for request_id in ("r0", "r1"):
+        ledger.note_admitted(request_id, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
+    ledger.note_op(VERIFY, 1, 2, 1, 10, 0.0, 2.0)
+    ledger.note_prefill("r0", 1, 0, 2.0)
+    ledger.note_prefill("r1", 1, 0, 2.0)
+    ledger.note_op(DRAFT, 0, 1, 3, 8, 2.0, 0.5)
+    ledger.note_step("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5)
+    ledger.note_op(VERIFY, 1, 1, 1, 4, 2.5, 1.5)
+    ledger.note_step("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0)
+    log = ledger.finish({"policy": "p", "members": ["draft", "target"], "decide_s": 0.25}, reanchored={}, divergent={})
+    summary = summarise_run(log)
+    assert summary.output_tokens == 5
+    assert summary.acceptance_length == 3.0, "three tokens of one verification; the first tokens are of none"
+    assert summary.accepted_histogram == (0, 0, 1)
+    assert summary.target_calls_per_token == 3 / 5
+    assert summary.wasted_tokens == 1
+    assert summary.draft_acceptance_rate == 2 / 3
+    assert summary.rejection_rate == 1 / 3
+    assert summary.ttft_s == same(2.0)
+    assert summary.policy_s == 2 * 0.25
+    assert log.rounds()["emitted"].tolist() == [3]
+    assert log.rounds()["round"].tolist() == [0]
+    assert summary.levels[1].own == 3
+
+
 def test_a_run_without_the_target():
     """Lossy throughout: figures per verification of the target are 0, and there is no histogram."""
     ledger = RunLedger()
@@ -259,7 +287,7 @@ def test_deciding_is_charged_by_the_step_in_the_simulator(batch):
     trace = make_trace(SyntheticSpec(requests=4, tokens=12, models=("draft", "target"), acceptance=(0.7,)))
     log, _ = replay(trace, Anything(recorded_pool(trace.meta), 3), batch=batch, decide_s=0.125)
     summary = summarise_run(log)
-    assert summary.policy_s == 0.125 * len(log.steps["op"])
+    assert summary.policy_s == 0.125 * (len(log.steps["op"]) - 4), "nobody decides on the prefills"
     assert summary.policy_share == pytest.approx(1 - log.ops["duration_s"].sum() / summary.duration_s)
 
 

@@ -6,6 +6,7 @@ from random import Random
 
 import numpy as np
 from paceline.policies import Commit, Draft, Exact, Verify
+from paceline.policies.start import Start
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tables import TraceTables
 from paceline.traces import Closure, NgramInfo, RequestRecord, Sampling, Trace, TraceMeta, Trie
@@ -108,6 +109,11 @@ def replay(trace, policy, *, name="policy", cost=None, **scenario):
     cost = easy_cost(trace) if cost is None else cost
     log = simulate(Scenario(tables=TraceTables(trace), cost=cost, **scenario), policy, name, outputs=outputs)
     return log, outputs
+
+
+def replay_bare(trace, policy, **scenario):
+    """The same from the bare prompt on, without a prefill: every step is the policy's."""
+    return replay(trace, policy, start=Start.draft, **scenario)
 
 
 def table(log, part, *names):

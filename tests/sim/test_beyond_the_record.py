@@ -8,7 +8,8 @@ from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.replay import UnrecordedContextError
 from paceline.traces import SyntheticSpec, make_trace
 
-from .small_traces import THREE, Script, replay, request_of, table, trace_of, trunk_of
+from .small_traces import THREE, Script, request_of, table, trace_of, trunk_of
+from .small_traces import replay_bare as replay
 
 CHAIN = "draft:4/mid:6/target"
 

@@ -14,11 +14,13 @@ from .small_traces import (
     Anything,
     Script,
     easy_cost,
-    replay,
     request_of,
     table,
     trace_of,
     with_ngram,
+)
+from .small_traces import (
+    replay_bare as replay,
 )
 
 OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens")

@@ -6,7 +6,8 @@ from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import write_trace
 from paceline.traces.run_log import DRAFT, VERIFY
 
-from .small_traces import THREE, Script, replay, request_of, table, trace_of
+from .small_traces import THREE, Script, request_of, table, trace_of
+from .small_traces import replay_bare as replay
 
 EOS = 63
 STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")

@@ -11,7 +11,19 @@ from paceline.sim.replay import UnrecordedContextError
 from paceline.traces.run_log import COMMIT, DRAFT, VERIFY
 
 from ..strategies import synthetic_traces, traces
-from .small_traces import THREE, Anything, Script, replay, request_of, table, trace_of, trunk_of, with_ngram
+from .small_traces import (
+    THREE,
+    Anything,
+    Script,
+    request_of,
+    table,
+    trace_of,
+    trunk_of,
+    with_ngram,
+)
+from .small_traces import (
+    replay_bare as replay,
+)
 
 STEP = ("kind", "level", "drafted", "judged", "accepted", "own", "emitted", "modelled")
 RULES = (Exact(), Ratio(0.5), Typical(0.3, 0.2), Lenience(0.2), Divergence(0.5), Fuzzy(0.2), Band(0.9, 0.6))

@@ -14,6 +14,7 @@ from paceline.policies import PolicyError, make_policy
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
+from paceline.policies.start import Start
 from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
 from paceline.sim.foresight import foresight_of
@@ -25,6 +26,7 @@ from ..unit_cost import UnitCost
 from .small_rounds import one_request, recording_of, rounds_of
 from .small_traces import easy_cost, replay, table, trunk_of, with_ngram
 
+STARTS = pytest.mark.parametrize("start", [Start.prefill, Start.draft])
 FEW = settings(max_examples=25, deadline=None)
 CLOSE = 1e-9
 
@@ -76,8 +78,9 @@ def run_s(trace, policy, cost, **scenario):
     return seconds_of(replay(trace, policy, cost=cost, **scenario)[0])
 
 
-def planned_s(trace, policy, cost):
-    return sum(policy.foresee(foresight_of(TraceTables(trace), cost)).values())
+def planned_s(trace, policy, cost, start=Start.prefill):
+    tables = TraceTables(trace)
+    return sum(policy.foresee(foresight_of(tables, cost, tables.prefill_before(start))).values())
 
 
 def short_trace(seed, *, tokens, models=("draft", "target"), acceptance=(0.6,)):
@@ -96,11 +99,11 @@ def short_trace(seed, *, tokens, models=("draft", "target"), acceptance=(0.6,)):
     )
 
 
-def brute_force_s(trace, specs, cost):
+def brute_force_s(trace, specs, cost, start):
     """The least seconds of any sequence of rounds of these chains, each sequence run."""
     rounds = trace.requests[0].max_new_tokens
     pool = pool_of(trace)
-    return min(run_s(trace, InTurn(pool, chosen), cost) for chosen in product(specs, repeat=rounds))
+    return min(run_s(trace, InTurn(pool, chosen), cost, start=start) for chosen in product(specs, repeat=rounds))
 
 
 @cache
@@ -114,35 +117,43 @@ def pico():
 # -- the optimum
 
 
+@STARTS
 @pytest.mark.parametrize("cost", [None, *range(4)])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_sequence_of_windows_was_tried(seed, cost):
+def test_every_sequence_of_windows_was_tried(seed, cost, start):
     trace = short_trace(seed, tokens=5)
     price = easy_cost(trace) if cost is None else AnyCost(cost)
-    least = brute_force_s(trace, ["target", "draft:1/target", "draft:2/target", "draft:3/target"], price)
-    assert run_s(trace, OracleWindow(pool_of(trace), most=3), price) == pytest.approx(least, abs=CLOSE)
+    least = brute_force_s(trace, ["target", "draft:1/target", "draft:2/target", "draft:3/target"], price, start)
+    assert run_s(trace, OracleWindow(pool_of(trace), most=3), price, start=start) == pytest.approx(least, abs=CLOSE)
 
 
+@STARTS
 @pytest.mark.parametrize("seed", range(2))
-def test_every_sequence_of_chains_was_tried(seed):
+def test_every_sequence_of_chains_was_tried(seed, start):
     """All members' caches matter here: one that sat out has to catch up."""
     models = ("draft", "mid", "target")
     trace = short_trace(seed, tokens=4, models=models, acceptance=(0.5, 0.8))
     flat = [f"{name}:{window}/target" for name in models[:2] for window in (1, 2)]
     tall = [f"draft:{lower}/mid:{upper}/target" for lower, upper in product((1, 2), repeat=2)]
     price = easy_cost(trace)
-    least = brute_force_s(trace, ["target", *flat, *tall], price)
-    assert run_s(trace, OracleChain(pool_of(trace), most=2), price) == pytest.approx(least, abs=CLOSE)
+    least = brute_force_s(trace, ["target", *flat, *tall], price, start)
+    assert run_s(trace, OracleChain(pool_of(trace), most=2), price, start=start) == pytest.approx(least, abs=CLOSE)
 
 
 @FEW
-@given(trace=synthetic_traces(), seed=st.integers(0, 9), ngram=st.booleans(), tall=st.booleans())
-def test_a_plan_comes_true_to_the_second(trace, seed, ngram, tall):
+@given(
+    trace=synthetic_traces(),
+    seed=st.integers(0, 9),
+    ngram=st.booleans(),
+    tall=st.booleans(),
+    start=st.sampled_from([Start.prefill, Start.draft]),
+)
+def test_a_plan_comes_true_to_the_second(trace, seed, ngram, tall, start):
     trace = with_ngram(trace) if ngram else trace
     pool, cost = pool_of(trace), AnyCost(seed)
     policy = OracleChain(pool, most=3) if tall else OracleWindow(pool, most=4)
-    log, outputs = replay(trace, policy, cost=cost)
-    assert seconds_of(log) == pytest.approx(planned_s(trace, policy, cost), abs=CLOSE)
+    log, outputs = replay(trace, policy, cost=cost, start=start)
+    assert seconds_of(log) == pytest.approx(planned_s(trace, policy, cost, start), abs=CLOSE)
     assert outputs == trunk_of(trace)
     assert not log.steps["modelled"].any()
 
@@ -262,13 +273,14 @@ def test_a_catch_up_beyond_what_was_measured_is_not_planned():
 
 def test_seconds_that_nobody_knows():
     table = CostTable(new_tokens=(1, 2), seconds=(1.0, 1.5))
-    trace = short_trace(0, tokens=2)
-    foresight = foresight_of(TraceTables(trace), UnitCost())
+    trace, longer = (short_trace(0, tokens=tokens) for tokens in (2, 4))
+    tables = TraceTables(trace)
+    foresight = foresight_of(tables, UnitCost(), tables.prefill_before(Start.prefill))
     foresight.forward_s = lambda level, new_tokens, held_tokens: 1.0 if new_tokens < 3 else inf
     with pytest.raises(ValueError, match="does not know the seconds of any way through the answer"):
         OracleWindow(pool_of(trace), most=1).foresee(foresight)
     with pytest.raises(ValueError, match="was measured for 1 to 2 new tokens"):
-        replay(trace, OracleWindow(pool_of(trace), most=4), cost=TableCost("cpu", {"draft": table, "target": table}))
+        replay(longer, OracleWindow(pool_of(longer), most=4), cost=TableCost("cpu", {"draft": table, "target": table}))
 
 
 # -- bad input

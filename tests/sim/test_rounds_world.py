@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.policies.contract import PolicyError
 from paceline.policies.rules import Lenience
+from paceline.policies.start import Start
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of
 from paceline.sim.replay import UnrecordedContextError
@@ -204,7 +205,7 @@ def _kept(bits, start, window):
 
 def _accepted(recording, window, *, strict=False):
     """Per request, accepted tokens by round and how many decisions were modelled."""
-    scenario = Scenario(tables=tables_of(recording), cost=UnitCost(), strict=strict)
+    scenario = Scenario(tables=tables_of(recording), cost=UnitCost(), strict=strict, start=Start.draft)
     log = simulate(scenario, make_policy(f"draft:{window}/target", scenario.tables.pool), "p")
     rounds = log.rounds()
     return [

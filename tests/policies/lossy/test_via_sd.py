@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Band, Commit, Draft, Verify, Vouched
 from paceline.policies.lossy.via_sd import ViaSD
+from paceline.policies.start import Start
 from paceline.policies.toy_world import ToyWorld
 
 from ..script import run
@@ -84,7 +85,7 @@ class Loops(ToyWorld):
 
 def test_the_guard_ends_repetition():
     def longest_run(policy):
-        session = run(policy, budget=120, world=Loops(POOL))
+        session = run(policy, budget=120, world=Loops(POOL), start=Start.draft)
         runs, last = [0], None
         for token in session.emitted:
             runs.append(runs[-1] + 1 if token == last else 1)

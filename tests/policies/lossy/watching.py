@@ -1,6 +1,7 @@
 """A policy that is looked at while it decodes one request of the toy models."""
 
 from paceline.policies.check import check_pool
+from paceline.policies.start import Start
 from paceline.policies.toy_world import ToyWorld
 
 from ..script import run
@@ -24,9 +25,10 @@ class Watched:
         self.policy.learn(outcome)
 
 
-def watched(policy, *, budget=60, **world):
+def watched(policy, *, budget=60, start=Start.draft, **world):
+    """All of the text is the policy's own unless it starts with a prefill."""
     watch = Watched(policy)
-    session = run(watch, budget=budget, world=ToyWorld(POOL, **world))
+    session = run(watch, budget=budget, world=ToyWorld(POOL, **world), start=start)
     return watch, session
 
 

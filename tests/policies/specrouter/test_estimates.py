@@ -19,8 +19,8 @@ from ..script import run as run_one
 def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
     profiler = PerformanceProfiler(check_pool())
     for width, seconds in ((1, 4.0), (3, 6.0), (9, 12.0)):
-        profiler.note(4, num_rows=1, new_tokens=width, seconds=seconds)
-    profiler.note(2, num_rows=1, new_tokens=9, seconds=3.0)
+        profiler.note(4, new_tokens=width, seconds=seconds)
+    profiler.note(2, new_tokens=9, seconds=3.0)
     table = profiler.table(5)
     assert table[4].tolist() == [4.0, 5.0, 6.0, 7.0, 8.0]
     assert table[2].tolist() == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
@@ -31,8 +31,8 @@ def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
 def test_a_cell_forgets_and_rows_are_kept_apart():
     profiler = PerformanceProfiler(check_pool())
     for seconds in [1.0] * 50 + [2.0] * 200:
-        profiler.note(1, num_rows=1, new_tokens=1, seconds=seconds)
-    profiler.note(1, num_rows=8, new_tokens=1, seconds=5.0)
+        profiler.note(1, new_tokens=1, seconds=seconds)
+    profiler.note(1, new_tokens=8, seconds=5.0)
     assert profiler.narrowest_s(1, 1) == pytest.approx(2.0, rel=1e-3)
     assert profiler.narrowest_s(1, 8) == 5.0
     assert profiler.narrowest_s(1, 2) is None
@@ -40,7 +40,7 @@ def test_a_cell_forgets_and_rows_are_kept_apart():
 
 def test_entering_a_chain_costs_the_prompt_per_token_of_the_answer():
     profiler = PerformanceProfiler(check_pool())
-    profiler.note(1, num_rows=1, new_tokens=16, seconds=8.0)
+    profiler.note(1, new_tokens=16, seconds=8.0)
     assert profiler.entry_s()[1] == 0.0
     profiler.note_prompt(num_prompt=16, budget=8)
     profiler.note_answer(4)
@@ -147,10 +147,10 @@ def test_verdicts_are_what_the_verifier_would_have_said():
 
 def test_seconds_below_what_was_seen_fall_along_the_first_slope_but_not_faster_than_in_proportion():
     wide, steep = PerformanceProfiler(check_pool()), PerformanceProfiler(check_pool())
-    wide.note(4, num_rows=1, new_tokens=8, seconds=16.0)
+    wide.note(4, new_tokens=8, seconds=16.0)
     assert wide.table(1)[4, 0] == pytest.approx(2.0)
     for profiler, more in ((wide, 24.0), (steep, 100.0)):
-        profiler.note(4, num_rows=1, new_tokens=8, seconds=16.0)
-        profiler.note(4, num_rows=1, new_tokens=16, seconds=more)
+        profiler.note(4, new_tokens=8, seconds=16.0)
+        profiler.note(4, new_tokens=16, seconds=more)
     assert wide.table(1)[4, 0] == pytest.approx(9.0)
     assert steep.table(1)[4, 0] == pytest.approx(2.0)

@@ -115,7 +115,7 @@ def test_a_tag_that_went_in_step_goes_back_to_a_chain_of_its_own():
     policy = SpecRouter(TraceTables(trace).pool)
     for _ in range(2):  # the warm-up, played by nobody
         assert policy.scheduler.plan("a", num_rows=8, num_running=8).trial
-    policy.scheduler.knowledge.profiler.note(4, num_rows=1, new_tokens=1, seconds=1.0)
+    policy.scheduler.knowledge.profiler.note(4, new_tokens=1, seconds=1.0)
     plans = [policy.scheduler.plan("a", num_rows=8, num_running=8) for _ in range(40)]
     assert not policy.chains
     for _ in plans:

@@ -131,7 +131,8 @@ def test_early_refusals_are_those_of_the_run_log():
     refused = log.steps["judged"][by_mid] - log.steps["accepted"][by_mid]
     assert policy.counters.refused_early["mid"] == refused.sum() > 0
     assert policy.counters.judged["mid"] == log.steps["judged"][by_mid].sum()
-    assert policy.counters.rounds == np.sum((log.steps["kind"] == 1) & (log.steps["level"] == 2))
+    by_target = (log.steps["kind"] == 1) & (log.steps["level"] == 2)
+    assert policy.counters.rounds == np.sum(by_target & (log.steps["prefill"] == 0))
 
 
 def test_stated_costs_make_steps_independent_of_seconds():
