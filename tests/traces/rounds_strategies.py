@@ -1,5 +1,7 @@
 """Imported recordings for tests: drawn by Hypothesis, or made by a process whose rates are known."""
 
+from math import erfc
+
 import numpy as np
 from hypothesis import strategies as st
 from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
@@ -104,6 +106,38 @@ def bernoulli_trace(*, by_start, share=0.7, requests=40, length=200, window=6, s
     )
     drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
     return RoundsTrace(meta=RoundsMeta(name="coins", source="test", drafters=drafters), requests=records)
+
+
+FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
+
+
+def difficult_texts(rho, *, requests, length=300, seed=0):
+    """`[requests, length]` difficulty of positions, uniform on [0, 1): ranks of a normal walk of persistence `rho`."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((length, requests)) * np.sqrt(1 - rho**2)
+    walk = [rng.standard_normal(requests)]
+    for step in noise[1:]:
+        walk.append(rho * walk[-1] + step)
+    return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
+
+
+def rounds_over(difficulty, shares, window):
+    """One drafter, `d`, that depends on the start: at depth k it agrees where the difficulty is below `shares[k]`."""
+    records = []
+    for index, text in enumerate(difficulty):
+        rows, start = [], 0
+        while start < len(text):
+            seen = text[start : start + window]
+            agrees = seen < np.array(shares[: len(seen)])
+            kept = len(agrees) if agrees.all() else int(np.argmin(agrees))
+            rows.append((start, kept, window))
+            start += kept + 1
+        columns = np.array(rows, np.int32).T
+        rounds = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
+        records.append(RoundsRequest(request_id=f"q{index}", tag="", num_tokens={"": len(text)}, rounds={"d": rounds}))
+    drafters = (DrafterInfo(name="d", by_start=True, window=window),)
+    meta = RoundsMeta(name="difficult", source="test", drafters=drafters)
+    return RoundsTrace(meta=meta, requests=tuple(records))
 
 
 def assert_same_rounds(one: RoundsTrace, other: RoundsTrace):

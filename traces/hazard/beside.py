@@ -1,21 +1,29 @@
 """What a round says of a token that another round drafts at the same position, from another start.
 
-Let h_d be the share of rounds that agree at depth d among those that got there. Of one position, a drafter started
-later on the same true text has more of the truth before it, so it agrees wherever the one started earlier did. That is
-a monotone coupling: one number u, uniform on [0, 1), belongs to the position, and a round whose depth there is d agrees
-where u < g_d, with g falling in d. So, of a token at depth d where another round was at depth k,
+One number z, the difficulty of the position, decides of every round that comes to it: a round whose depth there is d
+agrees where z < t_d, with thresholds t that fall as rounds get longer. So a drafter started later, which has more of
+the true text before it, agrees wherever the one started earlier did (a monotone coupling, the one of most agreement:
+Frechet 1951, Hoeffding 1940). Along the text z is a standard normal autoregressive walk.
 
-    P(agrees | the other agreed)      = min(1, g_d / g_k)
-    P(agrees | the other was refused) = max(0, (g_d - g_k) / (1 - g_k)).
+Rates by depth, h_d, do not give the thresholds by themselves. Rounds that got far are rounds over easy text, so that h
+may rise with depth while t falls; to divide such h by each other would take from a token what its position has already
+shown. The walk is filtered instead: the density of z at round starts is that of a chain of rounds that has settled,
+each started after the refusal of the one before; t_0 is where the share h_0 of it lies below; what lies below goes one
+step on, t_1 is where the share h_1 of that lies below, and so on. The persistence of the walk is where neighbouring
+rounds are as alike as recorded ones. Depths whose thresholds do not fall by two standard errors share one: what a few
+decisions cannot tell from nothing is taken to be nothing.
 
-The first is 1 for a round started later (d < k), and the second is 0 for one started earlier. (The coupling of two
-uniform numbers that are equal is the one of most agreement: Fréchet 1951, Hoeffding 1940.)
+Then, of a token at depth d where another round was at depth k, with f_k the density of z where rounds are at depth k,
 
-g is h made non-increasing (pool adjacent violators; Ayer et al. 1955). Where h rises with depth, that is not because
-a round gets better as it gets longer: easy texts are over-represented among rounds that got far. To divide such h by
-each other would take from a token what its position has already shown.
+    P(agrees | the other agreed)      = P(z < t_d | z < t_k), 1 for a round started later
+    P(agrees | the other was refused) = P(z < t_d | z >= t_k), 0 for one started earlier
+    P(agrees | the other got there)   = P(z < t_d), all under f_k.
+
+Letters: G points of a grid for z, W depths of the longest recorded round, D depths with a rate, the last of which
+stands for all deeper ones.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -23,6 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_HIGHEST = 0.99
+_HALVINGS = 10
+_SETTLING = 12
+_STEP = 0.05
+_Z = np.arange(-5.0, 5.0 + _STEP / 2, _STEP)
+_NORMAL = np.exp(-0.5 * _Z**2) / np.exp(-0.5 * _Z**2).sum()
+_NOTHING = 1e-12
+_ERRORS = 2.0
 
 
 class Outcome(Enum):
@@ -45,37 +62,159 @@ class Beside(NamedTuple):
     depth: int
 
 
-def chance_beside(here: float, there: float, outcome: Outcome) -> float:
-    """Probability that a token agrees, given how another round ended at its position.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """Difficulty of positions as rounds of one drafter come to them.
+
+    Attributes:
+        densities: `[W + 1, G]` mass of z where a round is at depth 0, 1, ...; the last is that after a whole round.
+        thresholds: `[W]` t as the rates give them, chance and all.
+        falling: `[W]` t made to fall where it does so by two standard errors, else level.
+        steps: `[G, G]` chances of where the walk goes in one step.
+    """
+
+    densities: Floats
+    thresholds: Floats
+    falling: Floats
+    steps: Floats
+
+    def chance(self, depth: int, beside: Beside) -> float:
+        """Probability that a token at `depth` of its round agrees, given what another round says of its position."""
+        last = len(self.falling) - 1
+        mass = self.densities[min(beside.depth, last + 1)]
+        here, there = (_below(float(self.falling[min(place, last)])) for place in (depth, beside.depth))
+        if beside.outcome is Outcome.reached:
+            both, given = here, np.ones_like(here)
+        elif beside.outcome is Outcome.agreed:
+            both, given = np.minimum(here, there), there
+        else:
+            both, given = here - np.minimum(here, there), 1.0 - there
+        total = float(mass @ given)
+        if total < _NOTHING:  # what never happened where the rates come from
+            return float(beside.outcome is Outcome.agreed)
+        return float(mass @ both) / total
+
+    def alike(self, score: Floats) -> float:
+        """Mean product of the scores of neighbouring rounds.
+
+        Args:
+            score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
+        """
+        agreeing = [_below(threshold) for threshold in self.thresholds.tolist()]
+        ended = [mass * (1.0 - low) for mass, low in zip(self.densities, agreeing, strict=False)]
+        starts = np.array([*ended, self.densities[-1]]) @ self.steps
+        mean, mass = np.zeros(len(starts)), starts
+        for depth, low in enumerate(agreeing):
+            mean += (mass @ (1.0 - low)) * score[depth]
+            mass = (mass * low) @ self.steps
+        mean += mass.sum(axis=1) * score[-1]
+        return float(mean @ score)
+
+
+def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
+    """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
 
     Args:
-        here: g at the token's own depth, 0 to 1.
-        there: g at the depth of the other round.
-        outcome: agreed or refused.
+        hazards: `[D]` probability of agreement by depth, of rounds that got there.
+        decisions: `[D]` that these were counted on, > 0.
+        window: W, >= 1.
+        rho: 0 to 0.99.
     """
-    if outcome is Outcome.agreed:
-        return min(1.0, here / there) if there > 0.0 else 1.0
-    return max(0.0, (here - there) / (1.0 - there)) if there < 1.0 else 0.0
+    steps = _steps(rho)
+    rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
+    starts = _NORMAL
+    for _ in range(_SETTLING):
+        densities, thresholds = _one_round(starts, rates, steps)
+        ended = sum(
+            (mass * (1.0 - _below(threshold)) for mass, threshold in zip(densities, thresholds, strict=False)),
+            # After a whole round the verifier adds a token of its own, so that the next one starts a step later.
+            densities[-1],
+        )
+        starts = ended @ steps
+        starts = starts / starts.sum()
+    stacked, found = np.array(densities), np.array(thresholds)
+    counted = decisions[np.minimum(np.arange(window), len(decisions) - 1)]
+    counted[len(decisions) - 1 :] /= max(window - len(decisions) + 1, 1)  # depths that share a rate share its decisions
+    level = falling(found, _variances(stacked[:-1], np.array(rates), counted, found))
+    return Positions(densities=stacked, thresholds=found, falling=level, steps=steps)
 
 
-def falling(values: Floats, weights: Floats) -> Floats:
-    """`values` made non-increasing: the closest such sequence by weighted squares, neighbours pooled where they rise.
+def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, wanted: float) -> float:
+    """The rho whose neighbouring rounds are as alike as recorded ones.
 
     Args:
-        values: `[D]`.
-        weights: `[D]` >= 0; where two neighbours both weigh nothing they count alike.
+        hazards: `[D]` of a typical request.
+        decisions: `[D]` that these were counted on, > 0.
+        score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
+        wanted: mean product of the scores of neighbouring rounds.
     """
-    means: list[float] = []
-    masses: list[float] = []
-    sizes: list[int] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        means.append(value)
-        masses.append(max(weight, 1e-9))
-        sizes.append(1)
-        while len(means) > 1 and means[-2] < means[-1]:
-            mass = masses[-2] + masses[-1]
-            means[-2] = (means[-2] * masses[-2] + means[-1] * masses[-1]) / mass
-            masses[-2] = mass
-            sizes[-2] += sizes[-1]
-            del means[-1], masses[-1], sizes[-1]
+    low, high = 0.0, _HIGHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        found = filter_positions(hazards, decisions, len(score) - 1, middle).alike(score)
+        low, high = (middle, high) if found < wanted else (low, middle)
+    return low
+
+
+def falling(values: Floats, variances: Floats) -> Floats:
+    """`values` in levels that fall by two standard errors or more: the two neighbours that do so least become one.
+
+    Args:
+        values: `[W]`.
+        variances: `[W]` of what is not known of each, > 0.
+    """
+    means, known, sizes = values.tolist(), (1.0 / variances).tolist(), [1] * len(values)
+    while len(means) > 1:
+        falls = [
+            (means[place] - means[place + 1]) / np.sqrt(1.0 / known[place] + 1.0 / known[place + 1])
+            for place in range(len(means) - 1)
+        ]
+        least = int(np.argmin(falls))
+        if falls[least] >= _ERRORS:
+            break
+        whole = known[least] + known[least + 1]
+        means[least] = (means[least] * known[least] + means[least + 1] * known[least + 1]) / whole
+        known[least], sizes[least] = whole, sizes[least] + sizes[least + 1]
+        del means[least + 1], known[least + 1], sizes[least + 1]
     return np.repeat(means, sizes)
+
+
+def _variances(densities: Floats, rates: Floats, decisions: Floats, thresholds: Floats) -> Floats:
+    """`[W]` of thresholds, from the binomial ones of the rates: dt = dh / density of z at t."""
+    cells = np.clip(np.rint((thresholds - _Z[0]) / _STEP).astype(int), 0, len(_Z) - 1)
+    mass = np.maximum(densities.sum(axis=1), _NOTHING)
+    density = np.maximum(densities[np.arange(len(cells)), cells] / mass / _STEP, 1e-3)
+    # A rate of 0 or 1 is not known for certain either: half a decision each way (Jeffreys).
+    share = (rates * decisions + 0.5) / (decisions + 1.0)
+    variances: Floats = share * (1.0 - share) / decisions / density**2
+    return variances
+
+
+def _one_round(starts: Floats, rates: list[float], steps: Floats) -> tuple[list[Floats], list[float]]:
+    """Mass at each depth and after the last one, and the threshold at each depth."""
+    densities, thresholds = [starts], []
+    for rate in rates:
+        thresholds.append(_threshold(densities[-1], rate))
+        densities.append((densities[-1] * _below(thresholds[-1])) @ steps)
+    return densities, thresholds
+
+
+def _threshold(mass: Floats, share: float) -> float:
+    """Where so great a share of the mass lies below."""
+    ends = np.cumsum(mass)
+    wanted = share * float(ends[-1])
+    cell = min(int(np.searchsorted(ends, wanted)), len(_Z) - 1)
+    part = (wanted - float(ends[cell] - mass[cell])) / max(float(mass[cell]), 1e-300)
+    return float(_Z[cell]) + _STEP * (min(max(part, 0.0), 1.0) - 0.5)
+
+
+def _below(threshold: float) -> Floats:
+    """`[G]` how much of the cell of each point lies below."""
+    share: Floats = np.clip((threshold - _Z) / _STEP + 0.5, 0.0, 1.0)
+    return share
+
+
+def _steps(rho: float) -> Floats:
+    chances = np.exp(-0.5 * (_Z - rho * _Z[:, None]) ** 2 / (1.0 - rho * rho))
+    steps: Floats = chances / chances.sum(axis=1, keepdims=True)
+    return steps

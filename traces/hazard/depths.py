@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .beside import falling
 from .counts import MOST_FITTED, DepthCounts
 
 Floats = NDArray[np.float64]
@@ -37,14 +36,12 @@ class DepthFit:
 
     Attributes:
         alpha: `[D]` logit of agreement at each depth of a request with beta 0; the last holds for all deeper ones.
-        falling: `[D]` the same made non-increasing: what depth itself does to agreement, see `beside`.
         sigma: standard deviation of beta between requests, >= 0.
         beta: `[R]` each request's own offset, pulled towards 0 where it has few rounds.
         spread: `[R]` standard deviation of what is not known of beta; sigma where the request has no rounds.
     """
 
     alpha: Floats
-    falling: Floats
     sigma: float
     beta: Floats
     spread: Floats
@@ -52,11 +49,6 @@ class DepthFit:
     def hazards(self, beta: float) -> list[float]:
         """`[D]` probability of agreement at each depth of a request with offset `beta`."""
         rates: list[float] = _logistic(self.alpha + beta).tolist()
-        return rates
-
-    def falling_hazards(self, beta: float) -> list[float]:
-        """`[D]` the same of `falling`."""
-        rates: list[float] = _logistic(self.falling + beta).tolist()
         return rates
 
     def survival(self, beta: Floats, window: int) -> Floats:
@@ -76,19 +68,13 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     agreed, refused = counts.agreed[:, mixed], counts.refused[:, mixed]
     seen = np.flatnonzero((agreed + refused).any(axis=1))
     if len(seen) < 2:  # one request says nothing of how requests differ
-        return DepthFit(alpha=alpha, falling=_falling(alpha, counts), sigma=0.0, beta=beta, spread=spread)
+        return DepthFit(alpha=alpha, sigma=0.0, beta=beta, spread=spread)
     fitted = seen[:: -(-len(seen) // MOST_FITTED)]
     alpha[mixed], sigma = _maximise(agreed[fitted], refused[fitted], alpha[mixed])
     share = _shares(agreed, refused, alpha[mixed], sigma)
     mean = share @ _GRID
     beta, spread = sigma * mean, sigma * np.sqrt(np.maximum(share @ _GRID**2 - mean**2, 0.0))
-    return DepthFit(alpha=alpha, falling=_falling(alpha, counts), sigma=sigma, beta=beta, spread=spread)
-
-
-def _falling(alpha: Floats, counts: DepthCounts) -> Floats:
-    """`alpha` made non-increasing, each depth weighed by its decisions."""
-    rates = falling(_logistic(alpha), (counts.agreed + counts.refused).sum(axis=0))
-    return _logit(rates, 1.0 - rates)
+    return DepthFit(alpha=alpha, sigma=sigma, beta=beta, spread=spread)
 
 
 def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:

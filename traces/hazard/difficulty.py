@@ -48,31 +48,61 @@ def no_persistence() -> DifficultyFit:
     return DifficultyFit(persistence=0.0, share=_PHI)
 
 
-def fit_difficulty(told: Told, survival: Floats, typical: Floats) -> DifficultyFit:
-    """The walk whose neighbouring rounds are as alike as recorded ones.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """How alike neighbouring rounds of a recording are.
 
-    A round tells z up to an interval; its score is the mean of a standard normal there. Rho is where the mean product
-    of the scores of neighbouring rounds is the recorded one. What any two rounds of a request have in common is taken
-    off that first: it is what the fit of the request missed, or took away.
+    Attributes:
+        wanted: mean product of the scores of neighbouring rounds, less that of any two rounds of their request.
+        chained: whether rounds follow one another; otherwise they start at every position.
+    """
+
+    wanted: float
+    chained: bool
+
+
+def neighbours(told: Told, survival: Floats) -> Neighbours | None:
+    """What the recording says; None if no two rounds are neighbours.
+
+    A round tells z up to an interval; its score is the mean of a standard normal there. What any two rounds of a
+    request have in common is taken off: it is what the fit of the request missed, or took away.
 
     Args:
         told: the rounds.
         survival: `[R, W + 1]` by request, the share of rounds that keep at least 0, 1, ... W tokens.
-        typical: `[W + 1]` that of a typical request.
     """
     same = told.request[1:] == told.request[:-1]
     gap = told.start[1:] - told.start[:-1]
     chained = not np.any(same & (gap <= told.accepted[:-1]))
     first = np.flatnonzero(same & (gap == (told.accepted[:-1] + 1 if chained else 1)))
     if not len(first):
-        return no_persistence()
+        return None
     score = _scores(survival, told.request, told.accepted, told.refused)
     wanted = float((score[first] * score[first + 1] - _common(told.request, score)[first]).mean())
+    return Neighbours(wanted=wanted, chained=chained)
+
+
+def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
+    """The walk whose neighbouring rounds are as alike as recorded ones.
+
+    Args:
+        found: how alike they are.
+        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
+    """
+    if found is None:
+        return no_persistence()
     low, high = 0.0, _HIGHEST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if _alike(typical, middle, chained=chained)[0] < wanted else (low, middle)
-    return DifficultyFit(persistence=low, share=_alike(typical, low, chained=chained)[1])
+        alike = _alike(typical, middle, chained=found.chained)[0]
+        low, high = (middle, high) if alike < found.wanted else (low, middle)
+    return DifficultyFit(persistence=low, share=_alike(typical, low, chained=found.chained)[1])
+
+
+def scores_by_kept(typical: Floats) -> Floats:
+    """`[W + 1]` mean of z, given how many tokens a round of a typical request kept."""
+    kept = np.arange(len(typical))
+    return _scores(typical[None, :], np.zeros_like(kept), kept, kept < len(typical) - 1)
 
 
 def _scores(survival: Floats, request: Ints, accepted: Ints, refused: NDArray[np.bool_]) -> Floats:

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..imported.rounds import DrafterInfo, RoundsRequest
+from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths
-from .difficulty import DifficultyFit, fit_difficulty, no_persistence
+from .difficulty import DifficultyFit, fit_difficulty, neighbours, no_persistence, scores_by_kept
 from .lengths import DraftLengths, fit_lengths
 
 Floats = NDArray[np.float64]
@@ -52,13 +53,19 @@ class DrafterFit:
 
     Attributes:
         depths: acceptance by depth and request.
-        difficulty: how it goes along a text; without persistence for a drafter that reads tokens only.
+        decisions: `[D]` that the rates by depth were counted on.
+        difficulty: of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
+        window: most tokens that rounds are known to draft, up to 64.
+        persistence: of the difficulty of positions, see `beside`, 0 to 0.99.
         stand_ins: who stands for requests without rounds of their own.
         lengths: how much it drafts; None for one that was never seen to draft less than its window.
     """
 
     depths: DepthFit
+    decisions: Floats
     difficulty: DifficultyFit
+    window: int
+    persistence: float
     stand_ins: StandIns
     lengths: DraftLengths | None
 
@@ -72,18 +79,33 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     told = told_by(requests, drafter)
     if not told.num_decisions:
         raise ValueError(f"recording must hold decisions of drafter {drafter.name} to draw others from, got none")
-    depths = fit_depths(count_depths(told, len(requests)))
-    difficulty = _difficulty(told, depths) if drafter.by_start else no_persistence()
+    counts = count_depths(told, len(requests))
+    depths, decisions = fit_depths(counts), np.maximum((counts.agreed + counts.refused).sum(axis=0), 1.0)
+    window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
+    difficulty, persistence = no_persistence(), 0.0
+    if drafter.by_start:
+        difficulty, persistence = _along_the_text(told, depths, decisions, window)
     stand_ins = _stand_ins(told, [request.tag for request in requests])
     lengths = fit_lengths(requests, drafter)
-    return DrafterFit(depths=depths, difficulty=difficulty, stand_ins=stand_ins, lengths=lengths)
+    return DrafterFit(
+        depths=depths,
+        decisions=decisions,
+        difficulty=difficulty,
+        window=window,
+        persistence=persistence,
+        stand_ins=stand_ins,
+        lengths=lengths,
+    )
 
 
-def _difficulty(told: Told, depths: DepthFit) -> DifficultyFit:
-    told = told.thinned(MOST_FITTED)
-    window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
+def _along_the_text(told: Told, depths: DepthFit, decisions: Floats, window: int) -> tuple[DifficultyFit, float]:
+    """How the difficulty of rounds goes along a text, and how persistent that of positions is."""
     survival = depths.survival(np.append(depths.beta, 0.0), window)
-    return fit_difficulty(told, survival[:-1], survival[-1])
+    found, typical = neighbours(told.thinned(MOST_FITTED), survival[:-1]), survival[-1]
+    difficulty = fit_difficulty(found, typical)
+    if found is None or not found.chained:  # where rounds start everywhere, rounds are as alike as positions
+        return difficulty, difficulty.persistence
+    return difficulty, fit_persistence(depths.hazards(0.0), decisions, scores_by_kept(typical), found.wanted)
 
 
 def _stand_ins(told: Told, tags: list[str]) -> StandIns:

@@ -12,12 +12,13 @@ from hashlib import blake2b
 import numpy as np
 
 from ..imported.rounds import RoundsTrace
-from .beside import Beside, Outcome, chance_beside
+from .beside import Beside, Positions, filter_positions
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
 
 _MOST_CACHED = 4096
 _BLOCK = 128
+_BETA_STEP = 0.1  # in which requests share what is worked out of positions: rates that differ by less than 0.03
 
 
 class _Draws:
@@ -45,16 +46,16 @@ class _Luck:
     """One drafter's draws in one request, and its rates there.
 
     Attributes:
+        beta: the request's offset, see `depths`.
         hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
-        falling: `[D]` the same made non-increasing.
         rounds: draws that decide a round, alike for neighbouring positions.
         tokens: draws that decide a token, each apart.
         lengths: two draws for each position, of how much is drafted there.
         survival: probability that at least so many tokens stay, as far as it was asked for.
     """
 
+    beta: float
     hazards: list[float]
-    falling: list[float]
     rounds: _Draws
     tokens: _Draws
     lengths: _Draws
@@ -63,10 +64,6 @@ class _Luck:
     def hazard(self, depth: int) -> float:
         """Probability of agreement at `depth` among rounds that got there."""
         return self.hazards[min(depth, len(self.hazards) - 1)]
-
-    def fallen(self, depth: int) -> float:
-        """The same, made non-increasing."""
-        return self.falling[min(depth, len(self.falling) - 1)]
 
     def survives(self, tokens: int) -> float:
         """Probability that at least `tokens` stay."""
@@ -88,13 +85,14 @@ class Hazard:
         self._trace = trace
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}
+        self._positions: dict[tuple[int, int], Positions] = {}
         self._luck: dict[tuple[str, int], _Luck] = {}
         self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
 
     def reseeded(self, seed: int) -> "Hazard":
         """Draws with another seed from the same estimate, which is shared, not made again."""
         other = Hazard(self._trace, seed=seed)
-        other._fits = self._fits
+        other._fits, other._positions = self._fits, self._positions
         return other
 
     def agrees(
@@ -116,7 +114,7 @@ class Hazard:
         """
         luck = self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)
         if beside is not None:
-            return luck.tokens.at(start + depth) < _chance(luck, depth, beside)
+            return luck.tokens.at(start + depth) < self._chance(drafter, luck, depth, beside)
         if self._trace.meta.drafters[drafter].by_start:
             return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
         return luck.tokens.at(start + depth) < luck.hazard(depth)
@@ -144,6 +142,21 @@ class Hazard:
             self._fits[drafter] = fit_drafter(self._trace.requests, self._trace.meta.drafters[drafter])
         return self._fits[drafter]
 
+    def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
+        """Probability that a token agrees of which another round says something."""
+        if not self._trace.meta.drafters[drafter].by_start:
+            # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
+            return max(luck.hazard(depth), luck.hazard(beside.depth))
+        step = round(luck.beta / _BETA_STEP)
+        found = self._positions.get((drafter, step))
+        if found is None:
+            fit = self.fit(drafter)
+            hazards = fit.depths.hazards(step * _BETA_STEP)
+            found = self._positions[drafter, step] = filter_positions(
+                hazards, fit.decisions, fit.window, fit.persistence
+            )
+        return found.chance(depth, beside)
+
     def _draw(self, request_id: str, drafter: int) -> _Luck:
         if len(self._luck) >= _MOST_CACHED:
             del self._luck[next(iter(self._luck))]
@@ -153,8 +166,8 @@ class Hazard:
         like = fit.stand_ins.of(self._index[request_id], float(generator.random()))
         beta = float(fit.depths.beta[like] + fit.depths.spread[like] * generator.standard_normal())
         luck = _Luck(
+            beta=beta,
             hazards=fit.depths.hazards(beta),
-            falling=fit.depths.falling_hazards(beta),
             rounds=_Draws(walk(generator, fit.difficulty)),
             tokens=_Draws(_blocks(f"{key}/tokens")),
             lengths=_Draws(_blocks(f"{key}/lengths")),
@@ -162,14 +175,6 @@ class Hazard:
         )
         self._luck[request_id, drafter] = luck
         return luck
-
-
-def _chance(luck: _Luck, depth: int, beside: Beside) -> float:
-    """Probability that a token agrees of which another round says something."""
-    if beside.outcome is Outcome.reached:
-        # The other round came here with nothing refused, and this one has no less of the truth before it.
-        return max(luck.hazard(depth), luck.hazard(beside.depth))
-    return chance_beside(luck.fallen(depth), luck.fallen(beside.depth), beside.outcome)
 
 
 def _generator(key: str) -> np.random.Generator:
