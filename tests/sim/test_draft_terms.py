@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Verify, make_policy
+from paceline.policies.start import Start
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost, TimedCost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.rounds_tables import RoundsTables
@@ -99,7 +100,7 @@ def batched(figures, windows):
             pass
 
     recorded_pool(trace.meta)
-    log, _ = replay(trace, Each(), cost=cost, batch=len(windows))
+    log, _ = replay(trace, Each(), cost=cost, batch=len(windows), start=Start.draft)
     return table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0]
 
 
