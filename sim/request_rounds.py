@@ -22,7 +22,8 @@ class RequestRounds:
         refused: a token that is not the target's.
         num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
         known: per drafter of the recording.
-        prefilled: whether its prefill was charged.
+        prefilled_by: method whose prefill was charged, None before.
+        prefill_s: seconds charged for it.
         verify_s: measured seconds of the verification of what is pending, None if it was not measured.
         num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
         verified_from: tokens emitted before the round whose verification it is.
@@ -33,7 +34,8 @@ class RequestRounds:
         "known",
         "num_cut",
         "num_tokens",
-        "prefilled",
+        "prefill_s",
+        "prefilled_by",
         "prompt",
         "refused",
         "request",
@@ -52,7 +54,8 @@ class RequestRounds:
         self.refused = -1 if output else 0
         self.num_tokens = request.length(TARGET_ALONE)
         self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
-        self.prefilled = False
+        self.prefilled_by: str | None = None
+        self.prefill_s = 0.0
         self.verify_s: float | None = None
         self.num_cut = 0
         self.verified_from = 0

@@ -1,10 +1,12 @@
 """What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
 
 Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
-the prompt. Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were
-drafted then; so does the verification after it, if nothing else is pending. Engines do not know where an answer will
-end and draft beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the
-engine's rounds, and so is its verification.
+the prompt. Where the target goes first, nobody knows yet which method's prefill it is: the shortest of the request is
+charged, and what another takes longer with its first draft. Where steps of the target alone were not measured, the
+prefill is all that the first token takes. Drafting in a recorded round takes that round's seconds if at least as many
+tokens are asked for as were drafted then; so does the verification after it, if nothing else is pending. Engines do
+not know where an answer will end and draft beyond it: a draft that replay cuts there is charged as what was asked
+for, up to the window of the engine's rounds, and so is its verification.
 """
 
 import numpy as np
@@ -64,6 +66,8 @@ class RoundCharges:
         if seconds is None and not session.tokens:
             own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
             seconds = None if own is None else own[1]
+        if seconds is None and forwards and not session.tokens:
+            seconds = 0.0
         if seconds is None:
             width = new_tokens + state.num_cut
             seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
@@ -71,11 +75,16 @@ class RoundCharges:
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
-        if state.prefilled:
+        """What the prefill under `method` takes beyond what was charged for it."""
+        if state.prefilled_by == method or (method == TARGET_ALONE and state.prefilled_by is not None):
             return []
-        state.prefilled = True
-        seconds = self._cost.prefill_s(session.request_id, method)
-        return [(1, session.num_prompt, 1, seconds)] if seconds else []
+        methods = [method] if method != TARGET_ALONE else [TARGET_ALONE, *self._drafters]
+        known = [self._cost.prefill_s(session.request_id, each) for each in methods]
+        whole = known[0] or min((seconds for seconds in known if seconds), default=0.0)
+        seconds = whole - state.prefill_s if state.prefilled_by in {None, TARGET_ALONE} else 0.0
+        state.prefilled_by = method
+        state.prefill_s = max(whole, state.prefill_s)
+        return [(1, session.num_prompt, 1, seconds)] if seconds > 0 else []
 
     def _longest(self, request: RoundsRequest, drafter: str) -> int:
         """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""

@@ -45,6 +45,7 @@ class TimedCost:
         self._extrapolate = extrapolate
         self._plain_s = _mean_plain_s(recording)
         self._rounds: dict[tuple[str, str], dict[int, tuple[float, float]]] = {}
+        self._prefilled = {info.name for info in recording.meta.drafters if info.prefilled}
         self._windows = windows = {
             info.name: info.window or _longest(recording, info.name) for info in recording.meta.drafters
         }
@@ -107,8 +108,16 @@ class TimedCost:
         return self._requests[request_id].prompt_tokens
 
     def prefill_s(self, request_id: str, method: str) -> float:
-        """Seconds before the first round; see `RoundCost`."""
-        return self._requests[request_id].prefill_s.get(method, 0.0)
+        """Seconds before the first round; see `RoundCost`.
+
+        A step's share where the prefill wrote a token, and only the seconds of the whole answer are known.
+        """
+        request = self._requests[request_id]
+        rounds = request.rounds.get(method)
+        if method in request.prefill_s or rounds is None or method not in self._prefilled or rounds.draft_s is not None:
+            return request.prefill_s.get(method, 0.0)
+        share = self._shared_s(request, method, rounds)
+        return 0.0 if isnan(share) else share
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`: drafts cost their forwards."""
@@ -135,7 +144,7 @@ class TimedCost:
         """Seconds of drafting and of the target's forward."""
         if rounds.draft_s is not None and rounds.verify_s is not None:
             return SplitRounds(draft_s=rounds.draft_s, verify_s=rounds.verify_s, shared=False)
-        round_s = _shared_s(request, drafter, rounds)
+        round_s = self._shared_s(request, drafter, rounds)
         plain_s = _plain_s(request)
         if isnan(plain_s):
             plain_s = self._plain_s
@@ -143,6 +152,17 @@ class TimedCost:
         verify_s = round_s if isnan(plain_s) else min(plain_s, round_s)
         each = np.ones(len(rounds.start))
         return SplitRounds(draft_s=(round_s - verify_s) * each, verify_s=verify_s * each, shared=True)
+
+    def _shared_s(self, request: RoundsRequest, method: str, rounds: Rounds) -> float:
+        """Seconds of each step of a timed answer, NaN if it was not timed.
+
+        Tokens outside rounds are steps of their own, but for that of a prefill whose seconds are known.
+        """
+        seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
+        outside = request.length(method) - int(rounds.accepted.sum()) - len(rounds.start)
+        if method in self._prefilled and method in request.prefill_s:
+            outside -= 1
+        return seconds / (len(rounds.start) + max(0, outside))
 
 
 def has_seconds(recording: RoundsTrace) -> bool:
@@ -182,10 +202,3 @@ def _mean_plain_s(recording: RoundsTrace) -> float:
         if tokens
         else float("nan")
     )
-
-
-def _shared_s(request: RoundsRequest, method: str, rounds: Rounds) -> float:
-    """Seconds of each step of a timed answer, NaN if it was not timed; tokens outside rounds are steps of their own."""
-    seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
-    outside = request.length(method) - int(rounds.accepted.sum()) - len(rounds.start)
-    return seconds / (len(rounds.start) + max(0, outside))

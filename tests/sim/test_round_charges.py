@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from paceline.policies import Draft, Verify, make_policy
 from paceline.policies.session import Session
+from paceline.policies.start import Start
 from paceline.policies.verdicts import Drafted
 from paceline.policies.world import Item
 from paceline.sim.cost import CostRangeError, TimedCost
@@ -124,3 +125,49 @@ def test_what_was_recorded_can_be_replayed_whatever_is_drawn(drafter):
         log = simulate(scenario, make_policy(f"{drafter}:6/target", tables.pool), drafter)
         total = sum(seconds for (seconds,) in table(log, "ops", "duration_s"))
         assert total == pytest.approx(measured, rel=2e-3)
+
+
+def prefilled(*, seconds=True, **rest):
+    """The target's prefill writes the first token; three rounds follow."""
+    rounds = rounds_of((1, 2, 3), (4, 1, 3), (6, 3, 3), seconds=SECONDS if seconds else ())
+    recording = recording_of(
+        one_request({"feature": 10}, {"feature": rounds}, **rest), drafters=(("feature", True, 3),)
+    )
+    (drafter,) = recording.meta.drafters
+    meta = recording.meta.model_copy(update={"drafters": (drafter.model_copy(update={"prefilled": True}),)})
+    return replace(recording, meta=meta)
+
+
+@pytest.mark.parametrize(
+    ("recording", "wanted"),
+    [
+        (prefilled(prefill_s={"feature": 8.0}), 8.0 + sum(map(sum, SECONDS))),
+        (prefilled(seconds=False, wall_s={"feature": 20.0}, prefill_s={"feature": 8.0}), 20.0),
+        (prefilled(seconds=False, wall_s={"feature": 20.0}), 20.0),
+    ],
+    ids=["steps", "answers with a prefill", "answers"],
+)
+def test_a_prefill_that_writes_a_token_takes_its_own_seconds(recording, wanted):
+    policy = make_policy("feature:3/target", RoundsTables(recording).pool)
+    ops = durations(recording, policy, start=Start.prefill)
+    assert sum(seconds for *_, seconds in ops) == pytest.approx(wanted)
+    if recording.requests[0].prefill_s:
+        assert ops[0][2] == 8.0
+
+
+def test_what_a_prefill_takes_longer_is_charged_with_the_first_draft():
+    rounds = rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=SECONDS)
+    request = one_request(
+        {"": 9, "feature": 9, "other": 9},
+        {"feature": rounds, "other": rounds},
+        prefill_s={"feature": 8.0, "other": 6.0},
+    )
+    recording = recording_of(request, drafters=(("feature", True, 3), ("other", True, 3)))
+    pool = RoundsTables(recording).pool
+    steps = [Verify("target"), Draft("feature", 3), Verify("target"), Draft("other", 3), Verify("target")]
+    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording, extrapolate=True), start=Start.draft)
+    ops = [seconds for (seconds,) in table(simulate(scenario, Script(pool, steps), "p"), "ops", "duration_s")]
+    assert ops[0] == 6.0, "the shortest prefill, which writes the token"
+    drafting = 3 * TimedCost(recording).forward_s("feature", num_rows=1, new_tokens=1, context_tokens=0)
+    assert ops[1] == pytest.approx(2.0 + drafting)
+    assert sum(ops[3:4]) < 2.0
