@@ -13,13 +13,12 @@ from ..kv.slot_cache import SlotCache
 from .fused_forward import FusedForward
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
+from .rounding import TOLERANCES
 from .support import fused_supports
 
 ForwardKind = Literal["auto", "fused", "modules"]
 KINDS: tuple[ForwardKind, ...] = ("auto", "fused", "modules")
 
-# Largest difference of logits that rounding explains, as a share of the largest logit.
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 # Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
 CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
 CHECKED_POSITIONS = 6

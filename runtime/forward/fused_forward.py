@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
+from .layer_masks import layer_windows, within_window
 from .support import fused_supports
 from .weights import project
 
@@ -56,6 +57,7 @@ class FusedForward:
         self._groups = attention.q_proj.out_features // attention.k_proj.out_features
         self._query_heads = self.kv_shape.num_heads * self._groups
         self._scale = float(attention.scaling)
+        self._windows = layer_windows(model.config)
         self._layers = [fuse_layer(layer, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
         self._head = project([model.lm_head], share_weights=share_weights)
@@ -67,11 +69,11 @@ class FusedForward:
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`; raises ValueError for a run of positions beyond `context_tokens`."""
         cos, sin = self._rotation(placement)
-        mask = self._additive(placement.mask)
+        masks = {window: self._additive(placement, window) for window in set(self._windows)}
         hidden = functional.embedding(ids, self._embedding)
-        for number, layer in enumerate(self._layers):
+        for number, (layer, window) in enumerate(zip(self._layers, self._windows, strict=True)):
             heads = self._heads(layer, hidden, cos, sin)
-            layer.output.add_to(hidden, self._attend(number, heads, placement, cache, mask))
+            layer.output.add_to(hidden, self._attend(number, heads, placement, cache, masks[window]))
             gate, up = layer.gate_up.of(layer.mlp_norm(hidden)).chunk(2, dim=-1)
             layer.down.add_to(hidden, functional.silu(gate).mul_(up))
         kept = hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)
@@ -86,8 +88,14 @@ class FusedForward:
             raise ValueError(f"positions must be < {self.context_tokens}, got {positions.stop - 1}")
         return self._cos[positions], self._sin[positions]
 
-    def _additive(self, mask: Tensor | None) -> Tensor | None:
-        """`[B, 1, Q G, S]`: what the attention would make of a bool mask again in every layer."""
+    def _additive(self, placement: Placement, window: int | None) -> Tensor | None:
+        """`[B, 1, Q G, S]`: what the attention would make of a bool mask again in every layer; None looks at all."""
+        mask = placement.mask
+        if window is not None and placement.num_slots > window:
+            if mask is None:
+                size = (len(placement.counts), 1, placement.longest, placement.num_slots)
+                mask = torch.ones(size, dtype=torch.bool, device=self.kv_shape.device)
+            mask = within_window(mask, window)
         if mask is None:
             return None
         added = torch.zeros(mask.shape, dtype=self.kv_shape.dtype, device=mask.device)

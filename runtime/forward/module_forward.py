@@ -4,19 +4,20 @@ Letters: B requests, T new tokens of all of them, Q the most of one request, S s
 width, N kept tokens, V vocabulary.
 """
 
-import inspect
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+)
 
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
-from .support import FULL_ATTENTION
-
-# A model that does not name one of these may take it for granted in **kwargs and drop it.
-NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
+from .layer_masks import LayerMasks
 
 
 class PlacedLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -53,19 +54,21 @@ class PlacedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class ModuleForward:
-    """Any causal language model of transformers with full attention in every layer.
+    """Any causal language model of transformers that is supported (`pools.supported`).
 
     Args:
         model: in evaluation mode; it is not changed.
 
     Raises:
-        ValueError: a model whose caches cannot be rolled back or cannot be masked.
+        ValueError: a model whose caches cannot be rolled back, or one in training mode.
     """
 
     name = "modules"
 
     def __init__(self, model: PreTrainedModel) -> None:
-        _check(model)
+        if model.training:
+            raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
+        self._masks = LayerMasks(model.config)
         self.kv_shape = _probe(model)
         self._model = model
 
@@ -77,7 +80,7 @@ class ModuleForward:
         logits: Tensor = self._model(
             input_ids=placement.padded(ids),
             position_ids=_positions(placement, ids.device),
-            attention_mask=_mask(placement, ids.device),
+            attention_mask=self._masks.of(_looks(placement, ids.device), self.kv_shape.dtype),
             past_key_values=Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)]),
             use_cache=True,
             logits_to_keep=columns,
@@ -92,7 +95,7 @@ def _positions(placement: Placement, device: torch.device) -> Tensor:
     return placement.padded(positions)
 
 
-def _mask(placement: Placement, device: torch.device) -> Tensor:
+def _looks(placement: Placement, device: torch.device) -> Tensor:
     if placement.mask is not None:
         return placement.mask
     # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
@@ -110,30 +113,15 @@ def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tu
     return columns, kept.div(longest, rounding_mode="floor") * len(columns) + column
 
 
-def _check(model: PreTrainedModel) -> None:
-    config = model.config
-    if config._attn_implementation != "sdpa":
-        # Eager attention adds a bool mask to the scores: silently wrong.
-        raise ValueError(f"attention must be 'sdpa', got {config._attn_implementation!r}")
-    kinds = set(getattr(config, "layer_types", None) or [FULL_ATTENTION])
-    if kinds != {FULL_ATTENTION}:
-        raise ValueError(f"a cache that rolls back needs {FULL_ATTENTION} layers, got {', '.join(sorted(kinds))}")
-    if model.training:
-        raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
-    arguments = inspect.signature(model.forward).parameters
-    missing = [name for name in NEEDED_ARGUMENTS if name not in arguments]
-    if missing:
-        raise ValueError(f"forward must take {', '.join(NEEDED_ARGUMENTS)}, {type(model).__name__} lacks {missing[0]}")
-
-
 @torch.inference_mode()
 def _probe(model: PreTrainedModel) -> KVShape:
     """What one token leaves in a stock cache: configs name these numbers in too many ways."""
     cache = DynamicCache(config=model.config)
     model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
-    kinds = {type(layer).__name__ for layer in cache.layers}
-    if kinds != {DynamicLayer.__name__}:
-        raise ValueError(f"a cache that rolls back needs plain layers, got {', '.join(sorted(kinds)) or 'none'}")
+    kinds = {type(layer) for layer in cache.layers}
+    if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+        names = sorted(kind.__name__ for kind in kinds)
+        raise ValueError(f"a cache that rolls back needs plain layers, got {', '.join(names) or 'none'}")
     states = [state for layer in cache.layers for state in (layer.keys, layer.values)]
     shapes = {tuple(state.shape) for state in states}
     places = {(state.dtype, state.device) for state in states}

@@ -6,7 +6,6 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, 
 
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-FULL_ATTENTION = "full_attention"
 
 
 def fused_supports(model: PreTrainedModel) -> str | None:
@@ -19,9 +18,6 @@ def fused_supports(model: PreTrainedModel) -> str | None:
 
 def _config_reason(model: PreTrainedModel) -> str | None:
     config = model.config
-    kinds = set(getattr(config, "layer_types", None) or [FULL_ATTENTION])
-    if kinds != {FULL_ATTENTION} or (isinstance(model, MistralForCausalLM) and config.sliding_window is not None):
-        return f"layers must be {FULL_ATTENTION} without a sliding window, got {', '.join(sorted(kinds))}"
     if config._attn_implementation != "sdpa":
         return f"attention must be 'sdpa', got {config._attn_implementation!r}"
     if config.hidden_act not in ("silu", "swish"):

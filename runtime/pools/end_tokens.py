@@ -7,25 +7,16 @@ file (transformers 5.23, `GenerationMixin.adjust_generation_fn` and `_prepare_ge
 
 from transformers import PreTrainedModel
 
-GENERATION_CONFIG_NAME = "generation_config.json"
+from .config_error import ConfigError
+
 EOS_FIELD = "eos_token_id"
-
-
-class EndTokenError(ValueError):
-    """End tokens that break a rule by being what they are."""
-
-    def __init__(self, rule: str, value: object) -> None:
-        """State that `eos_token_id` breaks `rule` by being `value`."""
-        super().__init__(f"{EOS_FIELD} {rule}, got {value!r}")
-        self.rule = rule
-        self.value = value
 
 
 def end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
     """Tokens that end a text of a loaded model, in the order its generation config names them; none if it names none.
 
     Raises:
-        EndTokenError: what it names are not ids of the model's vocabulary.
+        ConfigError: what it names are not ids of the model's vocabulary.
     """
     return checked_end_tokens(getattr(model.generation_config, EOS_FIELD, None), int(model.config.vocab_size))
 
@@ -34,10 +25,10 @@ def checked_end_tokens(given: object, vocab_size: int) -> tuple[int, ...]:
     """The ids that an `eos_token_id` names: one, a list of them, or none; each once.
 
     Raises:
-        EndTokenError: anything but ids from 0 to `vocab_size` - 1.
+        ConfigError: anything but ids from 0 to `vocab_size` - 1.
     """
     listed: list[object] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     ids = [token for token in listed if type(token) is int and 0 <= token < vocab_size]
     if len(ids) < len(listed):
-        raise EndTokenError(f"must be ids from 0 to {vocab_size - 1}", given)
+        raise ConfigError(EOS_FIELD, f"must be ids from 0 to {vocab_size - 1}", given)
     return tuple(dict.fromkeys(ids))

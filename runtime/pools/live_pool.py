@@ -8,7 +8,10 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ...traces.meta import NAME_PATTERN
+from ..forward.layer_masks import attention_of
+from ..forward.mask_check import check_masks
 from .loaded_members import LoadedMember, LoadedMembers, describe_model
+from .supported import check_supported
 
 TARGET = "target"
 
@@ -116,12 +119,19 @@ def _own_copy(field: str, tokenizer: object) -> Tokenizer | None:
 
 def _member(name: str, model: PreTrainedModel, tokenizer: Tokenizer | None, context_tokens: int) -> LoadedMember:
     config: Any = model.config
-    if config.is_encoder_decoder or not hasattr(config, "vocab_size"):
-        raise ValueError(f"{name} must be a decoder of text, got {type(model).__name__}")
-    if config._attn_implementation != "sdpa":
-        raise ValueError(f"{name} must be loaded with attn_implementation='sdpa', got {config._attn_implementation!r}")
+    try:
+        check_supported(config, type(model), context_tokens=context_tokens)
+    except ValueError as error:
+        raise ValueError(f"{name} cannot be used: {error}") from error
+    if config._attn_implementation != attention_of(config):
+        wanted = f"attn_implementation={attention_of(config)!r}"
+        raise ValueError(f"{name} must be loaded with {wanted}, got {config._attn_implementation!r}")
     if model.training:
         raise ValueError(f"{name} must be in evaluation mode (call its eval()), got training mode")
+    try:
+        check_masks(model)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
     most = getattr(config, "max_position_embeddings", None)
     if most is not None and context_tokens > most:
         raise ValueError(f"prompt and answer must fit into the {most} positions of {name}, got {context_tokens} tokens")

@@ -35,10 +35,21 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
     # Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already.
     submodel.requires_grad_(requires_grad=any(parameter.requires_grad for parameter in parameters.values()))
     submodel.load_state_dict(_renamed(parameters, kept), strict=True, assign=True)
-    # Its frequencies are a buffer outside the state dict, so that the new one is still without values.
-    submodel.model.rotary_emb = model.model.rotary_emb
+    _share_buffers(model, submodel)
     submodel.generation_config = copy.deepcopy(model.generation_config)
     return submodel.eval()
+
+
+def _share_buffers(model: PreTrainedModel, submodel: PreTrainedModel) -> None:
+    """Frequencies and scales are outside the state dict, so that the submodel's are still without values.
+
+    They are the same in every layer, where they lie in layers at all.
+    """
+    values = dict(model.named_buffers())
+    for name, buffer in list(submodel.named_buffers()):
+        if buffer.is_meta:
+            parent, _, own = name.rpartition(".")
+            submodel.get_submodule(parent).register_buffer(own, values[name], persistent=False)
 
 
 def _config_of(model: PreTrainedModel, kept: list[int]) -> object:

@@ -1,7 +1,8 @@
 """Evaluate many contexts of a token tree per forward, over one KV cache that holds prompt, trunk and tree.
 
-A new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D bool mask (sdpa), at
-explicit positions. Its slot in the cache says nothing of its position; slots are only ever appended or cut.
+A new context is one query: it attends to the prompt, its own ancestors and itself, by a 4-D mask, at explicit
+positions; layers with a sliding window attend to the last of these. Its slot in the cache says nothing of its position;
+slots are only ever appended or cut.
 
 Letters: B rows, H heads, Q new tokens, S slots, D head width, V vocabulary, F ancestors off the trunk.
 """
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from ..forward.layer_masks import LayerMasks
 
 Mask = NDArray[np.bool_]
 Slots = NDArray[np.int32]
@@ -105,15 +108,9 @@ class TreeForward:
     """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else."""
 
     def __init__(self, model: PreTrainedModel, *, capacity: int = 256) -> None:
-        config = model.config
-        if config._attn_implementation != "sdpa":
-            # Eager attention adds a bool mask to the scores: silently wrong.
-            raise ValueError(f"attention must be 'sdpa', got {config._attn_implementation!r}")
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise ValueError(f"a token tree needs full attention in every layer, got {', '.join(sorted(kinds))}")
         self.model = model
-        self._layers = [SlotLayer(capacity=capacity) for _ in range(config.num_hidden_layers)]
+        self._masks = LayerMasks(model.config)
+        self._layers = [SlotLayer(capacity=capacity) for _ in self._masks.windows]
         self._cache = Cache(layers=self._layers)
 
     @property
@@ -140,7 +137,7 @@ class TreeForward:
         logits: Tensor = self.model(
             input_ids=torch.as_tensor(tokens, dtype=torch.long, device=device)[None],
             position_ids=torch.as_tensor(positions, dtype=torch.long, device=device)[None],
-            attention_mask=torch.as_tensor(mask, device=device)[None, None],
+            attention_mask=self._masks.of(torch.as_tensor(mask, device=device)[None, None], self.model.dtype),
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=num_logits,

@@ -3,10 +3,18 @@
 import torch
 from paceline.runtime.kv import MaskCache, SlotCache
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -17,6 +25,8 @@ VOCABULARY = 40
 CONTEXT = 64
 CACHES = {"slots": SlotCache, "mask": MaskCache}
 
+WINDOW = {"use_sliding_window": True, "sliding_window": 4}
+GEMMA = {"sliding_window": 4, "head_dim": 16, "query_pre_attn_scalar": 16, "attn_implementation": None}
 # Grouped heads throughout; a head width that is not width / heads; biases and tied heads where the family has them.
 FAMILIES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {}),
@@ -25,12 +35,26 @@ FAMILIES = {
     "mistral": (MistralForCausalLM, MistralConfig, {"sliding_window": None, "head_dim": 16}),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config, {"tie_word_embeddings": True}),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 16}),
+    "mistral-window": (MistralForCausalLM, MistralConfig, {"sliding_window": 4}),
+    "qwen2-window": (Qwen2ForCausalLM, Qwen2Config, {**WINDOW, "max_window_layers": 1}),
+    "qwen3-window": (Qwen3ForCausalLM, Qwen3Config, {**WINDOW, "max_window_layers": 1, "tie_word_embeddings": True}),
+}
+# Families that run through their modules; Gemma 2 caps scores and logits, and every other layer has a window.
+MODULES_ONLY = {
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config, GEMMA),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig, {**GEMMA, "layer_types": ["sliding_attention", "full_attention"]}),
+    "phi3-window": (Phi3ForCausalLM, Phi3Config, {"sliding_window": 5, "pad_token_id": None}),
+    "olmo3": (
+        Olmo3ForCausalLM,
+        Olmo3Config,
+        {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]},
+    ),
 }
 
 
 def tiny_decoder(family="llama", dtype=torch.float64, *, seed=0, **changes):
     """Two layers of width 32; weights, biases and norms all random."""
-    cls, config, special = FAMILIES[family]
+    cls, config, special = {**FAMILIES, **MODULES_ONLY}[family]
     options = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,

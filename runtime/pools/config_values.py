@@ -1,0 +1,74 @@
+"""Values of a config.json that could not be a model's: wrong types, zeros, numbers without bound.
+
+Only fields that decoders share are looked at; a field that is absent takes the default of its model type.
+"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from .config_error import ConfigError
+
+# By field: the most it may be. Above, building the model would take all memory before anything is compared.
+COUNTS = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer"), 1_000),
+    **dict.fromkeys(("hidden_size", "n_embd", "head_dim"), 1_000_000),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), 100_000),
+    **dict.fromkeys(("intermediate_size", "n_inner", "vocab_size"), 100_000_000),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "sliding_window"), 2**31 - 1),
+}
+POSITIVES = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "query_pre_attn_scalar")
+POSITIVES_OR_NULL = ("attn_logit_softcapping", "final_logit_softcapping")
+FLAGS = ("tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "use_sliding_window", "alibi")
+NULLABLE = {"head_dim", "num_key_value_heads", "n_inner", "sliding_window"}
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first field of a config.json whose value breaks a rule."""
+    for field in values:
+        if field in COUNTS:
+            _check_count(field, values[field])
+        elif field in POSITIVES or field in POSITIVES_OR_NULL:
+            _check_positive(field, values[field])
+        elif field in FLAGS and not isinstance(values[field], bool):
+            raise ConfigError(field, "must be true or false", values[field])
+    _check_heads(values)
+    _check_layer_types(values)
+
+
+def _check_count(field: str, value: object) -> None:
+    # A window of 0 means none in configs of Qwen.
+    least = 0 if field == "sliding_window" else 1
+    if value is None and field in NULLABLE:
+        return
+    if type(value) is not int or not least <= value <= COUNTS[field]:
+        raise ConfigError(field, f"must be a whole number from {least} to {COUNTS[field]:,}", value)
+
+
+def _check_positive(field: str, value: object) -> None:
+    if value is None and field in POSITIVES_OR_NULL:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+        raise ConfigError(field, "must be a number above 0", value)
+
+
+def _check_heads(values: Mapping[str, Any]) -> None:
+    """Heads share the width among them, and groups of them share keys and values."""
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    groups = values.get("num_key_value_heads")
+    if heads is None:
+        return
+    if width is not None and values.get("head_dim") is None and width % heads:
+        raise ConfigError("hidden_size", f"must be a multiple of num_attention_heads ({heads})", width)
+    if groups is not None and heads % groups:
+        raise ConfigError("num_key_value_heads", f"must divide num_attention_heads ({heads})", groups)
+
+
+def _check_layer_types(values: Mapping[str, Any]) -> None:
+    kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
+    if kinds is None:
+        return
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
+        raise ConfigError("layer_types", "must be a list of texts", kinds)
+    if layers is not None and len(kinds) != layers:
+        raise ConfigError("layer_types", f"must name the kind of each of {layers} layers", kinds)

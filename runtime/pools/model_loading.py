@@ -1,0 +1,88 @@
+"""Loads the weights of a pool's member, whose config was checked before."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
+
+from ..forward.layer_masks import attention_of
+from ..forward.mask_check import check_masks
+from .member_config import MemberConfig
+from .pool_file import MemberEntry, PoolFileError
+
+# What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
+LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+
+
+def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig) -> PreTrainedModel:
+    """The model of a member, in evaluation mode on its device.
+
+    Args:
+        file: the pool file.
+        field: what of the pool file is the member.
+        entry: the member.
+        config: of it.
+
+    Raises:
+        PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model
+            that does not take masks.
+    """
+    device = usable_device(file, f"{field}.device", entry.device)
+    try:
+        with _quiet_loading():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                str(config.location),
+                dtype=getattr(torch, entry.dtype),
+                attn_implementation=attention_of(config.config),
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, with their names
+            )
+    except LOAD_ERRORS as error:
+        reason = " ".join(str(error).split())
+        raise PoolFileError(file, f"{field}.path", f"cannot be loaded ({reason})", entry.path) from error
+    if info["missing_keys"]:
+        rule = f"must hold every weight ({min(info['missing_keys'])} is missing)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    loaded: PreTrainedModel = model.to(device).eval().requires_grad_(requires_grad=False)
+    try:
+        check_masks(loaded)
+    except ValueError as error:
+        raise PoolFileError(file, f"{field}.path", str(error).partition(", got ")[0], entry.path) from error
+    return loaded
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing a bar or a report of its own; what fails to load is said in one line."""
+    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if was_enabled:
+            logging.enable_progress_bar()
+
+
+def usable_device(file: Path, field: str, name: str) -> torch.device:
+    """Fails for unknown devices, absent ones, and for `meta`, which holds no values."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise PoolFileError(file, field, "must be a device of this machine", name) from error
+    return device
