@@ -12,6 +12,7 @@ from ..policies.registry import make_policy
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
 from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
+from ..reports.start_words import start_words
 from ..runtime.prompts import read_prompts
 from ..traces.counted import counted
 from ..traces.meta import Sampling
@@ -40,6 +41,7 @@ from .sampling import (
     TopPOption,
     sampling_of,
 )
+from .start_option import LiveStart, LiveStartOption
 
 if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
@@ -62,6 +64,7 @@ def agree(
     top_k: TopKOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: CacheOption = CacheMode.slots,
+    start: LiveStartOption = LiveStart.prefill,
     closure: GivenClosureOption = None,
     reach: GivenReachOption = None,
     run: GivenRunOption = None,
@@ -80,9 +83,17 @@ def agree(
     loaded = load_pool(pool, threads=threads)
     policies = _policies(policy, runtime_module("pools.loaded_pool").loaded_pool(loaded), lossless=lossless)
     recording = recording_of(asked, loaded, requests, policies.values())
-    worlds = BothWorlds(pool=loaded, recording=recording, prompts=requests, batch=batch, cache=cache, lossless=lossless)
+    worlds = BothWorlds(
+        pool=loaded,
+        recording=recording,
+        prompts=requests,
+        batch=batch,
+        cache=cache,
+        start=start.start,
+        lossless=lossless,
+    )
     agreements = _agreements(worlds, policies)
-    meta = _meta(loaded, recording, max_new_tokens=max_new_tokens, batch=batch, cache=cache)
+    meta = _meta(loaded, recording, worlds, max_new_tokens=max_new_tokens)
     if json is None:
         _print(meta, mode, agreements, loaded)
     else:
@@ -114,7 +125,7 @@ def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> list[Agre
     return agreements
 
 
-def _meta(pool: "ModelPool", recording: Trace, *, max_new_tokens: int, batch: int, cache: CacheMode) -> dict[str, Any]:
+def _meta(pool: "ModelPool", recording: Trace, worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
     meta = recording.meta
     return {
         "pool": pool.name,
@@ -124,8 +135,9 @@ def _meta(pool: "ModelPool", recording: Trace, *, max_new_tokens: int, batch: in
         "sampling": meta.sampling.model_dump(),
         "requests": len(recording.requests),
         "max_new_tokens": max_new_tokens,
-        "batch": batch,
-        "cache": cache.value,
+        "batch": worlds.batch,
+        "cache": worlds.cache.value,
+        "start": worlds.start.value,
     }
 
 
@@ -141,6 +153,7 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
         f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
         f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
         f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
+        f"{start_words(meta)}"
     )
     print_table(agreement_table(agreements))
     for agreement in agreements:

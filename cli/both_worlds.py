@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..policies.contract import Policy
 from ..policies.registry import make_policy
+from ..policies.start import Start
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..reports.agreement import Agreement, compare_runs, joined
@@ -42,6 +43,7 @@ class BothWorlds:
         prompts: in the order of the recording.
         batch: requests running at a time.
         cache: how the runtime keeps keys and values.
+        start: how requests begin.
         lossless: whether only lossless policies were asked for.
     """
 
@@ -50,6 +52,7 @@ class BothWorlds:
     prompts: Sequence[Prompt]
     batch: int
     cache: CacheMode
+    start: Start
     lossless: bool
 
     def replay(self, name: str) -> Replay | None:
@@ -103,7 +106,7 @@ class BothWorlds:
     def _replay(self, name: str, *, strict: bool) -> Replay:
         tables = TraceTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
-        scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict)
+        scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start)
         policy = admitted(make_policy(name, tables.pool), name, lossless=self.lossless)
         watch = StepWatch(tables.pool.target)
         tokens: dict[str, list[int]] = {}
@@ -122,6 +125,7 @@ class BothWorlds:
             max_new_tokens=self.recording.requests[0].max_new_tokens,
             name=name,
             batch=self.batch,
+            start=self.start,
             memory=runtime_module("world").Memory(cache=self.cache.value),
             prices=made_up_cost(self.recording.meta.model_names),
             show_progress=False,

@@ -30,6 +30,7 @@ from .policy_runs import run_policies
 from .regret_options import ByTagOption, RegretOption, further_views, is_oracle, with_oracles
 from .scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from .shipped import shipped
+from .start_option import StartOption
 from .sweep import BatchOption, SweepOption, batches_of, refuse_beside_sweep, show_sweep, swept
 
 DetailOption = Annotated[
@@ -54,6 +55,7 @@ def compare(
     batch: BatchOption = "1",
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0,
     seeds: SeedsOption = 5,
+    start: StartOption = None,
     decide_seconds: Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)] = 0.0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False,
     lossless: LosslessOption = False,
@@ -90,7 +92,13 @@ def compare(
 
     price = cost_at(elsewhere)
     first = Scenario(
-        tables=tables_of(recording), cost=price, batch=batches[0], seed=seed, strict=strict, decide_s=decide_seconds
+        tables=tables_of(recording),
+        cost=price,
+        batch=batches[0],
+        seed=seed,
+        strict=strict,
+        decide_s=decide_seconds,
+        start=start,
     )
     scenarios = Scenarios(recording, first, shifts, seeds)
     meta = meta_of(scenarios, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate)

@@ -66,4 +66,5 @@ def meta_of(
         "seed": first.seed,
         "seeds": scenarios.num_seeds,
         "decide_s": first.decide_s,
+        "start": first.begins.value,
     }

@@ -11,6 +11,7 @@ import typer
 
 from ..policies.registry import make_policy
 from ..reports.run_table import run_table
+from ..reports.start_words import start_words
 from ..reports.summary import summarise_run
 from ..runtime.prompts import read_prompts
 from ..traces.counted import counted
@@ -24,6 +25,7 @@ from .quality_option import QualityOption, measured
 from .remarks import batch_remarks
 from .runtime_door import runtime_module
 from .sampling import SamplingMode, SamplingOption, SeedOption, TemperatureOption, TopKOption, TopPOption, sampling_of
+from .start_option import LiveStart, LiveStartOption
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
@@ -59,6 +61,7 @@ def run(
     kv_limit_mib: KVLimitOption = None,
     dead_share: DeadShareOption = None,
     forward: ForwardOption = ForwardMode.auto,
+    start: LiveStartOption = LiveStart.prefill,
     limit: LimitOption = None,
     lossless: LosslessOption = False,
     quality: QualityOption = True,
@@ -82,7 +85,9 @@ def run(
     memory = runtime_module("world").Memory(cache=cache.value, **limits)
     shape = {"sampling": mode, "max_new_tokens": max_new_tokens, "batch": batch, "memory": memory}
     shape |= {"forward": forward.value, "stop": stop or ()}
-    outputs, log = runtime_module("decode").decode(loaded, decider, requests, name=name, debug=debug, **shape)
+    outputs, log = runtime_module("decode").decode(
+        loaded, decider, requests, name=name, start=start.start, debug=debug, **shape
+    )
     if quality:
         log = measured(log, loaded, requests, outputs, shape)
     rows = [asdict(output) for output in outputs]
@@ -128,7 +133,9 @@ def _show(
         for row in rows:
             typer.echo(f"--- {row['request_id']} ({row['tag']})\n{row['text']}")
     if summary is not None:
-        print_table(run_table(summary, batch_remarks(log.meta["batch"], num_requests, of="run")))
+        print_table(
+            run_table(summary, batch_remarks(log.meta["batch"], num_requests, of="run"), start=start_words(log.meta))
+        )
 
 
 def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None:

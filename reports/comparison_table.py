@@ -7,6 +7,7 @@ from ..traces.counted import counted
 from .comparison import Comparison
 from .grid import Column, Grid
 from .interval import Interval
+from .start_words import start_words
 from .summary import Summary
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
@@ -65,7 +66,7 @@ def comparison_title(meta: dict[str, Any], first: Summary) -> str:
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
         f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}, batch {batch}, "
-        f"seed {meta['seed']}{deciding}{trust}"
+        f"seed {meta['seed']}{start_words(meta)}{deciding}{trust}"
     )
 
 

@@ -10,19 +10,20 @@ from .summary import LevelSummary, Summary
 _HEADINGS = ("member", "seconds", "share", "forwards", "drafted", "judged", "accepted", "acceptance", "refused")
 
 
-def run_table(summary: Summary, remarks: Sequence[str] = ()) -> Grid:
+def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
     """One row per member; totals in the title.
 
     Args:
         summary: of the run.
         remarks: what else its reader has to know, a line each.
+        start: how requests began, with a comma before it; empty for the default (`start_words`).
     """
     return Grid(
         title=(
             f"{summary.policy}: {counted(summary.requests, 'request')}, {counted(summary.output_tokens, 'token')}, "
             f"{summary.output_tokens_per_s:,.1f} tokens/s, acceptance length {summary.acceptance_length:.2f}, "
             f"TTFT {summary.ttft_s.mean * 1e3:.1f} ms, TPOT {summary.tpot_s.mean * 1e3:.2f} ms, "
-            f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){_troubles(summary)}"
+            f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){start}{_troubles(summary)}"
         ),
         columns=tuple(Column(heading=heading, number=heading != "member") for heading in _HEADINGS),
         rows=tuple(_cells(level) for level in summary.levels),

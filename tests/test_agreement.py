@@ -25,6 +25,7 @@ from paceline.policies import (
 )
 from paceline.policies.lookup import LookupRule
 from paceline.policies.lossless.chain import Chain
+from paceline.policies.start import Start
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -87,8 +88,9 @@ POLICIES = {
 }
 COMPARED_STEPS = (
     *("op", "request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted"),
-    "escalated",
+    *("escalated", "prefill"),
 )
+STARTS = (Start.prefill, Start.draft)
 COMPARED_OPS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
 
 
@@ -103,7 +105,8 @@ class Watched:
         pending = seen.pending
         caches = tuple(seen.cached(name) for name in seen.pool.names)
         plain = tuple((token.token, token.drafter, token.judge) for token in pending)
-        load = (seen.load.now_s, seen.load.num_running, seen.load.num_waiting, tuple(seen.load.batch))
+        latest = (tuple(seen.load.batch), tuple(seen.load.duration_s))
+        load = (seen.load.now_s, seen.load.num_running, seen.load.num_waiting, latest)
         view = (seen.request_id, seen.remaining, seen.room, caches, load, plain)
         self.seen.append((view, [token.signal for token in pending]))
         return self._policy.decide(seen)
@@ -212,13 +215,13 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens, pool=None):
     ]
 
 
-def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None):
+def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, start=Start.prefill):
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
     pool, trace = pool or tiny_pool_of_four(), tables.trace
     prices = made_up_cost(trace.meta.model_names)
     watched = Watched(build(recorded_pool(trace.meta)))
     tokens = {}
-    log = simulate(Scenario(tables=tables, cost=prices, batch=batch), watched, "p", outputs=tokens)
+    log = simulate(Scenario(tables=tables, cost=prices, batch=batch, start=start), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0
     rewatched = Watched(build(loaded_pool(pool)))
     outputs, run = decode(
@@ -229,6 +232,7 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None):
         max_new_tokens=trace.requests[0].max_new_tokens,
         name="p",
         batch=batch,
+        start=start,
         memory=Memory(cache=cache),
         prices=prices,
         debug=True,
@@ -269,7 +273,7 @@ def differ(a, b):
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_shipped_policies_take_the_same_steps(monotone, policy, index):
-    assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS))
+    assert_same(*both_worlds(POLICIES[policy], monotone[index], PROMPTS, start=STARTS[index]))
 
 
 @pytest.mark.parametrize("cache", ["slots", "mask"])
@@ -320,7 +324,9 @@ def test_any_legal_exact_steps_of_a_batch_are_taken_alike(full, seed, index, cac
 @pytest.mark.parametrize("seed", range(4))
 def test_any_legal_exact_steps_are_taken_alike(full, seed, index):
     prompts = random_prompts(12, seed=3)
-    replayed, run = both_worlds(lambda pool: Wanderer(pool, seed=seed, most=5), full[index], prompts)
+    replayed, run = both_worlds(
+        lambda pool: Wanderer(pool, seed=seed, most=5), full[index], prompts, start=STARTS[seed % 2]
+    )
     assert_same(replayed, run)
     assert replayed[1].requests["divergent_tokens"].sum() == 0
 

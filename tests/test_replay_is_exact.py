@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 from paceline.policies import make_policy
+from paceline.policies.start import Start
 from paceline.reports.summary import summarise_run
 from paceline.runtime.noise import gumbel
 from paceline.runtime.pools.pool import ModelPool
@@ -113,11 +115,12 @@ def parsed(chain: str) -> tuple[list[tuple[str, int]], str]:
     return [(name, int(window)) for name, window in pairs], target
 
 
-def replayed(tables: TraceTables, chain: str) -> tuple[dict[str, Decoded], RunLog]:
+def replayed(tables: TraceTables, chain: str, start: Start = Start.prefill) -> tuple[dict[str, Decoded], RunLog]:
     """What the simulator says, in the reference's terms."""
     pool = recorded_pool(tables.trace.meta)
     tokens: dict[str, list[int]] = {}
-    log = simulate(Scenario(tables=tables, cost=UnitCost()), make_policy(chain, pool), chain, outputs=tokens)
+    scenario = Scenario(tables=tables, cost=UnitCost(), start=start)
+    log = simulate(scenario, make_policy(chain, pool), chain, outputs=tokens)
     ids = log.requests["request_id"].tolist()
     decoded = {request_id: Decoded(tokens=tokens[request_id]) for request_id in ids}
     steps = {name: column.tolist() for name, column in log.steps.items()}
@@ -132,12 +135,14 @@ def replayed(tables: TraceTables, chain: str) -> tuple[dict[str, Decoded], RunLo
     return decoded, log
 
 
-def compare(decoders: dict[str, ReferenceDecoder], tables: TraceTables, chain: str) -> Comparison:
-    seen, log = replayed(tables, chain)
+def compare(
+    decoders: dict[str, ReferenceDecoder], tables: TraceTables, chain: str, start: Start = Start.prefill
+) -> Comparison:
+    seen, log = replayed(tables, chain, start)
     mismatches = []
     near_ties = num_tokens = 0
     for request_id, decoder in decoders.items():
-        wanted, got = decoder.decode(*parsed(chain)), seen[request_id]
+        wanted, got = decoder.decode(*parsed(chain), prefill=start is Start.prefill), seen[request_id]
         near_ties += wanted.near_ties
         num_tokens += len(wanted.tokens)
         mismatches += [
@@ -148,13 +153,15 @@ def compare(decoders: dict[str, ReferenceDecoder], tables: TraceTables, chain: s
     return Comparison(mismatches, near_ties, int(log.steps["modelled"].sum()), num_tokens)
 
 
-def assert_exact(pool, prompts, folder, *, chains=CHAINS, samplings=SAMPLINGS, num_tokens=32):
+def assert_exact(pool, prompts, folder, *, chains=CHAINS, samplings=SAMPLINGS, num_tokens=32, starts=(Start.prefill,)):
     for sampling in samplings:
         trace = recorded(pool, prompts, sampling, folder, num_tokens)
         tables, decoders = TraceTables(trace), references(pool, trace)
-        for chain in chains:
-            result = compare(decoders, tables, chain)
-            told = f"{sampling.mode} {chain}: {result.num_tokens} tokens, {result.near_ties} near ties met"
+        for chain, start in product(chains, starts):
+            result = compare(decoders, tables, chain, start)
+            begun = "" if start is Start.prefill else f" start {start}"
+            met = f"{result.num_tokens} tokens, {result.near_ties} near ties met"
+            told = f"{sampling.mode} {chain}{begun}: {met}"
             assert not result.mismatches, f"{told}; {len(result.mismatches)} differ, first {result.mismatches[0]}"
             assert result.num_modelled == 0, told
             print(told, "- no mismatch")  # noqa: T201 - shown by `pytest -rP`
@@ -163,7 +170,8 @@ def assert_exact(pool, prompts, folder, *, chains=CHAINS, samplings=SAMPLINGS, n
 def test_tiny_models_replay_exactly(tmp_path):
     """Random models, every shape of chain: a member left out in any place, four levels, windows of one."""
     chains = (*CHAINS, "target", "mid:1/target", "draft:1/mid:1/slim:1/target", "draft:2/mid:3/slim:3/target")
-    assert_exact(tiny_pool_of_four(), random_prompts(8), tmp_path, chains=chains, num_tokens=20)
+    starts = (Start.prefill, Start.draft)
+    assert_exact(tiny_pool_of_four(), random_prompts(8), tmp_path, chains=chains, num_tokens=20, starts=starts)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.mode)

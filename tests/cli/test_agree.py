@@ -11,7 +11,18 @@ from .command_line import done, paceline, refused
 
 COUPLED = ("--sampling", "coupled", "--temperature", "0.8", "--seed", "7")
 CHAINS = ("--policy", "plain", "--policy", "draft:2/mid:3/target", "--policy", "adaptive,most=6", "--policy", "ngram")
-META_KEYS = {"pool", "trace", "closure", "near_ties", "sampling", "requests", "max_new_tokens", "batch", "cache"}
+META_KEYS = {
+    "start",
+    "pool",
+    "trace",
+    "closure",
+    "near_ties",
+    "sampling",
+    "requests",
+    "max_new_tokens",
+    "batch",
+    "cache",
+}
 POLICY_KEYS = {
     "policy",
     "num_requests",

@@ -192,7 +192,7 @@ def test_in_words():
     assert total_line(agreements[:1]).endswith(", 56 tokens: no difference")
     told = difference_text(agreements[1], agreements[1].difference, lambda ids: " ".join(map(str, ids)))
     first, *rest = told.splitlines()
-    assert first.startswith(f"{CHAIN}: request small-0, step 3, after 2 committed tokens; ")
+    assert first.startswith(f"{CHAIN}: request small-0, step 3, after 1 committed token; ")
     assert first.endswith("answers differ in 0 of 4 requests")
     heads = ["both had committed", "simulator", "runtime", "simulator commits next", "runtime commits next"]
     assert [line.strip().split("  ")[0] for line in rest] == heads
