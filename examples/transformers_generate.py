@@ -1,5 +1,7 @@
 """transformers' `generate()`, and the same call with two lines more: a chain of three models for a batch of prompts.
 
+And what needs no other model: copies from the text itself, and the model with some of its layers left out.
+
 `examples/transformers_generate.out` beside this file is what it prints.
 """
 
@@ -32,11 +34,10 @@ def main() -> None:
     inputs = tokenizer(list(PROMPTS), return_tensors="pt", padding=True)
     stock = model.generate(**inputs, max_new_tokens=40, pad_token_id=tokenizer.pad_token_id)
     logs = []
+    ours = {"max_new_tokens": 40, "pad_token_id": tokenizer.pad_token_id, "custom_generate": paceline.generate}
     chained = model.generate(
         **inputs,
-        max_new_tokens=40,
-        pad_token_id=tokenizer.pad_token_id,
-        custom_generate=paceline.generate,
+        **ours,
         assistant_models=[draft, mid],
         # Optional: the chain, instead of the default one, and what happened in numbers.
         policy="assistant0:4/assistant1:6/target",
@@ -46,6 +47,16 @@ def main() -> None:
         print(text, end="\n----\n")
     print(f"equal to generate(): {torch.equal(stock, chained)}")
     print(f"acceptance length: {summarise_run(logs[0]).acceptance_length:.2f}")
+    alone = model.generate(
+        **inputs,
+        **ours,
+        prompt_lookup_num_tokens=4,
+        skip_layers=[2, 4, 6, 8, 9],
+        policy="ngram:4/slim:6/target",
+        on_log=logs.append,
+    )
+    print(f"equal without another model: {torch.equal(stock, alone)}")
+    print(f"acceptance length: {summarise_run(logs[1]).acceptance_length:.2f}")
 
 
 def load(name: str) -> PreTrainedModel:

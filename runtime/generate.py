@@ -20,6 +20,7 @@ from ..policies.pool import Pool
 from ..policies.session import Ending, Session
 from ..traces.run_log import RunLog
 from .forward.choose import CHECKED_POSITIONS
+from .generate_members import SkipLayers, default_chain, read_lookup, read_slims
 from .generate_options import (
     Limits,
     SamplingMode,
@@ -45,7 +46,8 @@ def generate(
     logits_processor: Sequence[object],
     stopping_criteria: Sequence[object],
     generation_config: GenerationConfig,
-    assistant_models: Sequence[PreTrainedModel] = (),
+    assistant_models: Sequence[PreTrainedModel] | None = None,
+    skip_layers: SkipLayers | None = None,
     policy: PolicyLike | None = None,
     assistant_names: Sequence[str] | None = None,
     assistant_tokenizers: Sequence[object] | None = None,
@@ -68,9 +70,11 @@ def generate(
         logits_processor: as prepared by `generate()`; temperature, top_k and top_p at most.
         stopping_criteria: likewise; length, end-of-sequence tokens and stop strings at most.
         generation_config: likewise.
-        assistant_models: smaller models in any order, at least one.
-        policy: text, policy object, or class or function that makes one of the pool; default a chain of all
-            assistants, 4 tokens at each handover.
+        assistant_models: smaller models in any order; none is needed.
+        skip_layers: layers of the model that a submodel of it, `slim`, leaves out; or such lists by name.
+        policy: text, policy object, or class or function that makes one of the pool; default a chain of all there is,
+            4 tokens at each handover (of prompt lookup `prompt_lookup_num_tokens`), plain decoding where that is
+            nothing.
         assistant_names: of the assistants, as policies call them; default `assistant0` ... from the smallest.
         assistant_tokenizers: tokenizers of assistants that do not share the model's, None for the others.
         target_tokenizer: the model's; for stop strings and foreign assistants (transformers keeps `tokenizer` back).
@@ -90,6 +94,8 @@ def generate(
     """
     streamer = _streamer_of(inspect.currentframe())
     check_config(generation_config)
+    lookup, lookup_tokens = read_lookup(generation_config)
+    slims = read_slims(skip_layers)
     check_inputs(inputs)
     check_log(on_log)
     memory = read_memory(cache, kv_limit_bytes)
@@ -100,7 +106,9 @@ def generate(
     _check_batch(len(prompts), limits, streamer)
     pool = live_pool(
         model,
-        assistant_models,
+        () if assistant_models is None else assistant_models,
+        lookup=lookup,
+        slims=slims,
         context_tokens=max(CHECKED_POSITIONS, max(map(len, prompts)) + budget),
         eos_token_ids=limits.eos,
         names=assistant_names,
@@ -108,6 +116,8 @@ def generate(
         assistant_tokenizers=assistant_tokenizers,
     )
     sessions = _sessions(loaded_pool(pool), prompts, input_ids.tolist(), budget, limits)
+    if policy is None:
+        policy = default_chain(sessions[0].pool, lookup_tokens)
     log = decode_live(pool, sessions, policy, sampling=chance, memory=memory, streamer=streamer)
     if on_log is not None:
         on_log(log)
@@ -119,11 +129,14 @@ def _streamer_of(frame: FrameType | None) -> BaseStreamer | None:
     """The `streamer` of the `generate()` call that called the function of `frame`.
 
     transformers shows the streamer the prompt and then keeps it from a callable (5.23:
-    `_extract_generation_mode_kwargs`), so that whoever reads from it would wait for ever.
+    `_extract_generation_mode_kwargs`), so that whoever reads from it would wait for ever. An `assistant_model` is kept
+    back too: whoever gave one would get the text without its help.
     """
     caller = None if frame is None else frame.f_back
     if caller is None or caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
         return None
+    if caller.f_locals["assistant_model"] is not None:
+        raise ValueError("assistant_model must be given as assistant_models=[...], as paceline takes several")
     streamer: BaseStreamer | None = caller.f_locals["streamer"]
     return streamer
 

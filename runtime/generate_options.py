@@ -38,7 +38,6 @@ OFF: Mapping[str, tuple[object, ...]] = {
     "penalty_alpha": (None, 0.0),
     "dola_layers": (None,),
     "use_mtp": (None, False),
-    "prompt_lookup_num_tokens": (None,),
     "assistant_early_exit": (None,),
     "cache_implementation": (None,),
     "output_scores": (None, False),
@@ -122,9 +121,14 @@ def read_memory(cache: CacheKind, limit_bytes: object) -> Memory:
     """How keys and values are kept; raises ValueError for an unknown cache or a limit that is no number of bytes."""
     if limit_bytes is None:
         return Memory(cache=cache)
-    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, Integral) or int(limit_bytes) < 1:
-        raise ValueError(f"kv_limit_bytes must be a whole number >= 1 or None, got {shown(limit_bytes)}")
-    return Memory(cache=cache, limit_bytes=int(limit_bytes))
+    return Memory(cache=cache, limit_bytes=whole("kv_limit_bytes", limit_bytes))
+
+
+def whole(option: str, value: object) -> int:
+    """A count that an option gives; raises ValueError for what is no whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
+        raise ValueError(f"{option} must be a whole number >= 1, got {shown(value)}")
+    return int(value)
 
 
 def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: SamplingMode | None) -> Sampling:

@@ -20,16 +20,13 @@ from .pools.loaded_members import LoadedMembers
 from .run_setup import Run
 from .world import Memory, TorchWorld
 
-# Tokens at each handover of the default chain.
-WINDOW = 4
-
 PolicyLike = str | Policy | Callable[[Pool], Policy]
 
 
 def decode_live(
     pool: LoadedMembers,
     sessions: Sequence[Session],
-    policy: PolicyLike | None,
+    policy: PolicyLike,
     *,
     sampling: Sampling,
     memory: Memory,
@@ -40,7 +37,7 @@ def decode_live(
     Args:
         pool: the models.
         sessions: of `loaded_pool(pool)`, one at least; mutated.
-        policy: text, policy, or what makes one of a pool; None for a chain of all members.
+        policy: text, policy, or what makes one of a pool.
         sampling: greedy, coupled or rejection.
         memory: kind of cache and its limit.
         streamer: told of every token; for a single session.
@@ -64,10 +61,8 @@ def decode_live(
     return run.ledger.finish(meta, reanchored={}, divergent={})
 
 
-def _policy(given: PolicyLike | None, pool: Pool) -> tuple[str, Policy]:
+def _policy(given: PolicyLike, pool: Pool) -> tuple[str, Policy]:
     """The policy and what errors call it."""
-    if given is None:
-        given = "/".join([*(f"{name}:{WINDOW}" for name in pool.names[:-1]), pool.target])
     if isinstance(given, str):
         return given, make_policy(given, pool)
     made: object = given

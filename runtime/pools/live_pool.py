@@ -1,27 +1,31 @@
 """A pool of models that a program holds already, instead of a pool file."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ...policies.lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
-from .loaded_members import LoadedMember, LoadedMembers, describe_model
+from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
+from .submodel import make_submodel
 from .supported import check_supported
 
-TARGET = "target"
+TARGET, NGRAM = "target", "ngram"
 
 
 def live_pool(
     target: PreTrainedModel,
-    assistants: Sequence[PreTrainedModel],
+    assistants: Sequence[PreTrainedModel] = (),
     *,
     context_tokens: int,
     eos_token_ids: tuple[int, ...],
+    lookup: LookupRule | None = None,
+    slims: Mapping[str, tuple[int, ...]] | None = None,
     names: Sequence[str] | None = None,
     target_tokenizer: object = None,
     assistant_tokenizers: Sequence[object] | None = None,
@@ -30,9 +34,11 @@ def live_pool(
 
     Args:
         target: writes the text; called `target`.
-        assistants: smaller models in any order, one at least.
+        assistants: smaller models in any order; may be none.
         context_tokens: longest context, >= 1.
         eos_token_ids: tokens that end a text; may be none.
+        lookup: of a member `ngram` that copies from the text; None for none.
+        slims: submodels of the target by name, each with the layers that it leaves out.
         names: of the assistants, in their order; default `assistant0`, `assistant1` ... from the smallest.
         target_tokenizer: needed where an assistant has its own.
         assistant_tokenizers: of the assistants, in their order; None for those that share the target's.
@@ -41,14 +47,16 @@ def live_pool(
         ValueError: a model that cannot stand in a pool with this target, names that are wrong, or tokenizers that
             cannot be aligned.
     """
-    if not isinstance(assistants, Sequence) or not assistants:
-        raise ValueError(f"assistant_models must be a list of at least one model, got {_counted(assistants)}")
+    if not isinstance(assistants, Sequence):
+        raise ValueError(f"assistant_models must be a list of models, got {_counted(assistants)}")
     rows = _rows(assistants, names, assistant_tokenizers)
-    members = [_member(name, model, tokenizer, context_tokens) for name, model, tokenizer in rows]
-    members.append(_member(TARGET, target, None, context_tokens))
-    vocab_size = int(target.config.vocab_size)
-    for member in members[:-1]:
-        _check_beside(member, members[-1], vocab_size)
+    models = [_member(name, model, tokenizer, context_tokens) for name, model, tokenizer in rows]
+    largest = _member(TARGET, target, None, context_tokens)
+    for member in models:
+        _check_beside(member, largest, int(target.config.vocab_size))
+    models += [_slim(name, target, skipped) for name, skipped in (slims or {}).items()]
+    models.sort(key=lambda member: member.num_parameters)
+    members = [*([] if lookup is None else [describe_lookup(NGRAM, lookup)]), *models, largest]
     pool = LoadedMembers(
         members=tuple(members),
         tokenizer=_own_copy("target_tokenizer", target_tokenizer),
@@ -61,6 +69,13 @@ def live_pool(
             _check_tokens("target_tokenizer", pool.tokenizer, pool.target)
             pool.alignment(member.name)
     return pool
+
+
+def _slim(name: str, target: PreTrainedModel, skipped: tuple[int, ...]) -> LoadedMember:
+    try:
+        return describe_model(name, "submodel", make_submodel(target, skipped), None)
+    except ValueError as error:
+        raise ValueError(f"skip_layers of {name}: {error}") from error
 
 
 def _rows(
@@ -79,7 +94,7 @@ def _rows(
     order = sorted(range(len(assistants)), key=lambda index: _num_parameters(assistants[index]))
     return [
         (
-            f"assistant{place}" if names is None else _checked_name(names[index]),
+            f"assistant{place}" if names is None else checked_name("assistant_names", names[index]),
             assistants[index],
             None if tokenizers is None else _own_copy("assistant_tokenizers", tokenizers[index]),
         )
@@ -98,9 +113,10 @@ def _num_parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _checked_name(name: str) -> str:
+def checked_name(field: str, name: object) -> str:
+    """A name that a member may have; raises ValueError for another."""
     if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name) or name == TARGET:
-        raise ValueError(f"assistant_names must be letters, digits and . _ + -, and not {TARGET!r}, got {name!r}")
+        raise ValueError(f"{field} must be letters, digits and . _ + -, and not {TARGET!r}, got {name!r}")
     return name
 
 

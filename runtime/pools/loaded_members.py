@@ -110,6 +110,21 @@ class LoadedMembers:
         return Alignment(self.tokenizer, member.tokenizer, self.eos_token_ids[0], frozenset(member.eos_token_ids))
 
 
+def describe_lookup(name: str, rule: LookupRule) -> LoadedMember:
+    """The model-free member that copies by a rule."""
+    return LoadedMember(
+        name=name,
+        kind="ngram",
+        model=None,
+        lookup=rule,
+        num_parameters=0,
+        num_layers=0,
+        hidden_size=0,
+        kv_bytes_per_token=0,
+        dtype="none",
+    )
+
+
 def describe_model(
     name: str, kind: Literal["model", "submodel"], model: PreTrainedModel, tokenizer: Tokenizer | None
 ) -> LoadedMember:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ..threads import use_threads
-from .loaded_members import LoadedMember, LoadedMembers, describe_model
+from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .member_config import MemberConfig, read_member_configs
 from .model_loading import load_model
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
@@ -90,18 +90,9 @@ def _load_members(file: Path, content: PoolFile, configs: Mapping[str, MemberCon
 
 
 def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Tokenizer | None) -> LoadedMember:
-    if model is None:
-        return LoadedMember(
-            name=entry.name,
-            kind="ngram",
-            model=None,
-            lookup=entry.ngram.rule if entry.ngram else None,
-            num_parameters=0,
-            num_layers=0,
-            hidden_size=0,
-            kv_bytes_per_token=0,
-            dtype="none",
-        )
+    if entry.ngram is not None:
+        return describe_lookup(entry.name, entry.ngram.rule)
+    assert model is not None  # every other entry has one
     return describe_model(entry.name, "model" if entry.submodel_of is None else "submodel", model, tokenizer)
 
 

@@ -1,11 +1,14 @@
 """A model made of some layers of another one, sharing its parameters."""
 
 import copy
+from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 LAYERS_PREFIX = "model.layers."
+Tensors = TypeVar("Tensors", bound=torch.Tensor)
 
 
 def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTrainedModel:
@@ -19,7 +22,8 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         A model of the same class whose parameters are the very tensors of `model`.
 
     Raises:
-        ValueError: if the layers lie elsewhere, are out of range, repeated, or none is left.
+        ValueError: if the layers lie elsewhere, are out of range, repeated, or none is left, or if the weights are not
+            the model's stock ones.
     """
     num_layers = int(model.config.num_hidden_layers)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -32,9 +36,12 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         raise ValueError(f"must leave at least one of {num_layers} layers")
     with torch.device("meta"):
         submodel = type(model)(_config_of(model, kept))
-    # Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already.
-    submodel.requires_grad_(requires_grad=any(parameter.requires_grad for parameter in parameters.values()))
-    submodel.load_state_dict(_renamed(parameters, kept), strict=True, assign=True)
+    shared = _renamed(parameters, kept)
+    _set_gradients(submodel, shared)
+    try:
+        submodel.load_state_dict(shared, strict=True, assign=True)
+    except RuntimeError as error:  # weights of other names or shapes: quantised, or with adapters
+        raise ValueError(f"a submodel needs the stock weights of {type(model).__name__}, got others") from error
     _share_buffers(model, submodel)
     submodel.generation_config = copy.deepcopy(model.generation_config)
     return submodel.eval()
@@ -61,7 +68,14 @@ def _config_of(model: PreTrainedModel, kept: list[int]) -> object:
     return config
 
 
-def _renamed(parameters: dict[str, torch.nn.Parameter], kept: list[int]) -> dict[str, torch.nn.Parameter]:
+def _set_gradients(submodel: PreTrainedModel, shared: Mapping[str, torch.nn.Parameter]) -> None:
+    """Assigning hands the submodel's own setting to the shared tensors, so it has to be theirs already."""
+    for name, parameter in submodel.named_parameters(remove_duplicate=False):
+        if name in shared:
+            parameter.requires_grad_(shared[name].requires_grad)
+
+
+def _renamed(parameters: Mapping[str, Tensors], kept: list[int]) -> dict[str, Tensors]:
     """The kept layers under their new numbers, and everything outside the layers."""
     renamed = {}
     for name, parameter in parameters.items():
