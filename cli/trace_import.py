@@ -33,6 +33,14 @@ def import_(
     window: Annotated[
         list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
     ] = None,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=prefill|draft",
+            help="Whether a prefill emitted a token before a drafter's first round, where the format does not say; "
+            "repeatable.",
+        ),
+    ] = None,
     models: ModelsOption = None,
     target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
     json: JsonOption = None,
@@ -46,6 +54,7 @@ def import_(
         names=_pairs("--drafter", drafter),
         token_drafters=frozenset(token_drafter or ()),
         windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
+        prefilled={key: _prefilled(key, value) for key, value in _pairs("--start", start).items()},
         models=given_shapes(models or (), target),
     )
     source = choose_format(format_name, files)
@@ -94,6 +103,12 @@ def _window(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(2**31 - 1)):
         raise ValueError(f"--window {name} must be a whole number, got {text!r}")
     return int(text)
+
+
+def _prefilled(name: str, text: str) -> bool:
+    if text not in ("prefill", "draft"):
+        raise ValueError(f"--start {name} must be prefill or draft, got {text!r}")
+    return text == "prefill"
 
 
 def _told(out: Path, meta: RoundsMeta, requests: int) -> str:

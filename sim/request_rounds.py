@@ -14,6 +14,7 @@ class RequestRounds:
     Args:
         request: as recorded.
         meta: of the recording.
+        waits: whether the prefill writes the first token, before any drafter runs.
 
     Attributes:
         request: as recorded.
@@ -22,8 +23,8 @@ class RequestRounds:
         refused: a token that is not the target's.
         num_tokens: of the answer: that of the drafter that ran first in it, of the target alone before.
         known: per drafter of the recording.
-        prefilled_by: method whose prefill was charged, None before.
-        prefill_s: seconds charged for it.
+        prefilled: whether its prefill was charged, whole.
+        started_s: seconds charged for a prefill of which nobody knew yet whose it would be.
         verify_s: measured seconds of the verification of what is pending, None if it was not measured.
         num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
         verified_from: tokens emitted before the round whose verification it is.
@@ -31,20 +32,21 @@ class RequestRounds:
 
     __slots__ = (
         "_begun",
+        "_waits",
         "known",
         "num_cut",
         "num_tokens",
-        "prefill_s",
-        "prefilled_by",
+        "prefilled",
         "prompt",
         "refused",
         "request",
+        "started_s",
         "trunk",
         "verified_from",
         "verify_s",
     )
 
-    def __init__(self, request: RoundsRequest, meta: RoundsMeta) -> None:
+    def __init__(self, request: RoundsRequest, meta: RoundsMeta, *, waits: bool = False) -> None:
         self.request = request
         self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
         longest = max(request.num_tokens.values())
@@ -54,12 +56,13 @@ class RequestRounds:
         self.refused = -1 if output else 0
         self.num_tokens = request.length(TARGET_ALONE)
         self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
-        self.prefilled_by: str | None = None
-        self.prefill_s = 0.0
+        self.prefilled = False
+        self.started_s = 0.0
         self.verify_s: float | None = None
         self.num_cut = 0
         self.verified_from = 0
         self._begun = False
+        self._waits = waits
 
     def begin(self, drafter: str) -> None:
         """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
@@ -68,5 +71,10 @@ class RequestRounds:
             self.num_tokens = self.request.length(drafter)
 
     def ending(self, emitted: list[int], num_before: int) -> int | None:
-        """See `policies.session.Ending`."""
+        """See `policies.session.Ending`.
+
+        The loop's prefill writes a token before anybody knows which method the answer is of.
+        """
+        if not num_before and self._waits and not self._begun and len(self.trunk) > 1:
+            return None
         return max(self.num_tokens, num_before + 1) if len(emitted) >= self.num_tokens else None

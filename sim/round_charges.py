@@ -1,12 +1,13 @@
 """What an operation costs where the recording holds seconds of its rounds: these, and their means for all else.
 
 Measured seconds have the prefill apart. It is charged with a request's first operation, and no forward is charged for
-the prompt. Where the target goes first, nobody knows yet which method's prefill it is: the shortest of the request is
-charged, and what another takes longer with its first draft. Where steps of the target alone were not measured, the
-prefill is all that the first token takes. Drafting in a recorded round takes that round's seconds if at least as many
-tokens are asked for as were drafted then; so does the verification after it, if nothing else is pending. Engines do
-not know where an answer will end and draft beyond it: a draft that replay cuts there is charged as what was asked
-for, up to the window of the engine's rounds, and so is its verification.
+the prompt. Where the target goes first, nobody knows yet which method will draft: the least is charged that any method
+took until its first token, and the rest of its own method's with the first draft or plain step.
+
+Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted then;
+so does the verification after it, if nothing else is pending. Engines do not know where an answer will end and draft
+beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and
+so is its verification.
 """
 
 import numpy as np
@@ -56,6 +57,11 @@ class RoundCharges:
 
     def verify(self, state: RequestRounds, session: Session, level: int) -> list[Forward]:
         """The forwards of a Verify by the target: the prefill if it comes first, then one."""
+        if not session.emitted and not session.tokens:
+            started_s = self._least_start_s(state.request)
+            if started_s:
+                state.started_s = started_s
+                return [(1, session.num_prompt, 1, started_s)]
         forwards = self._prefill(state, session, TARGET_ALONE)
         new_tokens, held = session.feed(level, verify=True)
         if not held:  # the prompt is paid for; its last token is what the first verification needs
@@ -66,8 +72,6 @@ class RoundCharges:
         if seconds is None and not session.tokens:
             own = self._cost.round_s(session.request_id, len(session.emitted), TARGET_ALONE)
             seconds = None if own is None else own[1]
-        if seconds is None and forwards and not session.tokens:
-            seconds = 0.0
         if seconds is None:
             width = new_tokens + state.num_cut
             seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
@@ -75,16 +79,27 @@ class RoundCharges:
         return [*forwards, (1, new_tokens, 1, seconds)]
 
     def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
-        """What the prefill under `method` takes beyond what was charged for it."""
-        if state.prefilled_by == method or (method == TARGET_ALONE and state.prefilled_by is not None):
+        if state.prefilled:
             return []
-        methods = [method] if method != TARGET_ALONE else [TARGET_ALONE, *self._drafters]
-        known = [self._cost.prefill_s(session.request_id, each) for each in methods]
-        whole = known[0] or min((seconds for seconds in known if seconds), default=0.0)
-        seconds = whole - state.prefill_s if state.prefilled_by in {None, TARGET_ALONE} else 0.0
-        state.prefilled_by = method
-        state.prefill_s = max(whole, state.prefill_s)
-        return [(1, session.num_prompt, 1, seconds)] if seconds > 0 else []
+        state.prefilled = True
+        if state.started_s:
+            rest_s = self._start_s(state.request, method) - state.started_s
+            return [(1, 0, 1, rest_s)] if rest_s > 0 else []  # seconds of the operation, and of no forward
+        seconds = self._cost.prefill_s(session.request_id, method)
+        return [(1, session.num_prompt, 1, seconds)] if seconds else []
+
+    def _start_s(self, request: RoundsRequest, method: str) -> float:
+        """Seconds that a method took until its first token, or its first round if that came before; 0 if unknown."""
+        seconds = self._cost.prefill_s(request.request_id, method)
+        if method != TARGET_ALONE:
+            return seconds
+        own = self._cost.round_s(request.request_id, 0, TARGET_ALONE)
+        return 0.0 if own is None else seconds + own[1]
+
+    def _least_start_s(self, request: RoundsRequest) -> float:
+        """The least of all methods; 0 if none was measured."""
+        methods = (TARGET_ALONE, *request.rounds)
+        return min((seconds for method in methods if (seconds := self._start_s(request, method))), default=0.0)
 
     def _longest(self, request: RoundsRequest, drafter: str) -> int:
         """Most tokens that the drafter drafts in a round: its window, else what it was seen to draft or keep here."""

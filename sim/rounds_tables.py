@@ -24,10 +24,13 @@ class RoundsTables:
         self._fitted = Hazard(trace)
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
-        """See `recording.Recording`; in recorded rounds the first verification read the prompt."""
-        if start is Start.recorded:
-            return (False,) * len(self.pool.members)
-        return prefill_before(start, self.pool)
+        """See `recording.Recording`; the target, and lookups, wait for the prefill if every drafter did."""
+        if start is not Start.recorded:
+            return prefill_before(start, self.pool)
+        drafters = self.trace.meta.drafters
+        every = all(drafter.prefilled for drafter in drafters)
+        num_free = len(self.pool.members) - len(drafters) - 1
+        return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> RoundsWorld:
         """A world that replays it."""

@@ -62,7 +62,7 @@ class RoundsWorld:
     def sessions(self, prefill_before: tuple[bool, ...]) -> Iterator[Session]:
         """The requests in file order, each made when it is asked for; `prefill_before` as in `Session`."""
         for request in self._trace.requests:
-            state = self._open[request.request_id] = RequestRounds(request, self._trace.meta)
+            state = self._open[request.request_id] = RequestRounds(request, self._trace.meta, waits=any(prefill_before))
             yield Session(
                 pool=self._pool,
                 request_id=request.request_id,

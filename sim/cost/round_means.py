@@ -8,7 +8,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.imported.rounds import UNKNOWN_DRAFTED, Rounds
+from ...traces.imported.rounds import Rounds
 from .table import Profile
 
 
@@ -61,7 +61,7 @@ class RoundMeans:
             return
         window = self._windows[drafter]
         accepted, drafted = rounds.accepted[timed], rounds.drafted[timed]
-        unknown = drafted == UNKNOWN_DRAFTED
+        unknown = drafted < 0
         if unknown.any():
             self.estimated[drafter] = None
         drafted = np.where(unknown, window, drafted)

@@ -5,7 +5,7 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from ...traces.imported.rounds import TARGET_ALONE, UNKNOWN_DRAFTED, Rounds, RoundsRequest, RoundsTrace
+from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
 from .base import LOOKUP_S, CostRangeError, DraftTerms
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
@@ -101,7 +101,7 @@ class TimedCost:
         if rounds is None:
             return 0, held
         drafted = int(rounds.drafted[np.searchsorted(rounds.start, start)])
-        return self._windows[drafter] if drafted == UNKNOWN_DRAFTED else drafted, held
+        return self._windows[drafter] if drafted < 0 else drafted, held
 
     def prompt_tokens(self, request_id: str) -> int:
         """Tokens of a request's prompt, 0 if the log does not say."""
@@ -159,10 +159,11 @@ class TimedCost:
         Tokens outside rounds are steps of their own, but for that of a prefill whose seconds are known.
         """
         seconds = request.seconds(method) - request.prefill_s.get(method, 0.0)
-        outside = request.length(method) - int(rounds.accepted.sum()) - len(rounds.start)
+        length = request.length(method)
+        outside = length - int(np.minimum(rounds.accepted + 1, length - rounds.start).sum())
         if method in self._prefilled and method in request.prefill_s:
             outside -= 1
-        return seconds / (len(rounds.start) + max(0, outside))
+        return seconds / max(len(rounds.start) + max(0, outside), 1)
 
 
 def has_seconds(recording: RoundsTrace) -> bool:

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.policies import make_policy
+from paceline.policies.start import Start
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.importers import ImportOptions, read_recording
 from paceline.traces.importers.import_files import choose_format
+from paceline.traces.run_log import VERIFY
 
 from ..data_folder import data_folder
 from ..unit_cost import UnitCost
@@ -48,7 +50,9 @@ def steps_of(recording, policy, **scenario):
     log = simulate(Scenario(tables=tables, cost=UnitCost(), **scenario), make_policy(policy, tables.pool), policy)
     place = {request_id: index for index, request_id in enumerate(log.requests["request_id"].tolist())}
     order = [place[request.request_id] for request in recording.requests]
-    steps = np.bincount(log.rounds()["request"], minlength=len(order))[order]
+    by_target = (log.steps["kind"] == VERIFY) & (log.steps["level"] == tables.pool.target_level)
+    rounds = by_target & (log.steps["prefill"] == 0)
+    steps = np.bincount(log.steps["request"][rounds], minlength=len(order))[order]
     return steps.tolist(), log.requests["emitted_tokens"][order].tolist(), summarise_run(log)
 
 
@@ -66,8 +70,11 @@ def test_published_logs(files):
         assert [steps[index] for index in ran] == [len(request.rounds[info.name].start) for request in requests]
         assert [tokens[index] for index in ran] == [request.length(info.name) for request in requests]
         assert summary.exact_share == 1
-    steps, tokens, _ = steps_of(recording, "plain")
+    steps, tokens, _ = steps_of(recording, "plain", start=Start.draft)
     assert steps == tokens == [request.length("") for request in recording.requests]
+    if all(info.prefilled for info in recording.meta.drafters):
+        steps, tokens, _ = steps_of(recording, "plain")
+        assert [step + 1 for step in steps] == tokens  # the prefill is no step
 
 
 # -- an n-gram drafter that often finds nothing, logged as vLLM does
@@ -111,10 +118,9 @@ def test_steps_that_the_log_leaves_out_are_taken(tmp_path, reads_tokens):
     recording = imported(tmp_path, lines, **options)
     for seed in range(3):
         steps, tokens, summary = steps_of(recording, f"drafter:{WINDOW}/target", seed=seed)
-        assert [step for step, count in zip(steps, truth, strict=True) if count] == [count for count in truth if count]
-        assert sum(tokens) / sum(steps) == pytest.approx(
-            sum(max(line["usage"]["completion_tokens"] - 1, 1) for line in lines) / sum(steps)
-        )
+        assert steps == truth
+        assert tokens == [line["usage"]["completion_tokens"] for line in lines]
+        assert summary.acceptance_length == pytest.approx((sum(tokens) - len(tokens)) / sum(truth))
     placed = sum(int(request.rounds["drafter"].where_placed.sum()) for request in recording.requests)
     drafted = chain.from_iterable(line["metrics"]["speculative_decoding"]["per_step_drafted"] for line in lines)
     decisions = sum(drafted) + placed  # at least: judged tokens and the target's own come on top
@@ -126,7 +132,7 @@ def test_what_the_log_cannot_know_is_at_most_its_last_step(tmp_path):
     steps, _, _ = steps_of(imported(tmp_path, lines), f"drafter:{WINDOW}/target")
     last = [(line["metrics"]["speculative_decoding"]["per_step_accepted"] or [0])[-1] for line in lines]
     for step, count, kept in zip(steps, truth, last, strict=True):
-        assert count == 0 or count - kept <= step <= count
+        assert count - kept <= step <= count
     assert sum(steps) == pytest.approx(sum(truth), rel=0.02)
 
 

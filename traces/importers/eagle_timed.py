@@ -4,8 +4,9 @@ Exact: steps, accepted tokens, and the seconds of prefill, drafting and verifica
 its own text. A round that accepted the whole depth of its tree is censored.
 
 Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between the
-timed parts (some half a percent of an answer). A step begins with a token that was sampled by the step before, so
-positions are one less than in the text, and the drafting timed with a step is that of the next one's tree.
+timed parts (some half a percent of an answer). A step begins with the token that the step before has sampled, the
+prefill for the first one, so that rounds start one position later, and the drafting timed with a step is that of the
+next one's tree.
 
 The timing file has one object a line, in the order of the answers, with lists by turn: per step `accept_length` (the
 target's own token left out), `draft_length` (depth of the tree with its root, which is no draft: one less was drafted),
@@ -22,8 +23,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import RoundsRequest
-from .learned import Learned, starts_of
-from .methods import Answer, check_names, merged, method_name
+from .learned import Learned, after_prefill
+from .methods import UNCOUNTED, Answer, check_names, merged, method_name
 from .reading.fields import Fields
 from .reading.objects import first_object, read_objects
 
@@ -31,9 +32,9 @@ NOTES = (
     "Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "
     "over its own text. A round that accepted the whole depth of its tree is censored.",
     "Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between "
-    "the timed parts (some half a percent of an answer). A step begins with a token that was sampled by the step "
-    "before, so positions are one less than in the text, and the drafting timed with a step is that of the next one's "
-    "tree.",
+    "the timed parts (some half a percent of an answer). A step begins with the token that the step before has "
+    "sampled, the prefill for the first one, so that rounds start one position later, and the drafting timed with a "
+    "step is that of the next one's tree.",
 )
 KEYS = ("accept_length", "draft_length", "tree_time")
 ANSWER_KEYS = ("choices",)
@@ -99,7 +100,7 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     for path, turns in timings.items():
         partner = _partner(path, turns, answers)
         asked = answers.pop(partner)
-        name = learned.drafter(method_name([asked[0].model_id], path), path, partner)
+        name = learned.drafter(method_name([asked[0].model_id], path), path, partner, prefilled=True, settled=True)
         told.append((name, path))
         parts += [_answer(one, turn, name, learned) for one, turn in zip(asked, turns, strict=True)]
     for path in answers:
@@ -177,12 +178,14 @@ def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]
 
 
 def _answer(asked: _Asked, turn: _Timing, name: str, learned: Learned) -> Answer:
+    start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
+    learned.note(UNCOUNTED, length - turn.num_tokens)
     rounds = learned.rounds(
         name,
         turn.fields,
-        starts_of(turn.accepted + 1),
+        start,
         turn.accepted,
-        length=turn.num_tokens,
+        length=length,
         drafted=turn.drafted,
         draft_s=turn.draft_s,
         verify_s=turn.verify_s,
@@ -191,7 +194,7 @@ def _answer(asked: _Asked, turn: _Timing, name: str, learned: Learned) -> Answer
         request_id=asked.request_id,
         tag=asked.tag,
         method=name,
-        num_tokens=turn.num_tokens,
+        num_tokens=length,
         rounds=rounds,
         wall_s=turn.wall_s,
         prefill_s=turn.prefill_s,

@@ -4,7 +4,8 @@ Exact: accepted tokens of each iteration, and drafted ones where they are told. 
 is censored.
 
 Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens only);
-seconds; prompts and token ids. Iterations that committed nothing are left out.
+seconds; prompts and token ids. Iterations that committed nothing are left out. The first iteration is taken to have
+read the prompt; with --start NAME=prefill a prefill before it wrote a token that is in none.
 
 One object in all: `per_request_committed_tokens_per_iteration`, request -> tokens committed by each iteration, the
 target's own included, and optionally `per_request_scheduled_draft_tokens_per_iteration`, request -> tokens drafted. The
@@ -26,7 +27,8 @@ NOTES = (
     "Exact: accepted tokens of each iteration, and drafted ones where they are told. A round that accepted its whole "
     "draft is censored.",
     "Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
-    "only); seconds; prompts and token ids. Iterations that committed nothing are left out.",
+    "only); seconds; prompts and token ids. Iterations that committed nothing are left out. The first iteration is "
+    "taken to have read the prompt; with --start NAME=prefill a prefill before it wrote a token that is in none.",
 )
 _COMMITTED = "per_request_committed_tokens_per_iteration"
 _SCHEDULED = "per_request_scheduled_draft_tokens_per_iteration"
@@ -69,5 +71,7 @@ def _request(
     learned.note(_IDLE, int(len(busy) - busy.sum()))
     length = int(emitted.sum())
     drafted = None if drafted is None else drafted[busy]
-    rounds = rounds_of_steps(learned, name, committed, emitted[busy] - 1, drafted, length=length)
+    first = int(learned.prefilled(name))  # its token is in no iteration
+    length += first
+    rounds = rounds_of_steps(learned, name, committed, emitted[busy] - 1, drafted, length=length, first=first)
     return RoundsRequest(request_id=request_id, tag="", num_tokens={name: length}, rounds={name: rounds})

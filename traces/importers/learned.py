@@ -33,6 +33,7 @@ class Learned:
     def __init__(self, options: ImportOptions) -> None:
         self.options = options
         self._by_start: dict[str, bool] = {}
+        self._prefilled: dict[str, bool] = {}
         self._windows: dict[str, int] = {}
         self._counts: Counter[str] = Counter()
         self._used: set[str] = set()
@@ -61,19 +62,35 @@ class Learned:
             yield from parsed
         self._bad.check(any_sound=any_sound)
 
-    def drafter(self, method: str, *paths: Path, by_start: bool = True) -> str:
+    def drafter(
+        self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
+    ) -> str:
         """The name of a drafter the files call `method`, or that a file stands for; noted where new.
 
         Args:
             method: as the files, or the importer, call it.
             paths: the files that are this drafter's alone.
             by_start: whether acceptance depends on where the round started, unless the user says that it does not.
+            prefilled: whether a prefill emitted a token before the first round, unless the user says otherwise.
+            settled: whether the format settles `prefilled`.
+
+        Raises:
+            ValueError: the user says something else of what is settled.
         """
         key = next((key for path in paths if (key := self.options.key_of_file(path)) is not None), method)
         name = self.options.names.get(key, method)
         self._used.add(key)
         self._by_start.setdefault(name, by_start and name not in self.options.token_drafters)
+        told = self.options.prefilled.get(name, prefilled)
+        if settled and told != prefilled:
+            known, other = ("prefill", "draft") if prefilled else ("draft", "prefill")
+            raise ValueError(f"--start {name} must be {known}, as in every log of this format, got {other!r}")
+        self._prefilled.setdefault(name, told)
         return name
+
+    def prefilled(self, name: str) -> bool:
+        """Whether a prefill emitted a token before the first round of a drafter."""
+        return self._prefilled[name]
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
         """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
@@ -145,7 +162,12 @@ class Learned:
         """Every drafter seen, in the order it was seen in; raises ValueError for an option that named nothing."""
         self.options.refuse_unused(frozenset(self._used), tuple(self._by_start))
         return tuple(
-            DrafterInfo(name=name, by_start=by_start, window=self._windows.get(name) or None)
+            DrafterInfo(
+                name=name,
+                by_start=by_start,
+                window=self._windows.get(name) or None,
+                prefilled=self._prefilled[name],
+            )
             for name, by_start in self._by_start.items()
         )
 
@@ -160,6 +182,21 @@ def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(emitted) - emitted
 
 
+def after_prefill(emitted: NDArray[np.int64], length: int) -> tuple[NDArray[np.int64], int]:
+    """(`[R]` tokens emitted before each round, tokens of the text) of a log that begins after a prefill.
+
+    It counts for each step the token that the step before it has sampled, the prefill for the first one, and not the
+    one that the step samples itself. So a round starts one position after where its step does, and what the last step
+    sampled is no part of the text, unless that is all it gave: then the text has it.
+
+    Args:
+        emitted: `[R]` tokens that the log counts for each step.
+        length: of the text, as the log counts it.
+    """
+    start = starts_of(emitted) + 1
+    return start, max(length, int(start[-1]) + 1) if len(start) else length
+
+
 def rounds_of_steps(
     learned: Learned,
     name: str,
@@ -168,6 +205,7 @@ def rounds_of_steps(
     drafted: NDArray[np.int64] | None,
     *,
     length: int,
+    first: int = 0,
     placed: NDArray[np.bool_] | None = None,
 ) -> Rounds:
     """Rounds of a log that holds steps one after another; a step that drafted nothing is a round of nothing.
@@ -179,12 +217,13 @@ def rounds_of_steps(
         accepted: `[S]` drafted tokens that stayed in each step.
         drafted: `[S]` tokens drafted, None if the log does not say.
         length: of the text.
+        first: tokens emitted before the first step.
         placed: `[S]` steps whose place the log does not say; None if it does of all.
 
     Raises:
         TraceFormatError: lists of unequal length, or more accepted than drafted.
     """
-    start = starts_of(accepted + 1)
+    start = starts_of(accepted + 1) + first
     if drafted is None:
         return learned.rounds(name, fields, start, accepted, length=length)
     check_drafted(fields, accepted, drafted)

@@ -33,6 +33,10 @@ _METHODS = {
     "swift": "swift",
 }
 TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
+# Their steps begin with the token that the step before has sampled, the prefill for the first one; in the code of
+# Spec-Bench the others verify a draft in the forward that reads the prompt.
+PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hydra", "rest", "samd"})
+UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
 _UNLIKE = "requests have answers whose length depends on the method"
 _PARTIAL = "requests were not answered by every method"
 

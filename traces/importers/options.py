@@ -20,6 +20,8 @@ class ImportOptions:
         token_drafters: drafters, by their new names, that read tokens only, so that a round says something of every
             position it drafted whatever round that is in.
         windows: drafter -> most tokens it drafts in a round, 1 to 2^31 - 1.
+        prefilled: drafter -> whether the target's prefill had emitted a token before its first round, where the format
+            does not settle it; otherwise the first verification doubled as prefill.
         models: shapes for cost models.
         skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
     """
@@ -29,6 +31,7 @@ class ImportOptions:
     names: Mapping[str, str] = field(default_factory=dict)
     token_drafters: frozenset[str] = frozenset()
     windows: Mapping[str, int] = field(default_factory=dict)
+    prefilled: Mapping[str, bool] = field(default_factory=dict)
     models: tuple[ModelInfo, ...] = ()
     skip_bad_lines: bool = False
 
@@ -57,7 +60,8 @@ class ImportOptions:
             if key not in used:
                 rule = "must name a file or a method of the files, and one that no other --drafter names"
                 raise ValueError(f"--drafter {rule}, got {key!r}")
-        for option, names in (("--token-drafter", self.token_drafters), ("--window", self.windows)):
+        drafting = (("--token-drafter", self.token_drafters), ("--window", self.windows), ("--start", self.prefilled))
+        for option, names in drafting:
             unknown = sorted(name for name in names if name not in drafters)
             if unknown:
                 raise ValueError(f"{option} must name a drafter of {', '.join(drafters) or 'none'}, got {unknown[0]!r}")

@@ -4,7 +4,8 @@ Exact: every round of a window up to the recorded one, from any position, of any
 accepted the whole window is censored.
 
 Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where token
-ids are left out; nothing is known of one drafter's view on another's tokens.
+ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on the bare
+prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first token.
 
 One object a line: `id`; `drafters`: name -> for each output position, the number of tokens a round started there emits,
 the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_tokens` (their number),
@@ -28,7 +29,9 @@ NOTES = (
     "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
     "that accepted the whole window is censored.",
     "Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where "
-    "token ids are left out; nothing is known of one drafter's view on another's tokens.",
+    "token ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on "
+    "the bare prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first "
+    "token.",
 )
 KEYS = ("id", "drafters")
 

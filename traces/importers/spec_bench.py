@@ -5,8 +5,9 @@ several methods give each request one drafter column each. A round that accepted
 
 Unknown: what a drafter would have kept from any other start, unless it reads tokens only (sps, or --token-drafter); how
 many tokens a round drafted (unless --window says), so that a draft stopped early by its own rule counts as refused;
-prompts and token ids. Steps are counted as the file counts them: where a step begins with a token that was sampled by
-the step before (EAGLE, Medusa), positions are one less than in the text.
+prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the token that the step before has
+sampled, the prefill for the first one: their rounds start one position later. The others (and unknown methods, unless
+--start says otherwise) verify their first draft in the forward that reads the prompt.
 
 One object a line: `question_id`, `category`, `model_id`, `choices[0]` with, per turn, `new_tokens`, `wall_time` and
 `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
@@ -24,8 +25,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..imported.rounds import TARGET_ALONE, RoundsRequest
-from .learned import Learned, starts_of
-from .methods import TOKEN_METHODS, Answer, check_names, merged, method_name
+from .learned import Learned, after_prefill, starts_of
+from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
 from .reading.fields import Fields
 from .reading.objects import read_objects
 
@@ -35,8 +36,10 @@ NOTES = (
     "censored.",
     "Unknown: what a drafter would have kept from any other start, unless it reads tokens only (sps, or "
     "--token-drafter); how many tokens a round drafted (unless --window says), so that a draft stopped early by its "
-    "own rule counts as refused; prompts and token ids. Steps are counted as the file counts them: where a step begins "
-    "with a token that was sampled by the step before (EAGLE, Medusa), positions are one less than in the text.",
+    "own rule counts as refused; prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the "
+    "token that the step before has sampled, the prefill for the first one: their rounds start one position later. The "
+    "others (and unknown methods, unless --start says otherwise) verify their first draft in the forward that reads "
+    "the prompt.",
 )
 KEYS = ("question_id", "choices")
 _LENGTHS = ("accept_lengths", "accept_lengths:")
@@ -93,7 +96,8 @@ def _read_file(path: Path, learned: Learned) -> tuple[str, list[Turn]]:
             raise TraceFormatError(path, "accept_lengths", rule, learned.options.names[key])
         return TARGET_ALONE, list(turns.values())
     method = method_name([model_id], path)
-    return learned.drafter(method, path, by_start=method not in TOKEN_METHODS), list(turns.values())
+    by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
+    return learned.drafter(method, path, by_start=by_start, prefilled=prefilled), list(turns.values())
 
 
 def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
@@ -150,14 +154,18 @@ def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.in
 
 
 def _answer(turn: Turn, name: str, learned: Learned) -> Answer:
-    rounds = None
+    rounds, length = None, turn.num_tokens
     if name != TARGET_ALONE:
-        rounds = learned.rounds(name, turn.fields, starts_of(turn.emitted), turn.emitted - 1, length=turn.num_tokens)
+        start = starts_of(turn.emitted)
+        if learned.prefilled(name):
+            start, length = after_prefill(turn.emitted, length)
+            learned.note(UNCOUNTED, length - turn.num_tokens)
+        rounds = learned.rounds(name, turn.fields, start, turn.emitted - 1, length=length)
     return Answer(
         request_id=turn.request_id,
         tag=turn.tag,
         method=name,
-        num_tokens=turn.num_tokens,
+        num_tokens=length,
         rounds=rounds,
         wall_s=turn.wall_s,
     )

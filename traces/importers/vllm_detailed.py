@@ -3,10 +3,10 @@
 Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.
 
 Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens only);
-seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an answer is one
-token shorter than its `completion_tokens`. Steps that drafted nothing are not in vLLM's lists: how many there were
-follows from `completion_tokens`, where they stood is drawn (every order equally likely) and counts as modelled. An
-answer that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such step.
+seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at position 1. Steps
+that drafted nothing are not in vLLM's lists: how many there were follows from `completion_tokens`, where they stood is
+drawn (every order equally likely) and counts as modelled. An answer that has fewer tokens than its steps emit ended
+within its last one, and is taken to have had no such step.
 
 One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
 `per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
@@ -26,11 +26,10 @@ from .reading.objects import read_objects
 NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
     "Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
-    "only); seconds; token ids. The token that the prefill samples is no part of any step and is not counted, so an "
-    "answer is one token shorter than its `completion_tokens`. Steps that drafted nothing are not in vLLM's lists: how "
-    "many there were follows from `completion_tokens`, where they stood is drawn (every order equally likely) and "
-    "counts as modelled. An answer that has fewer tokens than its steps emit ended within its last one, and is taken "
-    "to have had no such step.",
+    "only); seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at "
+    "position 1. Steps that drafted nothing are not in vLLM's lists: how many there were follows from "
+    "`completion_tokens`, where they stood is drawn (every order equally likely) and counts as modelled. An answer "
+    "that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such step.",
 )
 KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
 METHOD = "drafter"
@@ -47,7 +46,7 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per line; raises TraceFormatError."""
     for path in files:
-        name = learned.drafter(METHOD, path)
+        name = learned.drafter(METHOD, path, prefilled=True, settled=True)
         for number, line in enumerate(read_objects(path), start=1):
             key = next((key for key in ("id", "request_id") if key in line), None)
             request_id = line.text(key) if key else f"{path.name.split('.')[0]}/{number}"
@@ -96,7 +95,7 @@ def _request(line: Fields, request_id: str, name: str, learned: Learned) -> Roun
         request_id=request_id,
         tag="",
         prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
-        num_tokens={name: max(told, 1)},
+        num_tokens={name: max(told, 0) + 1},
         rounds={name: _rounds(metrics, request_id, name, learned, told)},
     )
 
@@ -110,4 +109,5 @@ def _rounds(metrics: Fields, request_id: str, name: str, learned: Learned, told:
     plain = place_plain_steps(len(accepted), num_plain, request_id)
     accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
     placed = plain if num_plain and not plain.all() else None  # all plain stand where they must
-    return rounds_of_steps(learned, name, metrics, accepted, drafted, length=max(told, 1), placed=placed)
+    length = max(told, 0) + 1
+    return rounds_of_steps(learned, name, metrics, accepted, drafted, length=length, first=1, placed=placed)

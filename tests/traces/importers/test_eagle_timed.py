@@ -25,7 +25,7 @@ def test_steps_and_their_seconds(read, two):
     assert first.wall_s == {"eagle": pytest.approx(0.2), "hsd": pytest.approx(0.6)}
     assert first.prefill_s["hsd"] == pytest.approx(0.02 * 1.011)
     rounds = first.rounds["hsd"]
-    assert rounds.start.tolist() == [0, 7, 8]
+    assert rounds.start.tolist() == [1, 8, 9]  # after the prefill's token
     assert rounds.accepted.tolist() == [6, 0, 2]
     assert rounds.drafted.tolist() == [6, 6, 6]
     assert rounds.censored(6).tolist() == [True, False, False]
@@ -39,7 +39,7 @@ def test_the_root_of_the_tree_is_no_draft(read, tmp_path):
         write_lines(tmp_path / "x.jsonl", timed_answer(1, [2, 0])),
     ]
     trace = read("eagle-timed", *files, names={"x.jsonl": "tree"})
-    assert trace.meta.drafters[0].model_dump() == {"name": "tree", "by_start": True, "window": 2, "prefilled": False}
+    assert trace.meta.drafters[0].model_dump() == {"name": "tree", "by_start": True, "window": 2, "prefilled": True}
     assert trace.requests[0].rounds["tree"].drafted.tolist() == [2, 2]
 
 

@@ -50,3 +50,11 @@ def test_without_scheduled_drafts_and_over_many_lines(read, tmp_path):
 )
 def test_what_does_not_fit_is_refused(refusal, tmp_path, found, told):
     assert told in refusal("frontier", write_lines(tmp_path / "x.json", found))
+
+
+def test_a_prefill_before_the_first_iteration(read, tmp_path):
+    path = write_lines(tmp_path / "x.json", frontier({"7": [3, 1]}, {"7": [2, 2]}))
+    trace = read("frontier", path, prefilled={"drafter": True})
+    assert trace.meta.drafters[0].prefilled
+    assert trace.requests[0].num_tokens == {"drafter": 5}
+    assert trace.requests[0].rounds["drafter"].start.tolist() == [1, 4]

@@ -70,3 +70,12 @@ def test_what_does_not_fit_is_refused(refusal, tmp_path, line, told):
     found = refusal("positions", path)
     assert "x.jsonl: line 2: " in found
     assert told in found
+
+
+def test_the_user_says_how_answers_began(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", positions("a", draft=[2, 1, 1], tree=[1, 2, 1]))
+    trace = read("positions", path, prefilled={"tree": True})
+    assert [info.prefilled for info in trace.meta.drafters] == [False, True]
+    assert trace.requests[0].rounds["tree"].start.tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="--start must name a drafter of draft, tree, got 'other'"):
+        read("positions", path, prefilled={"other": True})

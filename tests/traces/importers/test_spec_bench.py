@@ -28,11 +28,14 @@ def test_methods_over_the_same_questions_merge(read, three):
     sps = first.rounds["sps"]
     assert (sps.start.tolist(), sps.accepted.tolist(), sps.drafted.tolist()) == ([0, 3, 4], [2, 0, 3], [-1, -1, -1])
     assert sps.draft_s is None
-    assert trace.requests[2].rounds["eagle"].start.tolist() == [0, 1]
+    assert trace.requests[2].rounds["eagle"].start.tolist() == [1, 2]
+    assert [drafter.prefilled for drafter in trace.meta.drafters] == [False, True]
 
 
 def test_answers_that_differ_and_that_are_missing_are_said(read, three, tmp_path):
-    assert read("spec-bench", *three).meta.notes[2:] == ("1 requests have answers whose length depends on the method",)
+    told = read("spec-bench", *three).meta.notes[2:]
+    assert told[0].startswith("1 answers end with a step of which the file counts only the token before it")
+    assert told[1:] == ("2 requests have answers whose length depends on the method",)
     one = write_lines(tmp_path / "medusa.jsonl", answer(1, [3, 3, 2], method="medusa"))
     assert read("spec-bench", three[0], one).meta.notes[2:] == ("2 requests were not answered by every method",)
 
@@ -172,3 +175,25 @@ def test_every_name_given_is_the_name_of_something(read, tmp_path):
     for names in ({"sps": "a", "x.jsonl": "b"}, {str(path): "a", "x.jsonl": "b"}):
         with pytest.raises(ValueError, match="--drafter must name a file or a method of the files, and one that no"):
             read("spec-bench", path, names=names)
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle2", "medusa", "hydra", "rest", "samd"])
+def test_methods_whose_steps_begin_with_the_token_before(read, tmp_path, method):
+    """Steps of three tokens and of two: the prefill's and two drafted ones, the next and one drafted."""
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", answer(1, [3, 2], method=method)))
+    assert trace.meta.drafters[0].prefilled
+    rounds = trace.requests[0].rounds[method]
+    assert (rounds.start.tolist(), rounds.accepted.tolist()) == ([1, 4], [2, 1])
+    assert trace.requests[0].num_tokens == {method: 5}
+    last = read("spec-bench", write_lines(tmp_path / "y.jsonl", answer(1, [3, 1], method=method))).requests[0]
+    assert (last.rounds[method].start.tolist(), last.num_tokens) == ([1, 4], {method: 5})
+
+
+@pytest.mark.parametrize("method", ["sps", "pld", "lookahead", "recycling", "space", "unheard-of"])
+def test_methods_that_verify_on_the_bare_prompt(read, tmp_path, method):
+    path = write_lines(tmp_path / "x.jsonl", answer(1, [3, 2], method=method))
+    info = read("spec-bench", path, names={"x.jsonl": "d"}).meta.drafters[0]
+    assert not info.prefilled
+    told = read("spec-bench", path, names={"x.jsonl": "d"}, prefilled={"d": True})
+    assert told.meta.drafters[0].prefilled
+    assert told.requests[0].rounds["d"].start.tolist() == [1, 4]

@@ -10,11 +10,11 @@ from .foreign_files import response, steps, write_lines
 def test_steps_of_responses(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [3, 0, 1], [3, 3, 2]), response("b", [0], [1]))
     trace = read("vllm-detailed", path)
-    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3, "prefilled": False}
+    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3, "prefilled": True}
     first = trace.requests[0]
-    assert (first.request_id, first.prompt_tokens, first.num_tokens) == ("a", 11, {"drafter": 7})
+    assert (first.request_id, first.prompt_tokens, first.num_tokens) == ("a", 11, {"drafter": 8})
     rounds = first.rounds["drafter"]
-    assert rounds.start.tolist() == [0, 4, 5]
+    assert rounds.start.tolist() == [1, 5, 6]  # after the prefill's token
     assert rounds.accepted.tolist() == [3, 0, 1]
     assert rounds.drafted.tolist() == [3, 3, 2]
     assert rounds.censored(3).tolist() == [True, False, False]
@@ -34,27 +34,27 @@ def test_wherever_the_metrics_stand(read, tmp_path, wrap):
     trace = read("auto", write_lines(tmp_path / "log.jsonl", wrap(steps([2], [2])), wrap(steps([0], [2]))))
     assert trace.meta.source == "vllm-detailed"
     assert [request.request_id for request in trace.requests] == ["log/1", "log/2"]
-    assert [request.num_tokens["drafter"] for request in trace.requests] == [3, 1]
+    assert [request.num_tokens["drafter"] for request in trace.requests] == [4, 2]
 
 
 def test_a_step_without_a_draft_is_plain(read, tmp_path):
     trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 0, 2])))
     rounds = trace.requests[0].rounds["drafter"]
-    assert rounds.start.tolist() == [0, 3, 4]
+    assert rounds.start.tolist() == [1, 4, 5]
     assert rounds.drafted.tolist() == [2, 0, 2]
     assert rounds.placed is None
-    assert trace.requests[0].num_tokens == {"drafter": 6}
+    assert trace.requests[0].num_tokens == {"drafter": 7}
 
 
 def test_steps_that_are_not_listed_are_placed_and_said(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 2, 2], tokens=12))
     trace = read("vllm-detailed", path)
-    assert trace.requests[0].num_tokens == {"drafter": 11}
+    assert trace.requests[0].num_tokens == {"drafter": 12}
     rounds = trace.requests[0].rounds["drafter"]
     assert rounds.placed.sum() == 5
     assert (rounds.drafted[rounds.placed] == 0).all()
     assert rounds.accepted[~rounds.placed].tolist() == [2, 0, 1]
-    assert rounds.start.tolist() == (np.cumsum(rounds.accepted + 1) - rounds.accepted - 1).tolist()
+    assert rounds.start.tolist() == (np.cumsum(rounds.accepted + 1) - rounds.accepted).tolist()
     assert trace.meta.notes[-1] == "5 steps drafted nothing and are not listed; they were placed by a draw"
     again = read("vllm-detailed", path).requests[0].rounds["drafter"]
     assert again.start.tolist() == rounds.start.tolist()
@@ -70,7 +70,7 @@ def test_an_answer_of_plain_steps_alone_leaves_nothing_to_draw(read, tmp_path):
     rounds = (
         read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [], [], tokens=5))).requests[0].rounds
     )
-    assert rounds["drafter"].start.tolist() == [0, 1, 2, 3]
+    assert rounds["drafter"].start.tolist() == [1, 2, 3, 4]
     assert rounds["drafter"].placed is None
 
 
@@ -113,3 +113,10 @@ def test_what_does_not_fit_is_refused(refusal, tmp_path, line, told):
     found = refusal("vllm-detailed", path)
     assert "x.jsonl: line 2: " in found
     assert told in found
+
+
+def test_every_answer_starts_after_a_prefill(read, refusal, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [1], [2]))
+    assert read("vllm-detailed", path, prefilled={"drafter": True}).meta.drafters[0].prefilled
+    with pytest.raises(ValueError, match="--start drafter must be prefill, as in every log of this format"):
+        read("vllm-detailed", path, prefilled={"drafter": False})
