@@ -103,6 +103,8 @@ def test_a_recording_is_never_overwritten(files, tmp_path):
         (["--window", "draft=2147483648"], "the window of draft must be in [1, 2147483647], got 2147483648"),
         (["--window", "draft=1"], "must hold rounds within --window draft=1, got 2"),
         (["--window", "nobody=3"], "--window must name a drafter of draft, mid, got 'nobody'"),
+        (["--start", "nobody=draft"], "--start must name a drafter of draft, mid, got 'nobody'"),
+        (["--start", "draft=late"], "--start draft must be prefill or draft, got 'late'"),
         (["--token-drafter", "nobody"], "--token-drafter must name a drafter of draft, mid"),
         (["--target", "draft"], "names of drafters and target must be unique"),
         (["--target", "a b"], "the target's name must match"),
@@ -133,6 +135,13 @@ def test_files_that_do_not_fit(files, tmp_path):
         "trace", "import", "auto", other, "--out", "x.trace"
     )
     assert not (tmp_path / "x.trace").exists()
+
+
+def test_how_answers_began_is_told(files, tmp_path):
+    told = paceline("trace", "import", "positions", *files["positions"], "--out", "x.trace", "--start", "mid=prefill")
+    assert told.code == 0
+    meta = json.loads((tmp_path / "x.trace" / "meta.json").read_text())
+    assert {info["name"]: info["prefilled"] for info in meta["drafters"]} == {"draft": False, "mid": True}
 
 
 def shown_files(guide):
