@@ -30,7 +30,7 @@ from .default_policies import default_policies
 from .lossless import LosslessOption, admitted
 from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
-from .output import JsonOption, check_json_path, print_table, write_json
+from .output import JsonOption, check_json_path, print_table, say, write_json
 from .runtime_door import runtime_module
 from .sampling import (
     RecordedSamplingMode,
@@ -149,7 +149,7 @@ def _to_json(meta: dict[str, Any], agreements: Sequence[Agreement]) -> dict[str,
 
 def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreement], pool: "ModelPool") -> None:
     closure = meta["closure"]
-    typer.echo(
+    say(
         f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
         f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
         f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
@@ -158,13 +158,13 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
     print_table(agreement_table(agreements))
     for agreement in agreements:
         if agreement.left is not None:
-            typer.echo(leaving_line(agreement, agreement.left))
+            say(leaving_line(agreement, agreement.left))
     differing = [(agreement, agreement.difference) for agreement in agreements if agreement.difference]
     for agreement, difference in differing:
         typer.echo(difference_text(agreement, difference, pool.decode))
     if differing:
-        typer.echo(
+        say(
             f"the recording holds {counted(meta['near_ties'], 'near tie')}: "
             "choices between two tokens that rounding may flip"
         )
-    typer.echo(total_line(agreements))
+    say(total_line(agreements))

@@ -15,7 +15,7 @@ from .experiments.experiment import Finding, Setting
 from .experiments.figure import check_figure_path, write_figure
 from .experiments.page import link_between, page, write_page
 from .experiments.tables import finding_to_json, terminal_table
-from .output import JsonOption, check_file_path, check_json_path, print_table, write_json
+from .output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
 from .shipped import shipped
 
 FAILED = 1  # exit code: an experiment of `all` failed
@@ -143,7 +143,7 @@ def _to_json(found: Finding | Exception) -> dict[str, Any]:
 
 
 def _print(finding: Finding) -> None:
-    typer.echo(finding.question)
+    say(finding.question)
     for rows in finding.tables:
         print_table(terminal_table(rows))
-    typer.echo(finding.answer)
+    say(finding.answer)

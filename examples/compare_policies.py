@@ -1,10 +1,10 @@
-"""Compare chains and a policy on a small synthetic trace, through the Python API: no command line, no files.
+"""Compare chains and policies on a small synthetic trace, through the Python API: no command line, no files.
 
 `examples/compare_policies.out` beside this file is what it prints.
 """
 
 from paceline.policies import make_policy
-from paceline.reports import Comparison, Summary, summarise_run
+from paceline.reports import Comparison, Summary, conclusion, summarise_run
 from paceline.sim.cost.make import make_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
@@ -12,8 +12,8 @@ from paceline.sim.tables import TraceTables
 from paceline.traces import SyntheticSpec, make_trace
 
 POLICIES = ("plain", "draft:4/target", "mid:4/target", "draft:3/mid:6/target", "adaptive,start=4", "confident")
-LINE = "{:22}{:>9}{:>16}{:>14}{:>15}{:>13}"
-HEADINGS = ("policy", "speed-up", "accept. length", "target calls", "wasted tokens", "exact share")
+LINE = "{:22}{:>9}{:>18}{:>16}{:>14}{:>15}"
+HEADINGS = ("policy", "speed-up", "mean of requests", "accept. length", "target calls", "wasted tokens")
 
 
 def main() -> None:
@@ -26,18 +26,19 @@ def main() -> None:
     comparison = Comparison(meta={}, baseline=rows[0], rows=tuple(rows))
     print(f"{trace.meta.kind} trace {trace.meta.name}, {rows[0].requests} requests, {rows[0].output_tokens} tokens")
     print(LINE.format(*HEADINGS))
-    for row in rows:
-        print(line(row, comparison.speed_up(row)))
+    for row in comparison.ranked():
+        print(line(comparison, row))
+    print(conclusion(comparison))
 
 
-def line(row: Summary, speed_up: float) -> str:
+def line(comparison: Comparison, row: Summary) -> str:
     return LINE.format(
         row.policy,
-        f"{speed_up:.2f}x",
+        f"{comparison.speed_up(row):.2f}x",
+        f"{comparison.speed_up_mean_of_requests(row):.2f}x",
         f"{row.acceptance_length:.2f}",
         f"{row.target_calls_per_token:.3f}",
         row.wasted_tokens,
-        f"{row.exact_share:.4f}",
     )
 
 

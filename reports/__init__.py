@@ -5,6 +5,7 @@ Reads what a run wrote; knows neither world.
 
 from .comparison import Comparison
 from .comparison_table import comparison_table
+from .conclusion import conclusion
 from .interval import Interval, mean_interval
 from .quality import Quality, quality_of
 from .summary import LevelSummary, Spread, Summary, summarise_run
@@ -17,6 +18,7 @@ __all__ = [
     "Spread",
     "Summary",
     "comparison_table",
+    "conclusion",
     "mean_interval",
     "quality_of",
     "summarise_run",

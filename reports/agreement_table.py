@@ -28,7 +28,7 @@ def total_line(agreements: Sequence[Agreement]) -> str:
     """What was compared over all policies, and how many of them differ."""
     num_steps, num_tokens = (sum(row.num_steps for row in agreements), sum(row.num_tokens for row in agreements))
     differ = sum(row.difference is not None for row in agreements)
-    verdict = f"{differ} of {counted(len(agreements), 'policy', 'policies')} differ" if differ else "no difference"
+    verdict = f"policies that differ: {differ} of {len(agreements)}" if differ else "no difference"
     return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from .comparison import Comparison
 from .summary import Summary
 
+CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
 
 
@@ -170,7 +171,7 @@ def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
     share = loser.levels[place].share_of_seconds
     takes = f"{loser.levels[place].name} takes {share:.0%} of the seconds"
     saved = 1 - loser.target_calls_per_token / best.target_calls_per_token if best.target_calls_per_token else 0.0
-    if saved >= share:
+    if saved >= share - CLOSE:
         why = _seconds_bought(best, loser, place)
     elif saved > 0:
         shown = f"only {saved:.0%}" if saved >= 0.005 else "less than 1%"
@@ -189,7 +190,7 @@ def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:
     takes = f"{name} takes {below[place]:.2f} ms a token more than in {best.policy}"
     if not alone:
         others = sum(more for more in below if more > 0)
-        takes = f"{name} and others below the target take {others:.2f} ms a token more than in {best.policy}"
+        takes = f"{name} and the others below the target take {others:.2f} ms a token more than in {best.policy}"
     return (
         f"{takes} and {'save' if not alone else 'saves'} the target {f'{-target:.2f} ms' if target < 0 else 'nothing'}"
     )

@@ -161,7 +161,7 @@ def test_other_models_are_a_difference(monkeypatch, tmp_path):
     monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: tiny_pool_of_four(seed=2)))
     ran = paceline(*agree("--policy", "draft:2/target", "--trace", "made.trace"))
     assert (ran.code, ran.err) == (1, "")
-    assert "1 of 1 policies differ" in ran.out.splitlines()[-1]
+    assert "policies that differ: 1 of 1" in ran.out.splitlines()[-1]
     assert ran.out.splitlines()[-2].startswith("the recording holds ")
     for words in ("draft:2/target: request r0, step ", "  simulator ", "  runtime commits next  "):
         assert words in ran.out
@@ -245,7 +245,7 @@ def test_a_lossy_policy_that_differs_before_it_leaves_the_record(tmp_path, monke
     monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: tiny_pool_of_four(seed=2)))
     ran = paceline(*agree("--policy", "mine.py:Lossy", "--trace", "made.trace"))
     assert (ran.code, ran.err) == (1, "")
-    assert "1 of 1 policies differ" in ran.out.splitlines()[-1]
+    assert "policies that differ: 1 of 1" in ran.out.splitlines()[-1]
 
 
 def test_a_policy_that_reads_the_clock_is_told_the_same_time(tmp_path):
@@ -259,7 +259,7 @@ def test_a_policy_without_a_seed_differs(tmp_path):
     assert (ran.code, ran.err) == (1, "")
     assert "verify by target: 0 of 0 accepted" in ran.out
     assert "draft by mid: 2 tokens of 2 asked for" in ran.out
-    assert "0 of 4 requests end in another answer" in ran.out
+    assert "answers differ in 0 of 4 requests" in ran.out
 
 
 def test_an_interrupt_is_no_verdict(tmp_path):

@@ -26,6 +26,7 @@ META_KEYS = {
     "seed",
     "seeds",
     "decide_s",
+    "start",
     "left_out",
 }
 
@@ -53,6 +54,7 @@ def test_json_on_standard_output(trace):
         "seed": 0,
         "seeds": 5,
         "decide_s": 0.0,
+        "start": "prefill",
         "left_out": [],
     }
     assert [policy["policy"] for policy in data["policies"]] == ["draft:4/target", "adaptive"]

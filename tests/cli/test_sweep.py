@@ -1,6 +1,8 @@
 """`paceline compare --sweep`: each cell is what `compare` says of that chain at that batch."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,14 @@ def test_what_the_cost_does_not_know_is_told_and_left_empty(trace, tmp_path):
 )
 def test_a_sweep_refuses_what_it_would_ignore(trace, words, told):
     assert told in refused("compare", "--trace", trace, "--sweep", "draft:1..3/target", *words)
+
+
+def test_the_documentation_lists_every_key(trace):
+    (cell,) = swept(trace, "--sweep", "draft:1/target")["sweep"]
+    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    listed = [row for row in text.splitlines() if row.startswith("| `sweep[]")]
+    named = {name for row in listed for name in re.findall(r"`(?:sweep\[\]\.)?(\w+)`", row.split("|")[1])}
+    assert named == set(cell)
 
 
 def test_several_batches_are_for_a_sweep(trace):

@@ -188,7 +188,7 @@ def test_in_words():
     for words in (CHAIN, "none", "request small-0, step 3", "steps compared", "56"):
         assert words in text
     steps, tokens = (sum(getattr(row, name) for row in agreements) for name in ("num_steps", "num_tokens"))
-    assert total_line(agreements) == f"compared {steps} steps, {tokens} tokens: 1 of 2 policies differ"
+    assert total_line(agreements) == f"compared {steps} steps, {tokens} tokens: policies that differ: 1 of 2"
     assert total_line(agreements[:1]).endswith(", 56 tokens: no difference")
     told = difference_text(agreements[1], agreements[1].difference, lambda ids: " ".join(map(str, ids)))
     first, *rest = told.splitlines()
