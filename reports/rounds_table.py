@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ..traces.counted import counted
+from ..traces.imported.form import trust
 from ..traces.imported.summary import MethodSummary, RoundsGroup, RoundsSummary
 from .grid import Column, Grid, facts
 
@@ -34,7 +35,7 @@ def _facts(summary: RoundsSummary) -> Grid:
         "hardware": meta.hardware or "unknown",
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()) or "unknown",
     }
-    return facts(f"{meta.name} (IMPORTED from {meta.source})", rows)
+    return facts(f"{meta.name} (IMPORTED from {meta.source}; {trust(meta.form)})", rows)
 
 
 def _drafters(summary: RoundsSummary) -> Iterator[str]:

@@ -4,7 +4,8 @@ The tokens of a text whose ids nobody logged are its positions, counted from 1: 
 compared with others of the same position.
 """
 
-from ..traces.imported.rounds import TARGET_ALONE, RoundsMeta, RoundsRequest
+from ..traces.imported.form import Form
+from ..traces.imported.rounds import TARGET_ALONE, DrafterInfo, RoundsMeta, RoundsRequest
 from .known_tokens import known_tokens
 
 
@@ -25,14 +26,17 @@ class RequestRounds:
         known: per drafter of the recording.
         prefilled: whether its prefill was charged, whole.
         started_s: seconds charged for a prefill of which nobody knew yet whose it would be.
+        drawn: whether a drafter ran of which the log places no round of this request: all that follows is modelled.
         verify_s: measured seconds of the verification of what is pending, None if it was not measured.
         num_cut: tokens of the last draft that the end of the answer cut off, where its seconds were not measured.
         verified_from: tokens emitted before the round whose verification it is.
     """
 
     __slots__ = (
+        "_all_drawn",
         "_begun",
         "_waits",
+        "drawn",
         "known",
         "num_cut",
         "num_tokens",
@@ -63,9 +67,12 @@ class RequestRounds:
         self.verified_from = 0
         self._begun = False
         self._waits = waits
+        self.drawn = False
+        self._all_drawn = {info.name for info in meta.drafters if _is_drawn(request, info, meta.form)}
 
     def begin(self, drafter: str) -> None:
         """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
+        self.drawn = self.drawn or drafter in self._all_drawn
         if not self._begun:
             self._begun = True
             self.num_tokens = self.request.length(drafter)
@@ -78,3 +85,11 @@ class RequestRounds:
         if not num_before and self._waits and not self._begun and len(self.trunk) > 1:
             return None
         return max(self.num_tokens, num_before + 1) if len(emitted) >= self.num_tokens else None
+
+
+def _is_drawn(request: RoundsRequest, info: DrafterInfo, form: Form) -> bool:
+    """Whether nothing of a drafter in a request stands where the log says, but all where it was drawn."""
+    rounds = request.rounds.get(info.name)
+    if info.stated is not None or rounds is None:
+        return info.stated is not None or form != "rounds"  # what stands for the absent ones was drawn itself
+    return 0 < len(rounds.start) == int(rounds.where_placed.sum())

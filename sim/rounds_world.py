@@ -128,6 +128,7 @@ class RoundsWorld:
                 asked = self._drafts.refused(state, drafter, position - depth, depth, asked)
             return Drafted([state.refused] * asked, [OFF_TRUNK] * asked)
         wanted, kept, num_modelled = self._drafts.draft(state, drafter, position - depth, depth, asked)
+        num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
         refused = wanted - kept
         tokens = state.trunk[position : position + kept] + [state.refused] * refused
         return Drafted(tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled)
@@ -161,7 +162,10 @@ class RoundsWorld:
         accepted = session.places.index(OFF_TRUNK) if OFF_TRUNK in session.places else num_judged
         position = len(session.emitted) + accepted
         own_token = state.trunk[position] if position < len(state.trunk) else state.refused  # no room for it then
-        return Judged(accepted, own_token, ON_TRUNK, (nan,) * min(accepted + 1, num_judged))
+        num_looked_at = min(accepted + 1, num_judged)
+        # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
+        num_modelled = num_looked_at + 1 if state.drawn else 0
+        return Judged(accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled)
 
     # -- where a session stands
 

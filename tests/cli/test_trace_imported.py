@@ -25,7 +25,7 @@ def imported(tmp_path):
 def test_inspect(imported):
     told = done("trace", "inspect", imported)
     for words in (
-        "coins (IMPORTED from test)",
+        "coins (IMPORTED from test; rounds known in order)",
         "d (window 6, depends on the start)",
         "Exact: rounds.",
         "Unknown: [red]texts[/red].",

@@ -77,6 +77,12 @@ def fit_depths(counts: DepthCounts) -> DepthFit:
     return DepthFit(alpha=alpha, sigma=sigma, beta=beta, spread=spread)
 
 
+def stated_depths(hazards: Floats, num_requests: int) -> DepthFit:
+    """`[D]` hazards that somebody states for all requests alike."""
+    alike = np.zeros(num_requests)
+    return DepthFit(alpha=_logit(hazards, 1.0 - hazards), sigma=0.0, beta=alike, spread=alike)
+
+
 def _maximise(agreed: Floats, refused: Floats, alpha: Floats) -> tuple[Floats, float]:
     """(alpha, sigma) of most likelihood."""
     sigma = _FIRST_SIGMA

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import DrafterInfo, RoundsRequest
+from ..imported.rounds import DrafterInfo, RoundsRequest, StatedAcceptance
 from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
-from .depths import DepthFit, fit_depths
+from .depths import DepthFit, fit_depths, stated_depths
 from .difficulty import DifficultyFit, fit_difficulty, neighbours, no_persistence, scores_by_kept
-from .lengths import DraftLengths, fit_lengths
+from .lengths import DraftLengths, fit_lengths, stated_lengths
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -76,6 +76,8 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     Raises:
         ValueError: nothing is known of its acceptance.
     """
+    if drafter.stated is not None:
+        return _stated_fit(drafter.stated, drafter.window or 1, len(requests))
     told = told_by(requests, drafter)
     if not told.num_decisions:
         raise ValueError(f"recording must hold decisions of drafter {drafter.name} to draw others from, got none")
@@ -83,7 +85,8 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     depths, decisions = fit_depths(counts), np.maximum((counts.agreed + counts.refused).sum(axis=0), 1.0)
     window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
     difficulty, persistence = no_persistence(), 0.0
-    if drafter.by_start:
+    # The order of drawn rounds says nothing of which parts of a text are difficult.
+    if drafter.by_start and _any_in_place(requests, drafter.name):
         difficulty, persistence = _along_the_text(told, depths, decisions, window)
     stand_ins = _stand_ins(told, [request.tag for request in requests])
     lengths = fit_lengths(requests, drafter)
@@ -96,6 +99,26 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
         stand_ins=stand_ins,
         lengths=lengths,
     )
+
+
+def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> DrafterFit:
+    """What a log states, the same for every request and place."""
+    nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
+    lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, window, num_requests)
+    return DrafterFit(
+        depths=stated_depths(np.array(stated.hazards), num_requests),
+        decisions=np.ones(len(stated.hazards)),
+        difficulty=no_persistence(),
+        window=min(window, MAX_DEPTHS),
+        persistence=0.0,
+        stand_ins=nobody,
+        lengths=lengths,
+    )
+
+
+def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
+    """Whether the log says of any round where it stood."""
+    return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
 
 
 def _along_the_text(told: Told, depths: DepthFit, decisions: Floats, window: int) -> tuple[DifficultyFit, float]:

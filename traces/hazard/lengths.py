@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..imported.rounds import MOST, DrafterInfo, RoundsRequest
 
 _OTHERS = 8
+_GRAIN = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +61,16 @@ def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
         return None
     drafted = np.where(drafted < window, drafted, np.int32(MOST))
     return DraftLengths(drafted=drafted, first=np.cumsum([0, *(len(part) for part in parts)]))
+
+
+def stated_lengths(drafting: float, window: int, num_requests: int) -> DraftLengths:
+    """Drafts of a whole window in a share of the steps that somebody states for all requests alike, and none in others.
+
+    Args:
+        drafting: the share, above 0 and at most 1; kept to four decimals.
+        window: tokens of a draft.
+        num_requests: R.
+    """
+    drafted = np.zeros(_GRAIN, np.int32)
+    drafted[: max(round(drafting * _GRAIN), 1)] = window
+    return DraftLengths(drafted=drafted, first=np.zeros(num_requests + 1, np.int64))

@@ -11,18 +11,20 @@ Letters: R rounds of one drafter in one request.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import nan
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
+from .form import Form
 
 UNKNOWN_DRAFTED = -1
 OPEN_DRAFTED = -2
 MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 TARGET_ALONE = ""  # the method that drafts nothing
+LOOKUP = NgramInfo(name="ngram", max_match=3)  # as in the shipped pool, where nobody says otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,19 @@ class RoundsRequest:
         return self.wall_s.get(method, nan)
 
 
+class StatedAcceptance(Record):
+    """Acceptance that a log states of a drafter instead of rounds.
+
+    Attributes:
+        hazards: `[D]` probability that a drafted token is kept, by depth, among rounds that got there; the last one
+            holds for all deeper ones.
+        drafting: share of the steps that draft at all, above 0.
+    """
+
+    hazards: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(min_length=1)
+    drafting: float = Field(default=1.0, gt=0, le=1)
+
+
 class DrafterInfo(Record):
     """One drafter of an imported recording.
 
@@ -121,12 +136,14 @@ class DrafterInfo(Record):
         window: most tokens it drafts in a round, None if unknown.
         prefilled: whether the target's prefill had emitted a token before the first round, so that rounds start at
             output position 1 or later; False if the first verification doubled as prefill.
+        stated: acceptance, where the log states it instead of rounds; None where rounds tell it.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
     by_start: bool
     window: int | None = Field(default=None, ge=1, le=MOST)
     prefilled: bool = False  # recordings made before this was kept start their rounds at 0
+    stated: StatedAcceptance | None = None
 
 
 class RoundsMeta(Record):
@@ -134,6 +151,7 @@ class RoundsMeta(Record):
 
     Attributes:
         source: the format it was imported from.
+        form: what the log knew, see `form`.
         target: name of the model that verifies.
         drafters: in level order, smallest first.
         models: shapes for cost models, by name; may leave members out.
@@ -148,10 +166,11 @@ class RoundsMeta(Record):
     name: str = Field(min_length=1, pattern=TITLE_PATTERN)
     kind: Literal["imported"] = "imported"
     source: str
+    form: Form = "rounds"
     target: str = Field(default="target", pattern=NAME_PATTERN)
     drafters: tuple[DrafterInfo, ...]
     models: tuple[ModelInfo, ...] = ()
-    ngram: NgramInfo = NgramInfo(name="ngram", max_match=3)
+    ngram: NgramInfo = LOOKUP
     notes: tuple[str, ...] = ()
     software: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
