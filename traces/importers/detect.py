@@ -1,13 +1,18 @@
-"""Tell the format of files by the keys of their first objects, or say which keys were missed."""
+"""Tell the format of files by the keys of their first objects or by their lines, or say what was missed."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from ..errors import TraceFormatError
 from . import eagle_timed
-from .formats import FORMATS, Format
+from .formats import FORMATS, Format, format_keys
 from .reading.fields import Fields
-from .reading.objects import first_object
+from .reading.lines import refuse_pipe, text_lines
+from .reading.objects import peek_objects
+from .vllm_responses import is_plain
+
+_MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
 
 
 def detect(files: Sequence[Path]) -> Format:
@@ -16,10 +21,18 @@ def detect(files: Sequence[Path]) -> Format:
     Raises:
         TraceFormatError: a file cannot be read, has no known format, or another than the first one.
     """
-    firsts = {path: first_object(path) for path in files}
-    timed = any(eagle_timed.sees(first) for first in firsts.values())
-    telling = {path: first for path, first in firsts.items() if not (timed and eagle_timed.sees_answer(first))}
-    seen = {path: _format_of(first) for path, first in telling.items()}
+    seen: dict[Path, Format] = {}
+    objects: dict[Path, Fields] = {}
+    for path in files:
+        told = _telling(path)
+        if isinstance(told, Format):
+            seen[path] = told
+        else:
+            objects[path] = told
+    timed = any(eagle_timed.sees(first) for first in objects.values())
+    for path, first in objects.items():
+        if not (timed and eagle_timed.sees_answer(first)):
+            seen[path] = _format_of(first)
     found = next(iter(seen.values()))
     for path, other in seen.items():
         if other is not found:
@@ -27,13 +40,42 @@ def detect(files: Sequence[Path]) -> Format:
     return found
 
 
+def _telling(path: Path) -> Format | Fields:
+    """The first object that tells a format; of text, the format that its lines tell."""
+    try:
+        found = peek_objects(path)
+    except TraceFormatError as error:
+        if error.field not in ("JSON", "event"):
+            raise
+        known = _format_of_lines(path)
+        if known is None:
+            raise TraceFormatError(error.path, "format", f"must be one of {format_keys()}", error.value) from None
+        return known
+    first = next(found)
+    if not is_plain(first):
+        return first
+    try:
+        return next((other for other in islice(found, _MOST_PLAIN) if not is_plain(other)), first)
+    except TraceFormatError:  # whoever reads the file says so, or skips it
+        return first
+
+
+def _format_of_lines(path: Path) -> Format | None:
+    refuse_pipe(path)
+    textual = [known for known in FORMATS if known.lines is not None]
+    for _, line in text_lines(path):
+        for known in textual:
+            if known.lines is not None and known.lines.sees_line(line):
+                return known
+    return None
+
+
 def _format_of(first: Fields) -> Format:
-    fitting = [known for known in FORMATS if known.sees(first)]
+    fitting = [known for known in FORMATS if known.objects is not None and known.objects.sees(first)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         rule = f"must be named, the file could be {' or '.join(known.name for known in fitting)}"
     else:
-        wanted = "; ".join(f"{known.name}: {', '.join(known.keys)}" for known in FORMATS)
-        rule = f"must be told by its keys ({wanted})"
+        rule = f"must be told by its keys ({format_keys()})"
     raise first.error("format", rule, f"keys {', '.join(sorted(first.values)) or 'none'}")

@@ -1,11 +1,12 @@
 """Foreign files to a recording: in memory, or streamed to a folder, whole or not at all."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..imported.rounds import RoundsMeta, RoundsRequest, RoundsTrace
+from ..errors import TraceFormatError
+from ..imported.rounds import LOOKUP, RoundsMeta, RoundsRequest, RoundsTrace
 from ..imported.store import write_rounds
 from .detect import detect
 from .formats import Format, format_named, format_names
@@ -37,7 +38,7 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
 def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsTrace:
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    requests = tuple(source.read(files, learned))
+    requests = tuple(_requests(source, files, learned))
     return RoundsTrace(meta=_meta(source, learned), requests=requests)
 
 
@@ -63,7 +64,21 @@ def import_recording(
         ValueError: an option that names nothing of the files.
     """
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    return write_rounds(watch(source.read(files, learned)), lambda: _meta(source, learned), out)
+    return write_rounds(watch(_requests(source, files, learned)), lambda: _meta(source, learned), out)
+
+
+def _requests(source: Format, files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
+    if learned.options.skip_bad_lines and not source.by_line:
+        raise ValueError(f"--skip-bad-lines must be left out: {source.name} files do not go by lines")
+    try:
+        for request in source.reader.read(files, learned):
+            yield learned.saw(request)
+    except TraceFormatError as error:
+        if error.field != "JSON":
+            raise
+        rule = f"{error.rule}; {source.name} is told by {', '.join(source.reader.KEYS)}"
+        raise TraceFormatError(error.path, error.field, rule, error.value) from None
 
 
 def _meta(source: Format, learned: Learned) -> RoundsMeta:
@@ -72,10 +87,12 @@ def _meta(source: Format, learned: Learned) -> RoundsMeta:
         return RoundsMeta(
             name=options.name,
             source=source.name,
+            form=learned.form(source.form),
             target=options.target,
             drafters=learned.drafters(),
             models=options.models,
-            notes=(*source.notes, *learned.notes()),
+            notes=(*source.reader.NOTES, *learned.notes()),
+            ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -4,7 +4,8 @@ Letters: R rounds of one drafter in one request.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds
+from ..imported.form import FORMS, Form
+from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
 from .options import ImportOptions
 from .reading.bad_lines import BadLines
 from .reading.fields import Fields
@@ -39,6 +41,10 @@ class Learned:
         self._used: set[str] = set()
         self._ids: set[str] = set()
         self._new_ids: list[str] = []
+        self._stated: dict[str, StatedAcceptance] = {}
+        self._remarks: list[str] = []
+        self._forms: set[Form] = set()
+        self._drew = self._used_load = self._has_texts = False
         self._bad = BadLines(skip=options.skip_bad_lines)
 
     def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
@@ -49,13 +55,13 @@ class Learned:
         """
         any_sound = False
         for found in read_objects(path, self._bad.refuse):
-            before = (self._by_start.copy(), self._windows.copy(), self._counts.copy(), self._used.copy())
+            before = (self._by_start.copy(), self._windows.copy(), self._counts.copy(), self._forms.copy())
             self._new_ids.clear()
             try:
                 parsed = list(parse(found))
             except TraceFormatError as error:
                 self._bad.refuse(error)
-                self._by_start, self._windows, self._counts, self._used = before
+                self._by_start, self._windows, self._counts, self._forms = before
                 self._ids.difference_update(self._new_ids)
                 continue
             any_sound = True
@@ -91,6 +97,67 @@ class Learned:
     def prefilled(self, name: str) -> bool:
         """Whether a prefill emitted a token before the first round of a drafter."""
         return self._prefilled[name]
+
+    def only_file(self, files: Sequence[Path]) -> Path:
+        """The one file; raises TraceFormatError if there are more, since they would be logs of other requests."""
+        if len(files) > 1:
+            raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
+        return files[0]
+
+    def window_of(self, name: str, fields: Fields, told: int | None) -> int:
+        """Tokens that a drafter drafts in a round, as the user or else the log says; noted.
+
+        Raises:
+            TraceFormatError: nobody says.
+        """
+        window = self.options.windows.get(name, told)
+        if window is None:
+            rule = f"must be stated, the log does not say how many tokens a round drafts: --window {name}=K"
+            raise fields.error("window", rule, "nothing")
+        self._windows[name] = max(self._windows.get(name, 0), window)
+        return window
+
+    def state(
+        self, name: str, fields: Fields, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+    ) -> None:
+        """Note what a log states of a drafter's acceptance; raises TraceFormatError for another --window than its own.
+
+        Args:
+            name: of the drafter.
+            fields: where it stood, for errors.
+            hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
+            window: tokens drafted in a round.
+            drafting: share of the steps that draft at all.
+        """
+        wanted = self.options.windows.get(name, window)
+        if wanted != window:
+            raise fields.error("window", f"must be that of --window {name}={wanted}", window)
+        self._windows[name] = window
+        self._stated[name] = StatedAcceptance(hazards=hazards, drafting=drafting)
+
+    def generator(self, request_id: str) -> np.random.Generator:
+        """Random numbers for what the log does not say of a request, the same whatever else is imported."""
+        self._drew = True
+        key = f"import/{self.options.seed or 0}/{request_id}".encode(errors="surrogatepass")
+        return np.random.default_rng(int.from_bytes(blake2b(key, digest_size=16).digest(), "big"))
+
+    def know(self, form: Form) -> None:
+        """Note what the log knows of a request; the recording is as good as the worst of its requests."""
+        self._forms.add(form)
+
+    def remark(self, words: str) -> None:
+        """Note something once that every reader of the recording must know."""
+        if words not in self._remarks:
+            self._remarks.append(words)
+
+    def use_load(self) -> None:
+        """Note that the user's requests are taken, since the log names none."""
+        self._used_load = True
+
+    def saw(self, request: RoundsRequest) -> RoundsRequest:
+        """The same request, once it is known whether its texts are there to be looked up in."""
+        self._has_texts = self._has_texts or bool(request.prompt and request.output)
+        return request
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
         """Note the id of a request; raises TraceFormatError if it is empty, or that of another one."""
@@ -161,20 +228,26 @@ class Learned:
     def drafters(self) -> tuple[DrafterInfo, ...]:
         """Every drafter seen, in the order it was seen in; raises ValueError for an option that named nothing."""
         self.options.refuse_unused(frozenset(self._used), tuple(self._by_start))
+        self.options.refuse_idle(drew=self._drew, used_load=self._used_load, has_texts=self._has_texts)
         return tuple(
             DrafterInfo(
                 name=name,
                 by_start=by_start,
                 window=self._windows.get(name) or None,
                 prefilled=self._prefilled[name],
+                stated=self._stated.get(name),
             )
             for name, by_start in self._by_start.items()
         )
 
+    def form(self, usual: Form) -> Form:
+        """What the recording knows: as noted, or `usual` of its format."""
+        return max(self._forms, key=FORMS.index, default=usual)
+
     def notes(self) -> tuple[str, ...]:
         """What happened how often."""
         counted = (f"{times:,} {words}" for words, times in self._counts.items())
-        return (*counted, *self._bad.notes())
+        return (*counted, *self._remarks, *self._bad.notes())
 
 
 def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -6,7 +6,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..imported.rounds import MOST
-from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo
+from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo
+
+MOST_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests that a log does not name.
+
+    Attributes:
+        requests: how many, 1 to a million.
+        output_tokens: of each answer, >= 1.
+        prompt_tokens: of each prompt, 0 if unknown.
+    """
+
+    requests: int
+    output_tokens: int
+    prompt_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        bounds = {"requests": (1, MOST_REQUESTS), "output_tokens": (1, MOST), "prompt_tokens": (0, MOST)}
+        for name, (least, most) in bounds.items():
+            if not least <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be in [{least}, {most}], got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +47,9 @@ class ImportOptions:
             does not settle it; otherwise the first verification doubled as prefill.
         models: shapes for cost models.
         skip_bad_lines: whether lines that break their format are skipped and counted, where formats go by lines.
+        lookup: how prompt lookup finds what to copy, where the ids of all texts are known; None: as by default.
+        load: the requests of a log that names none; None: the log names them.
+        seed: of what is drawn because the log counts it and does not say where it stood; None: 0.
     """
 
     name: str = "imported"
@@ -34,6 +60,9 @@ class ImportOptions:
     prefilled: Mapping[str, bool] = field(default_factory=dict)
     models: tuple[ModelInfo, ...] = ()
     skip_bad_lines: bool = False
+    lookup: NgramInfo | None = None
+    load: Load | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not (self.name and re.fullmatch(TITLE_PATTERN, self.name)):
@@ -65,3 +94,19 @@ class ImportOptions:
             unknown = sorted(name for name in names if name not in drafters)
             if unknown:
                 raise ValueError(f"{option} must name a drafter of {', '.join(drafters) or 'none'}, got {unknown[0]!r}")
+
+    def refuse_idle(self, *, drew: bool, used_load: bool, has_texts: bool) -> None:
+        """Raise ValueError for an option that changed nothing.
+
+        Args:
+            drew: whether anything was drawn.
+            used_load: whether the log left its requests to the user.
+            has_texts: whether the ids of texts are known.
+        """
+        for option, given, useful, rule in (
+            ("--seed", self.seed, drew, "nothing of this log is drawn"),
+            ("--requests", self.load, used_load, "this log names its requests"),
+            ("--lookup", self.lookup, has_texts, "this log has no token ids to look up"),
+        ):
+            if given is not None and not useful:
+                raise ValueError(f"{option} must be left out: {rule}")

@@ -23,7 +23,6 @@ from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from ..meta import NAME_PATTERN
 from .learned import Learned
 from .reading.fields import Fields
-from .reading.objects import read_objects
 
 NOTES = (
     "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
@@ -44,13 +43,12 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per line; raises TraceFormatError."""
     for path in files:
-        for line in read_objects(path):
-            request_id = line.text("id")
-            learned.request(line, "id", request_id)
-            yield _request(line, request_id, learned)
+        yield from learned.each(path, lambda line: [_request(line, learned)])
 
 
-def _request(line: Fields, request_id: str, learned: Learned) -> RoundsRequest:
+def _request(line: Fields, learned: Learned) -> RoundsRequest:
+    request_id = line.text("id")
+    learned.request(line, "id", request_id)
     prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
     emitted = _emitted(line.nested("drafters"), len(output) or None)
     if not emitted:

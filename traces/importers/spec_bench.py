@@ -12,11 +12,13 @@ sampled, the prefill for the first one: their rounds start one position later. T
 One object a line: `question_id`, `category`, `model_id`, `choices[0]` with, per turn, `new_tokens`, `wall_time` and
 `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
 misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
-alone.
+alone. A file with steps and tokens only says how many tokens a step of a turn emitted on average: its rounds are drawn
+(--seed), every drafted token kept with one probability for the turn, and --window must be given.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from pathlib import Path
 
@@ -28,7 +30,8 @@ from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from .learned import Learned, after_prefill, starts_of
 from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
 from .reading.fields import Fields
-from .reading.objects import read_objects
+from .responses import EMPTY
+from .totals.counted import Counted, draw_steps
 
 NOTES = (
     "Exact: steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "
@@ -54,7 +57,8 @@ class Turn:
         request_id: question and turn.
         tag: category of the question.
         fields: where it stood.
-        emitted: `[R]` tokens of each step, the target's own included, >= 1.
+        num_steps: of the answer.
+        emitted: `[R]` tokens of each step, the target's own included, >= 1; None if only their mean is known.
         num_tokens: of the text.
         wall_s: of the answer, NaN if unknown.
     """
@@ -62,7 +66,8 @@ class Turn:
     request_id: str
     tag: str
     fields: Fields
-    emitted: NDArray[np.int64]
+    num_steps: int
+    emitted: NDArray[np.int64] | None
     num_tokens: int
     wall_s: float
 
@@ -82,22 +87,27 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
 def _read_file(path: Path, learned: Learned) -> tuple[str, list[Turn]]:
     """The method of a file, and its turns."""
     turns: dict[str, Turn] = {}
-    model_id = ""
-    for line in read_objects(path):
-        model_id = model_id or line.text("model_id", default="")
-        for turn in turns_of(line, learned):
-            if turn.request_id in turns:
-                raise line.error("question_id", "must be unique in the file", line.text("question_id"))
-            turns[turn.request_id] = turn
-    if all(len(turn.emitted) == turn.num_tokens for turn in turns.values()):
+    model_ids: list[str] = []
+    for turn in learned.each(path, partial(_turns, turns=turns, model_ids=model_ids, learned=learned)):
+        turns[turn.request_id] = turn
+    if all(turn.num_steps == turn.num_tokens for turn in turns.values()):
         key = learned.options.key_of_file(path)
         if key is not None:
             rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
             raise TraceFormatError(path, "accept_lengths", rule, learned.options.names[key])
         return TARGET_ALONE, list(turns.values())
-    method = method_name([model_id], path)
+    method = method_name(model_ids, path)
     by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
     return learned.drafter(method, path, by_start=by_start, prefilled=prefilled), list(turns.values())
+
+
+def _turns(line: Fields, turns: dict[str, Turn], model_ids: list[str], learned: Learned) -> list[Turn]:
+    """The turns of one answer that the file does not hold yet, and whose it is; raises TraceFormatError."""
+    model_id, found = line.text("model_id", default=""), list(turns_of(line, learned))
+    if any(turn.request_id in turns for turn in found):
+        raise line.error("question_id", "must be unique in the file", line.text("question_id"))
+    model_ids += [model_id] if model_id else []
+    return found
 
 
 def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
@@ -108,7 +118,7 @@ def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
         raise line.error("choices", "must hold an answer", [])
     learned.note(_FURTHER, len(choices) - 1)
     choice = choices[0]
-    num_tokens = choice.counts("new_tokens", least=1)
+    num_tokens = choice.counts("new_tokens", least=0)
     steps = _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
@@ -117,12 +127,15 @@ def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
     wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(len(steps), nan)
     if len(wall_s) != len(steps):
         raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
-    for turn, emitted in enumerate(_lengths(choice, steps, num_tokens)):
+    learned.note(EMPTY, int((num_tokens == 0).sum()))
+    lengths = _lengths(choice, steps, num_tokens)
+    for turn in np.flatnonzero(num_tokens).tolist():
         yield Turn(
             request_id=f"{question}/{turn + 1}",
             tag=tag,
             fields=choice,
-            emitted=emitted,
+            num_steps=int(steps[turn]),
+            emitted=None if lengths is None else lengths[turn],
             num_tokens=int(num_tokens[turn]),
             wall_s=float(wall_s[turn]),
         )
@@ -130,37 +143,50 @@ def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
 
 def _steps(choice: Fields) -> NDArray[np.int64]:
     if "decoding_steps" in choice:
-        return choice.counts("decoding_steps", least=1)
-    return choice.counts("idxs", least=0) + 1
+        return choice.counts("decoding_steps", least=0)
+    return choice.counts("idxs", least=-1) + 1
 
 
-def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Tokens of each step, turn by turn; only the last step of a turn may overshoot its text."""
+def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.int64]) -> list[NDArray[np.int64]] | None:
+    """Tokens of each step, turn by turn; only the last step of a turn may overshoot its text. None: nobody says."""
+    empty = (num_tokens > 0) & (steps == 0)
+    if empty.any():
+        rule = "must hold a step for every turn with tokens"
+        raise choice.error("decoding_steps" if "decoding_steps" in choice else "idxs", rule, steps.tolist())
     key = next((key for key in _LENGTHS if key in choice), None)
     if key is None:
         if (steps == num_tokens).all():
             return [np.ones(count, dtype=np.int64) for count in steps]
-        raise choice.error(_LENGTHS[0], "must be there: without it nothing says what each step accepted", "nothing")
+        many = steps > num_tokens
+        if (many & (num_tokens > 0)).any():
+            turn = int(np.argmax(many & (num_tokens > 0)))
+            rule = f"must be at least the {steps[turn]} steps of turn {turn + 1}"
+            raise choice.error(f"new_tokens[{turn}]", rule, int(num_tokens[turn]))
+        return None
     lengths = choice.counts(key, least=1)
     if len(lengths) != steps.sum():
         rule = f"must hold one entry for each of the {steps.sum()} steps, its turns one after another"
         raise choice.error(key, rule, f"{len(lengths)} entries")
     turns = np.split(lengths, np.cumsum(steps)[:-1])
     for turn, (emitted, wanted) in enumerate(zip(turns, num_tokens, strict=True)):
-        if not emitted.sum() - emitted[-1] < wanted <= emitted.sum():
+        if wanted and not emitted.sum() - emitted[-1] < wanted <= emitted.sum():
             rule = f"must add up to the {wanted} new_tokens of turn {turn + 1}, but for the last step"
             raise choice.error(key, rule, int(emitted.sum()))
     return turns
 
 
 def _answer(turn: Turn, name: str, learned: Learned) -> Answer:
-    rounds, length = None, turn.num_tokens
+    rounds, length, emitted = None, turn.num_tokens, turn.emitted
     if name != TARGET_ALONE:
-        start = starts_of(turn.emitted)
+        drafted = placed = None
+        if emitted is None:
+            emitted, drafted = _drawn(turn, name, learned)
+            placed = np.ones(len(emitted), np.bool_)
+        start = starts_of(emitted)
         if learned.prefilled(name):
-            start, length = after_prefill(turn.emitted, length)
+            start, length = after_prefill(emitted, length)
             learned.note(UNCOUNTED, length - turn.num_tokens)
-        rounds = learned.rounds(name, turn.fields, start, turn.emitted - 1, length=length)
+        rounds = learned.rounds(name, turn.fields, start, emitted - 1, length=length, drafted=drafted, placed=placed)
     return Answer(
         request_id=turn.request_id,
         tag=turn.tag,
@@ -169,3 +195,16 @@ def _answer(turn: Turn, name: str, learned: Learned) -> Answer:
         rounds=rounds,
         wall_s=turn.wall_s,
     )
+
+
+def _drawn(turn: Turn, name: str, learned: Learned) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(tokens of each step, tokens it drafted) of a turn of which only steps and tokens are known."""
+    learned.know("request means")
+    counted = Counted(
+        num_tokens=turn.num_tokens,
+        num_steps=turn.num_steps,
+        num_accepted=turn.num_tokens - turn.num_steps,
+        prefilled=False,
+    )
+    drawn = draw_steps(learned, name, turn.fields, turn.request_id, counted)
+    return drawn.emitted, drawn.drafted

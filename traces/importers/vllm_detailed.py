@@ -15,13 +15,15 @@ tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not sa
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from ..imported.rounds import Rounds, RoundsRequest
 from .learned import Learned, check_drafted, rounds_of_steps
 from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps
 from .reading.fields import Fields
-from .reading.objects import read_objects
+from .responses import EMPTY, RequestNames, completion_tokens, prompt_tokens, usage_of
+from .vllm_responses import ACCEPTED, METHOD, alone, is_plain, metrics_of
 
 NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
@@ -32,58 +34,40 @@ NOTES = (
     "that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such step.",
 )
 KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
-METHOD = "drafter"
-_ACCEPTED, _DRAFTED, _HISTOGRAM = "per_step_accepted", "per_step_drafted", "acceptance_histogram"
-_PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
+_DRAFTED = "per_step_drafted"
 _UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
 
 
 def sees(found: Fields) -> bool:
     """Whether an object could be of this format."""
-    return _metrics(found) is not None
+    metrics = metrics_of(found)
+    return is_plain(found) if metrics is None else ACCEPTED in metrics
 
 
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per line; raises TraceFormatError."""
+    """One request per response; raises TraceFormatError."""
     for path in files:
-        name = learned.drafter(METHOD, path, prefilled=True, settled=True)
-        for number, line in enumerate(read_objects(path), start=1):
-            key = next((key for key in ("id", "request_id") if key in line), None)
-            request_id = line.text(key) if key else f"{path.name.split('.')[0]}/{number}"
-            learned.request(line, key or "id", request_id)
-            yield _request(line, request_id, name, learned)
+        names = RequestNames(path, learned)
+        yield from learned.each(path, partial(_requests, path=path, names=names, learned=learned))
 
 
-def _metrics(found: Fields) -> Fields | None:
-    """The object that holds the steps or the histogram, wherever the response keeps it."""
-    places = [found, *(place for path in _PLACES if (place := _within(found, path)) is not None)]
-    choices = found.values.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        choice = Fields(found.place, choices[0], f"{found.prefix}choices[0].")
-        stats = _within(choice, ("speculative_decoding_stats",))
-        places += [] if stats is None else [stats]
-    return next((place for place in places if _ACCEPTED in place or _HISTOGRAM in place), None)
-
-
-def _within(found: Fields, path: tuple[str, ...]) -> Fields | None:
-    """The object that these keys lead to, None if there is none."""
-    for key in path:
-        if not isinstance(found.values.get(key), dict):
-            return None
-        found = found.nested(key)
-    return found
-
-
-def _request(line: Fields, request_id: str, name: str, learned: Learned) -> RoundsRequest:
-    metrics = _metrics(line)
+def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -> Iterator[RoundsRequest]:
+    request_id, metrics, tokens = names.of(line), metrics_of(line), completion_tokens(line)
     if metrics is None:
-        raise line.error(_ACCEPTED, "must be there, alone or under metrics.speculative_decoding", "nothing")
-    if _ACCEPTED not in metrics:
-        rule = "must be there (`detailed`): a histogram does not say in which order steps came"
-        raise metrics.error(_ACCEPTED, rule, "nothing")
-    accepted = metrics.counts(_ACCEPTED, least=0)
+        yield from alone(line, request_id, learned)
+    elif ACCEPTED not in metrics:
+        rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
+        raise metrics.error(ACCEPTED, rule, "nothing")
+    elif tokens == 0:
+        learned.note(EMPTY)
+    else:
+        yield _request(line, metrics, request_id, learned.drafter(METHOD, path, prefilled=True, settled=True), learned)
+
+
+def _request(line: Fields, metrics: Fields, request_id: str, name: str, learned: Learned) -> RoundsRequest:
+    accepted = metrics.counts(ACCEPTED, least=0)
     explained = int(accepted.sum()) + len(accepted)
-    usage = line.nested("usage") if "usage" in line else Fields(line.place, {})
+    usage = usage_of(line)
     told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
     if explained and told <= explained - int(accepted[-1]) - 1:
         rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
@@ -94,7 +78,7 @@ def _request(line: Fields, request_id: str, name: str, learned: Learned) -> Roun
     return RoundsRequest(
         request_id=request_id,
         tag="",
-        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
+        prompt_tokens=prompt_tokens(line),
         num_tokens={name: max(told, 0) + 1},
         rounds={name: _rounds(metrics, request_id, name, learned, told)},
     )
@@ -102,7 +86,7 @@ def _request(line: Fields, request_id: str, name: str, learned: Learned) -> Roun
 
 def _rounds(metrics: Fields, request_id: str, name: str, learned: Learned, told: int) -> Rounds:
     """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
-    accepted, drafted = metrics.counts(_ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
     check_drafted(metrics, accepted, drafted)
     num_plain = max(told - int(accepted.sum()) - len(accepted), 0)
     learned.note(_UNLISTED, num_plain)

@@ -3,6 +3,8 @@
 import gzip
 import json
 
+from paceline.traces.importers import Load
+
 
 def write_lines(path, *objects):
     """One object a line, gzip if the name says so."""
@@ -84,6 +86,148 @@ def frontier(committed, scheduled=None):
     return found if scheduled is None else {**found, "per_request_scheduled_draft_tokens_per_iteration": scheduled}
 
 
+def plain_response(name, *, tokens=6, prompt_tokens=11):
+    """A vLLM response that ran without speculation."""
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens}
+    return {"id": name, "usage": usage, "metrics": {"speculative_decoding": None}}
+
+
+def summary(name, histogram, *, tokens=None, drafted=None, prompt_tokens=11):
+    """A vLLM response with a histogram alone, of drafts of as many tokens as it has places."""
+    steps, accepted = sum(histogram), sum(kept * times for kept, times in enumerate(histogram))
+    window = len(histogram) - 1
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": steps + accepted + 1 if tokens is None else tokens}
+    metrics = {
+        "acceptance_histogram": histogram,
+        "num_spec_steps": steps,
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": steps * window if drafted is None else drafted,
+        "num_spec_tokens": window,
+    }
+    return {"id": name, "usage": usage, "metrics": {"speculative_decoding": metrics}}
+
+
+def sglang(name, steps, tokens, *, histogram=None, window=3, **more):
+    """A response of SGLang."""
+    meta = {"id": name, "prompt_tokens": 9, "completion_tokens": tokens, "spec_verify_ct": steps, **more}
+    if histogram is not None:
+        meta["spec_accept_histogram"] = histogram
+    if steps and window is not None:
+        meta["spec_num_proposed_drafts"] = steps * window
+    return {"text": "...", "meta_info": meta}
+
+
+def trtllm(name, *, histogram=None, mean=None, tokens=None):
+    """A response of TensorRT-LLM."""
+    choice = {"index": 0, "finish_reason": "stop"}
+    if mean is not None:
+        choice["avg_decoded_tokens_per_iter"] = mean
+    if histogram is not None:
+        steps = sum(histogram)
+        choice["speculative_decoding"] = {
+            "total_draft_tokens": steps * (len(histogram) - 1),
+            "num_spec_steps": steps,
+            "acceptance_histogram": histogram,
+            "num_spec_tokens": len(histogram) - 1,
+        }
+        accepted = sum(kept * times for kept, times in enumerate(histogram))
+        tokens = steps + accepted + 1 if tokens is None else tokens
+    return {"id": name, "choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": tokens}}
+
+
+def timings(tokens, drafted=None, accepted=0, **more):
+    """A response of llama.cpp."""
+    found = {"cache_n": 4, "prompt_n": 20, "prompt_ms": 55.5, "predicted_n": tokens, "predicted_ms": 900.5, **more}
+    return {"content": "...", "timings": found if drafted is None else
+            {**found, "draft_n": drafted, "draft_n_accepted": accepted}}  # fmt: skip
+
+
+def llamacpp_lines(tokens, drafted=None, accepted=0):
+    """What llama.cpp's server logs of a request."""
+    lines = [
+        "slot print_timing: id  3 | task 0 |",
+        "prompt eval time =     648.99 ms /   133 tokens (    4.88 ms per token,   204.94 tokens per second)",
+        f"       eval time =   30387.12 ms /  {tokens:4} tokens (   14.84 ms per token,    67.40 tokens per second)",
+        f"      total time =   31036.11 ms /  {tokens + 133:4} tokens",
+    ]
+    if drafted is not None:
+        lines.append(
+            f"draft acceptance rate = {accepted / drafted:.5f} ( {accepted:4} accepted / {drafted:5} generated)"
+        )
+    return [*lines, "slot      release: id  3 | task 0 | stop processing"]
+
+
+def counters(drafts, positions, *, requests=None, tokens=0, drafted=None, engine=0):
+    """A page of vLLM's counters."""
+    labels = f'engine="{engine}",model_name="m"'
+    drafted = drafts * len(positions) if drafted is None else drafted
+    lines = [
+        "# TYPE vllm:spec_decode_num_drafts_total counter",
+        f"vllm:spec_decode_num_drafts_total{{{labels}}} {drafts}.0",
+        f"vllm:spec_decode_num_draft_tokens_total{{{labels}}} {drafted}.0",
+        f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}} {sum(positions)}.0",
+        *(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{labels},position="{place}"}} {count}.0'
+            for place, count in enumerate(positions)
+        ),
+    ]
+    if requests is not None:
+        lines += [
+            f'vllm:request_success_total{{{labels},finished_reason="stop"}} {requests}.0',
+            f"vllm:generation_tokens_total{{{labels}}} {tokens}.0",
+            f"vllm:prompt_tokens_total{{{labels}}} {10 * requests}.0",
+        ]
+    return lines
+
+
+def metrics_line(rates, accepted, drafted):
+    """A line of vLLM's log."""
+    shown = ", ".join(f"{rate:.3f}" for rate in rates)
+    return (
+        "(APIServer pid=1) INFO 05-18 11:19:54 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: "
+        f"{1 + sum(rates):.2f}, Accepted throughput: 67.60 tokens/s, Drafted throughput: 83.70 tokens/s, Accepted: "
+        f"{accepted} tokens, Drafted: {drafted} tokens, Per-position acceptance rate: {shown}, "
+        f"Avg Draft acceptance rate: {100 * accepted / drafted if drafted else float('nan'):.1f}%"
+    )
+
+
+def vllm_bench(rates, *, drafts=100, lens=(20, 30), **more):
+    """A result of vllm bench serve."""
+    accepted = round(drafts * sum(rates))
+    return {
+        "completed": len(lens),
+        "total_output_tokens": sum(lens),
+        "input_lens": [10] * len(lens),
+        "output_lens": list(lens),
+        "spec_decode_num_drafts": drafts,
+        "spec_decode_draft_tokens": drafts * len(rates),
+        "spec_decode_accepted_tokens": accepted,
+        "spec_decode_per_position_acceptance_rates": list(rates),
+        **more,
+    }
+
+
+def sglang_bench(length, **more):
+    """A result of SGLang's bench_serving."""
+    totals = {"completed": 2, "total_input_tokens": 20, "total_output_tokens": 50}
+    return {"backend": "sglang", "accept_length": length, **totals, **more}
+
+
+def write_text(path, *lines):
+    """A text file of these lines."""
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+# What files do not say themselves, by format.
+STATED = {
+    "llamacpp-timings": {"windows": {"drafter": 4}},
+    "llamacpp-log": {"windows": {"drafter": 4}},
+    "sglang-bench": {"windows": {"drafter": 4}},
+    "vllm-log": {"load": Load(requests=3, output_tokens=20)},
+}
+
+
 def one_file_each(folder):
     """A sound file of every format: format name -> files."""
     plain = [answer(1, [1] * 9, [1] * 4, method="vanilla"), answer(2, [1] * 6, method="vanilla", category="qa")]
@@ -106,4 +250,27 @@ def one_file_each(folder):
         "frontier": [
             write_lines(folder / "frontier.json", frontier({"0": [1, 2, 3], "1": [2]}, {"0": [0, 2, 2], "1": [1]}))
         ],
+        "vllm-summary": [
+            write_lines(
+                folder / "summary.jsonl", plain_response("p"), summary("a", [3, 2, 0, 4]), summary("b", [1, 0, 1])
+            )
+        ],
+        "sglang-meta": [
+            write_lines(folder / "sglang.jsonl", sglang("a", 6, 13, histogram=[3, 1, 1, 1]), sglang("b", 4, 9))
+        ],
+        "trtllm": [write_lines(folder / "trt.jsonl", trtllm("a", histogram=[2, 0, 3]), trtllm("b", histogram=[1, 1]))],
+        "llamacpp-timings": [
+            write_lines(folder / "llama.jsonl", timings(30, 40, 12), timings(9), timings(12, 9, 5, prompt_ms=0.0))
+        ],
+        "llamacpp-log": [
+            write_text(folder / "llama.log", *llamacpp_lines(30, 40, 12), *llamacpp_lines(9), *llamacpp_lines(12, 9, 5))
+        ],
+        "vllm-metrics": [write_text(folder / "metrics.prom", *counters(100, [70, 50], requests=4, tokens=220))],
+        "vllm-log": [
+            write_text(
+                folder / "vllm.log", "INFO", metrics_line([0.7, 0.5], 120, 200), metrics_line([0.5, 0.25], 75, 200)
+            )
+        ],
+        "vllm-bench": [write_lines(folder / "bench.json", vllm_bench([0.7, 0.5, 0.4]))],
+        "sglang-bench": [write_lines(folder / "sgbench.jsonl", sglang_bench(2.5))],
     }

@@ -18,17 +18,14 @@ def test_the_list_of_formats(tmp_path):
     assert set(format_names()) == set(one_file_each(tmp_path))
     for known in FORMATS:
         assert known.words
-        assert known.keys
-        assert [note.split(":")[0] for note in known.notes] == ["Exact", "Unknown"]
+        assert known.reader.KEYS
+        assert [note.split(":")[0] for note in known.reader.NOTES] == ["Exact", "Unknown"]
 
 
 def test_each_module_says_what_becomes_exact_and_what_is_unknown():
-    import importlib
-
     for known in FORMATS:
-        module = importlib.import_module(f"paceline.traces.importers.{known.name.replace('-', '_')}")
-        told = " ".join(module.__doc__.split())
-        for note in known.notes:
+        told = " ".join(known.reader.__doc__.split())
+        for note in known.reader.NOTES:
             assert note in told
 
 

@@ -39,7 +39,12 @@ def test_the_root_of_the_tree_is_no_draft(read, tmp_path):
         write_lines(tmp_path / "x.jsonl", timed_answer(1, [2, 0])),
     ]
     trace = read("eagle-timed", *files, names={"x.jsonl": "tree"})
-    assert trace.meta.drafters[0].model_dump() == {"name": "tree", "by_start": True, "window": 2, "prefilled": True}
+    assert trace.meta.drafters[0].model_dump(exclude_none=True) == {
+        "name": "tree",
+        "by_start": True,
+        "window": 2,
+        "prefilled": True,
+    }
     assert trace.requests[0].rounds["tree"].drafted.tolist() == [2, 2]
 
 

@@ -24,7 +24,12 @@ def test_without_scheduled_drafts_and_over_many_lines(read, tmp_path):
     path.write_text(json.dumps(frontier({"7": [3, 1]}), indent=2))
     trace = read("auto", path, names={"x.json": "mtp"})
     assert trace.meta.source == "frontier"
-    assert trace.meta.drafters[0].model_dump() == {"name": "mtp", "by_start": True, "window": 2, "prefilled": False}
+    assert trace.meta.drafters[0].model_dump(exclude_none=True) == {
+        "name": "mtp",
+        "by_start": True,
+        "window": 2,
+        "prefilled": False,
+    }
     assert trace.requests[0].rounds["mtp"].drafted.tolist() == [-1, -1]
 
 

@@ -3,6 +3,7 @@
 import copy
 import gzip
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
 from paceline.traces.imported.store import read_rounds
-from paceline.traces.importers import format_names, import_recording
+from paceline.traces.importers import FORMATS, ImportOptions, format_names, import_recording
 
-from .foreign_files import one_file_each
+from .foreign_files import STATED, one_file_each
 
 DEEP = "deep"  # stands for brackets nested deeper than any parser goes
 ODD_VALUES = (
@@ -21,6 +22,14 @@ ODD_VALUES = (
     float("nan"), float("inf"), "", "1", "x" * 300, "\ud800", "\x00", "a\nb", "é", [], {}, [[]], [{}], [1], [None],
     {"": 1}, DEEP,
 )  # fmt: skip
+
+
+ODD_WORDS = (
+    "", "0", "-1", "1", "3", "7", "1.5", "0.000", "1.000", "nan", "NaN", "inf", "1e400", "1e9", "9" * 30, "2147483648",
+    "{", "}", '"', "é", "\x00", "x" * 300, "position=", "/", "0.9, 0.9", ",",
+)  # fmt: skip
+TEXTS = frozenset(known.name for known in FORMATS if known.lines is not None)
+OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "--window must name a drafter")
 
 
 @st.composite
@@ -91,13 +100,32 @@ def spoiled_bytes(draw, data):
     return bytes(spoiled)
 
 
+@st.composite
+def spoiled_text(draw, data):
+    """The lines of a text file with words replaced, left out, repeated or swapped."""
+    lines = data.decode().splitlines()
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        what = draw(st.sampled_from(["replace", "replace", "number", "number", "leave", "repeat"]))
+        if what == "leave" and len(lines) > 1:
+            del lines[at]
+        elif what == "repeat":
+            lines.insert(draw(st.integers(0, len(lines))), lines[at])
+        else:
+            pattern = r"[0-9.]+" if what == "number" else r"\S+"
+            places = [found.span() for found in re.finditer(pattern, lines[at])]
+            start, end = draw(st.sampled_from(places)) if places else (0, 0)
+            lines[at] = lines[at][:start] + draw(st.sampled_from(ODD_WORDS)) + lines[at][end:]
+    return "\n".join(lines).encode()
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sound")
     return {name: [(path.name, path.read_bytes()) for path in files] for name, files in one_file_each(folder).items()}
 
 
-def check(name, files):
+def check(name, files, *, skip=False, source=None):
     """Import files given as (name, bytes)."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -106,7 +134,8 @@ def check(name, files):
             path.write_bytes(data)
         out = folder / "out"
         out.mkdir()
-        refusal = refusal_of(name, paths, out / "t.trace")
+        stated = STATED.get(name if source is None else source, {})
+        refusal = refusal_of(name, paths, out / "t.trace", ImportOptions(**stated, skip_bad_lines=skip))
         left = [path.name for path in out.iterdir()]
         if refusal is None:
             assert left == ["t.trace"]
@@ -114,16 +143,16 @@ def check(name, files):
         else:
             assert left == []
             told = str(refusal)
-            assert isinstance(refusal, TraceFormatError) or "drafters and target must be unique" in told
+            assert isinstance(refusal, TraceFormatError) or any(words in told for words in OPTIONS_SAY)
             assert told.encode()
             assert "\n" not in told
             assert len(told) < 2000
 
 
-def refusal_of(name, paths, out):
+def refusal_of(name, paths, out, options):
     """Why an import is refused, None if it is not."""
     try:
-        import_recording(name, paths, out)
+        import_recording(name, paths, out, options)
     except ValueError as error:
         return error
     return None
@@ -136,8 +165,9 @@ def test_spoiled_values(sound, name, data):
     source = data.draw(st.sampled_from(sorted(sound))) if name == "auto" else name
     files = list(sound[source])
     at = data.draw(st.integers(0, len(files) - 1))
-    files[at] = (files[at][0], data.draw(spoiled_lines(files[at][1])))
-    check(name, files)
+    spoiled = spoiled_text if source in TEXTS else spoiled_lines
+    files[at] = (files[at][0], data.draw(spoiled(files[at][1])))
+    check(name, files, source=source, skip=data.draw(st.booleans()))
 
 
 @pytest.mark.parametrize("name", [*format_names(), "auto"])
@@ -151,4 +181,4 @@ def test_spoiled_bytes(sound, name, data):
     compressed = data.draw(st.booleans())
     whole = gzip.compress(content, mtime=0) if compressed else content
     files[at] = (f"{file}.gz" if compressed else file, data.draw(spoiled_bytes(whole)))
-    check(name, files)
+    check(name, files, source=source, skip=data.draw(st.booleans()))

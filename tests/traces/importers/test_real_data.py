@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 
 import pytest
-from paceline.traces.importers import import_recording, read_recording
+from paceline.traces.importers import ImportOptions, import_recording, read_recording
 
 from ...data_folder import data_files
 
@@ -86,3 +86,18 @@ def test_no_round_keeps_more_than_the_tree_below_its_root(eagle):
     kept = sum(int(rounds.censored(6).sum()) for request in eagle.requests for rounds in request.rounds.values())
     assert most == 6
     assert kept > 2000
+
+
+@with_eagle
+@pytest.mark.parametrize("path", [path for path in EAGLE if "_info" not in path.name], ids=lambda path: path.name[:12])
+def test_answers_without_their_times_keep_their_steps(path, eagle):
+    """`idxs` and `new_tokens` alone: rounds are drawn, as many as there were, with as many tokens in all."""
+    trace = read_recording("auto", [path], ImportOptions(names={path.name: "drafter"}, windows={"drafter": 6}))
+    assert (trace.meta.source, trace.meta.form) == ("spec-bench", "request means")
+    timed = {request.request_id: request for request in eagle.requests}
+    method = "hsd" if "HSD" in path.name else "eagle"
+    for request in trace.requests:
+        known, drawn = timed[request.request_id].rounds[method], request.rounds["drafter"]
+        assert len(drawn.start) == len(known.start)
+        assert drawn.accepted.sum() == known.accepted.sum()
+        assert drawn.placed.all()

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from paceline.traces import TraceFormatError
 from paceline.traces.imported.store import read_rounds
-from paceline.traces.importers import import_recording, read_recording
+from paceline.traces.importers import ImportOptions, format_names, import_recording, read_recording
 
-from .foreign_files import one_file_each, positions, write_lines
+from .foreign_files import STATED, one_file_each, positions, write_lines
 
 
-@pytest.fixture(params=["spec-bench", "eagle-timed", "vllm-detailed", "positions", "frontier"])
+@pytest.fixture(params=format_names())
 def files(request, tmp_path):
     return request.param, one_file_each(tmp_path)[request.param]
 
@@ -20,8 +20,9 @@ def same(one, other):
 
 def test_written_and_read_again(files, tmp_path):
     name, paths = files
-    wanted = read_recording(name, paths)
-    meta = import_recording(name, paths, tmp_path / "t.trace")
+    options = ImportOptions(**STATED.get(name, {}))
+    wanted = read_recording(name, paths, options)
+    meta = import_recording(name, paths, tmp_path / "t.trace", options)
     found = read_rounds(tmp_path / "t.trace")
     assert found.meta == wanted.meta == meta
     assert len(found.requests) == len(wanted.requests)
@@ -33,7 +34,7 @@ def test_written_and_read_again(files, tmp_path):
         for drafter, rounds in other.rounds.items():
             if not len(rounds.start):
                 continue
-            for column in ("start", "accepted", "drafted", "draft_s", "verify_s"):
+            for column in ("start", "accepted", "drafted", "draft_s", "verify_s", "placed"):
                 assert same(getattr(one.rounds[drafter], column), getattr(rounds, column))
 
 

@@ -124,7 +124,7 @@ def test_further_samples_are_left_out_and_said(read, tmp_path):
         (answer(1, [3, 1], accept_lengths=[3, True]), "accept_lengths[1]: must be a whole number"),
         (answer(1, [3, 1], accept_lengths=[3, 1.0]), "accept_lengths[1]: must be a whole number"),
         (answer(1, [3, 1], accept_lengths="31"), "accept_lengths: must be a list, got '31'"),
-        (answer(1, [3, 1], accept_lengths=None), "accept_lengths: must be there: without it"),
+        (answer(1, [3, 1], accept_lengths=None), "choices[0].window: must be stated, the log does not say how"),
         (answer(1, [3, 1], decoding_steps=[10**30]), "decoding_steps[0]: must be a whole number"),
         (answer(1), "new_tokens: must hold a turn, got 'none'"),
         ({"question_id": 1, "choices": []}, "choices: must hold an answer"),
@@ -197,3 +197,43 @@ def test_methods_that_verify_on_the_bare_prompt(read, tmp_path, method):
     told = read("spec-bench", path, names={"x.jsonl": "d"}, prefilled={"d": True})
     assert told.meta.drafters[0].prefilled
     assert told.requests[0].rounds["d"].start.tolist() == [1, 4]
+
+
+def test_steps_and_tokens_alone_give_rounds_with_that_mean(read, tmp_path):
+    """As Medusa and EAGLE write them: `idxs`, the last step of each turn, and `new_tokens`."""
+    line = answer(1, [3, 1, 5], [2, 2, 1, 4], method="medusa", accept_lengths=None, decoding_steps=None, idxs=[2, 3])
+    path = write_lines(tmp_path / "x.jsonl", line, answer(2, [4, 2], method="medusa", accept_lengths=None))
+    trace = read("auto", path, windows={"medusa": 5})
+    assert (trace.meta.source, trace.meta.form) == ("spec-bench", "request means")
+    for request, (steps, tokens) in zip(trace.requests, [(3, 9), (4, 9), (2, 6)], strict=True):
+        rounds = request.rounds["medusa"]
+        assert len(rounds.start) == steps
+        assert request.num_tokens["medusa"] in (tokens, tokens + 1)  # a last step that gave one token has it
+        assert rounds.accepted.sum() == tokens - steps
+        assert rounds.placed.all()
+        assert rounds.start[0] == 1
+
+
+def test_turns_without_tokens_are_left_out_and_counted(read, tmp_path):
+    rows = [
+        answer(1, [3, 1], [], [2]),
+        answer(2, [], wall_s=0.1, decoding_steps=None, idxs=[0], accept_lengths=[1]),
+        answer(3, [2, 2]),
+    ]
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", *rows))
+    assert [request.request_id for request in trace.requests] == ["1/1", "1/3", "3/1"]
+    assert trace.requests[1].rounds["sps"].accepted.tolist() == [1]
+    assert "2 answers without a token were left out" in trace.meta.notes
+
+
+def test_bad_answers_are_skipped(read, tmp_path):
+    rows = [
+        answer(1, [3, 1]),
+        answer(2, [3, 1], new_tokens=[99]),
+        {"question_id": 3},
+        answer(1, [2]),
+        answer(4, [2, 2]),
+    ]
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", *rows), skip_bad_lines=True)
+    assert [request.request_id for request in trace.requests] == ["1/1", "4/1"]
+    assert trace.meta.notes[-1].startswith("3 bad lines were skipped (--skip-bad-lines); the first: ")

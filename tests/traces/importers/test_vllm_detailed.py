@@ -1,16 +1,22 @@
+import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from paceline.traces.importers.plain_steps import place_plain_steps
 
-from .foreign_files import response, steps, write_lines
+from .foreign_files import plain_response, response, steps, write_lines
 
 
 def test_steps_of_responses(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [3, 0, 1], [3, 3, 2]), response("b", [0], [1]))
     trace = read("vllm-detailed", path)
-    assert trace.meta.drafters[0].model_dump() == {"name": "drafter", "by_start": True, "window": 3, "prefilled": True}
+    assert trace.meta.drafters[0].model_dump(exclude_none=True) == {
+        "name": "drafter",
+        "by_start": True,
+        "window": 3,
+        "prefilled": True,
+    }
     first = trace.requests[0]
     assert (first.request_id, first.prompt_tokens, first.num_tokens) == ("a", 11, {"drafter": 8})
     rounds = first.rounds["drafter"]
@@ -99,7 +105,10 @@ def summary():
     ("line", "told"),
     [
         (summary(), "per_step_accepted: must be there (`detailed`): a histogram does not say in which order"),
-        ({"id": "a", "metrics": {}}, "per_step_accepted: must be there, alone or under metrics.speculative_decoding"),
+        (
+            {"id": "a", "metrics": {}},
+            "speculative_decoding: must be there, under metrics.speculative_decoding or alone",
+        ),
         (response("a", [3], [2]), "accepted, step 0: must be at most the 2 drafted, got 3"),
         (response("a", [3], [2, 1]), "drafted: must hold one entry for each of the 1 steps, got 2"),
         (response("a", [1], [2], tokens=2**25), "usage.completion_tokens: must be at most 16777216 more than what its"),
@@ -120,3 +129,44 @@ def test_every_answer_starts_after_a_prefill(read, refusal, tmp_path):
     assert read("vllm-detailed", path, prefilled={"drafter": True}).meta.drafters[0].prefilled
     with pytest.raises(ValueError, match="--start drafter must be prefill, as in every log of this format"):
         read("vllm-detailed", path, prefilled={"drafter": False})
+
+
+def test_rows_without_speculation_are_requests_of_the_target_alone(read, tmp_path):
+    rows = [plain_response("p", tokens=7), response("a", [2], [3]), {"id": "q", "speculative_decoding": None,
+            "usage": {"completion_tokens": 4}}, plain_response("r", tokens=0)]  # fmt: skip
+    trace = read("auto", write_lines(tmp_path / "x.jsonl", *rows))
+    assert (trace.meta.source, trace.meta.form) == ("vllm-detailed", "rounds")
+    assert [dict(request.num_tokens) for request in trace.requests[::2]] == [{"": 7}, {"": 4}]
+    assert not trace.requests[0].rounds
+    assert "1 answers without a token were left out" in trace.meta.notes
+    trace = read("auto", write_lines(tmp_path / "y.jsonl", plain_response("p"), plain_response("q")))
+    assert trace.meta.drafters == ()
+    assert len(trace.requests) == 2
+
+
+@pytest.mark.parametrize("shape", ["pretty", "array", "stream"])
+def test_responses_however_they_were_saved(read, tmp_path, shape):
+    rows = [response("a", [3, 0, 1], [3, 3, 2]), plain_response("p"), response("b", [0], [1])]
+    path = tmp_path / "x"
+    if shape == "stream":
+        chunks = [{"id": row["id"], "choices": [{"delta": {"content": "."}}]} for row in rows]
+        path.write_text("".join(
+            f"data: {json.dumps(chunk)}\n\ndata: {json.dumps({**row, 'choices': []})}\n\ndata: [DONE]\n\n"
+            for chunk, row in zip(chunks, rows, strict=True)
+        ))  # fmt: skip
+    else:
+        path.write_text("\n".join(json.dumps(row, indent=2) for row in rows) if shape == "pretty" else json.dumps(rows))
+    wanted = read("vllm-detailed", write_lines(tmp_path / "lines.jsonl", *rows))
+    found = read("auto", path)
+    assert [request.request_id for request in found.requests] == ["a", "p", "b"]
+    for one, other in zip(found.requests, wanted.requests, strict=True):
+        assert dict(one.num_tokens) == dict(other.num_tokens)
+        for name, rounds in other.rounds.items():
+            assert one.rounds[name].accepted.tolist() == rounds.accepted.tolist()
+
+
+def test_bad_lines_are_skipped(read, tmp_path):
+    rows = [response("a", [1], [2]), response("b", [3], [2]), response("a", [1], [1]), response("c", [1], [1])]
+    trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", *rows), skip_bad_lines=True)
+    assert [request.request_id for request in trace.requests] == ["a", "c"]
+    assert trace.meta.notes[-1].startswith("2 bad lines were skipped (--skip-bad-lines); the first: ")

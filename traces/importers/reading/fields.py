@@ -66,6 +66,18 @@ class Fields:
             raise self.error(key, f"must be a whole number in [{least}, {MOST}]", found)
         return found
 
+    def known_count(self, key: str, *, least: int) -> int | None:
+        """A whole number in [least, 2^31 - 1], None where the field is missing or null."""
+        return self.count(key, least=least) if key in self else None
+
+    def rate(self, key: str, *, most: float) -> float:
+        """A number in [0, most]."""
+        return self._rate(key, self._value(key, None), most)
+
+    def rates(self, key: str, *, most: float) -> NDArray[np.float64]:
+        """`[N]` numbers in [0, most]."""
+        return np.array([self._rate(f"{key}[{i}]", v, most) for i, v in enumerate(self.sequence(key))], np.float64)
+
     def counts(self, key: str, *, least: int) -> NDArray[np.int64]:
         """`[N]` whole numbers in [least, 2^31 - 1]."""
         values = self.sequence(key)
@@ -116,6 +128,11 @@ class Fields:
         if default is not None:
             return default
         raise self.error(key, "must be there", "nothing" if found is _NOTHING else None)
+
+    def _rate(self, field: str, found: object, most: float) -> float:
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= most:
+            raise self.error(field, f"must be a number in [0, {most:g}]", found)
+        return float(found)
 
     def _second(self, field: str, found: object) -> float:
         if isinstance(found, bool) or not isinstance(found, (int, float)) or not LEAST_SECONDS <= found <= MOST_SECONDS:

@@ -32,3 +32,8 @@ def refuse_pipe(path: Path) -> None:
 
 def _open(path: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The same as text; bytes that are no UTF-8 stand for themselves as question marks."""
+    return ((number, line.decode("utf-8", errors="replace")) for number, line in lines_of(path))

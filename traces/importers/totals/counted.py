@@ -1,0 +1,145 @@
+"""One request of which a log knows counts only, as rounds: they meet the counts, and where each stood is drawn.
+
+Letters: R rounds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...imported.rounds import Rounds, RoundsRequest
+from ..learned import Learned, starts_of
+from ..reading.fields import Fields
+from ..responses import EMPTY, prompt_tokens
+from .drawing import DrawnRounds, Ints, draw_accepted, place, spread
+
+MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a log counted of one request.
+
+    Attributes:
+        num_tokens: of the answer, >= 1.
+        prefilled: whether the first of them is the prefill's own, so that rounds emit the others.
+        num_steps: verifications that had a draft.
+        num_accepted: drafted tokens that stayed in all of them.
+        num_drafted: tokens drafted in all of them, None if the log does not say.
+        histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.
+        window: most tokens drafted in a step, None if the log does not say.
+    """
+
+    num_tokens: int
+    num_steps: int
+    num_accepted: int
+    num_drafted: int | None = None
+    histogram: Ints | None = None
+    window: int | None = None
+    prefilled: bool = True
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that the rounds emit."""
+        return self.num_tokens - self.prefilled
+
+
+def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | None, window: int | None) -> Counted:
+    """The counts that a histogram of accepted tokens adds up to; without `num_tokens`, as many as its steps emit."""
+    steps, accepted = int(histogram.sum()), int(histogram @ np.arange(len(histogram)))
+    return Counted(
+        num_tokens=steps + accepted + 1 if num_tokens is None else num_tokens,
+        num_steps=steps,
+        num_accepted=accepted,
+        num_drafted=num_drafted,
+        histogram=histogram,
+        window=window,
+    )
+
+
+def draw_steps(learned: Learned, name: str, fields: Fields, request_id: str, counted: Counted) -> DrawnRounds:
+    """Steps that meet the counts, in a drawn order.
+
+    Raises:
+        TraceFormatError: counts that no rounds can meet, or a window that nobody states.
+    """
+    window = learned.window_of(name, fields, counted.window)
+    _check(fields, counted, window)
+    generator = learned.generator(request_id)
+    accepted, drafted = _draw_counts(counted, window, generator)
+    drawn = place(accepted, drafted, num_tokens=counted.num_emitted, generator=generator)
+    if drawn is None:
+        explained = int(accepted.sum()) + len(accepted) + counted.prefilled
+        whose = f"{explained} with the prefill's" if counted.prefilled else f"{explained}"
+        rule = f"must be at least what its steps emit, {whose}, but for one step's draft"
+        raise fields.error("completion_tokens", rule, counted.num_tokens)
+    return drawn
+
+
+def draw_rounds(learned: Learned, name: str, fields: Fields, request_id: str, counted: Counted) -> Rounds:
+    """Rounds that meet the counts, marked as placed; raises as `draw_steps`."""
+    drawn = draw_steps(learned, name, fields, request_id, counted)
+    return learned.rounds(
+        name,
+        fields,
+        starts_of(drawn.emitted) + counted.prefilled,
+        drawn.accepted,
+        length=counted.num_tokens,
+        drafted=drawn.drafted,
+        placed=np.ones(len(drawn.accepted), np.bool_),
+    )
+
+
+def counted_request(
+    learned: Learned, name: str, line: Fields, fields: Fields, request_id: str, counted: Counted
+) -> Iterator[RoundsRequest]:
+    """The request that a response counted; nothing, which is noted, if its answer has no token.
+
+    Args:
+        learned: takes note.
+        name: of the drafter.
+        line: the response.
+        fields: the object that holds the counts, for errors.
+        request_id: of the response.
+        counted: what it says.
+    """
+    if not counted.num_tokens:
+        learned.note(EMPTY)
+        return
+    yield RoundsRequest(
+        request_id=request_id,
+        tag="",
+        prompt_tokens=prompt_tokens(line),
+        num_tokens={name: counted.num_tokens},
+        rounds={name: draw_rounds(learned, name, fields, request_id, counted)},
+    )
+
+
+def _check(fields: Fields, counted: Counted, window: int) -> None:
+    """Refuse counts that contradict each other."""
+    steps, accepted, drafted = counted.num_steps, counted.num_accepted, counted.num_drafted
+    if steps + counted.num_tokens > MOST_STEPS:
+        raise fields.error("steps", f"must be at most {MOST_STEPS}, with the tokens", steps + counted.num_tokens)
+    if accepted > steps * window:
+        raise fields.error("accepted", f"must be at most {steps} steps of {window} tokens", accepted)
+    if drafted is not None and not accepted <= drafted <= steps * window:
+        rule = f"must lie between the {accepted} accepted and {steps} steps of {window} tokens (--window)"
+        raise fields.error("drafted", rule, drafted)
+    if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
+        raise fields.error("histogram", f"must hold steps within the window, {window}", len(counted.histogram) - 1)
+    if steps - counted.num_emitted > accepted:
+        raise fields.error("steps", f"must be fewer than the {counted.num_tokens} tokens of the answer", steps)
+
+
+def _draw_counts(counted: Counted, window: int, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    """(accepted, drafted) tokens of each round, in no order."""
+    most: NDArray[np.int64] = np.full(counted.num_steps, window, np.int64)
+    total = counted.num_steps * window if counted.num_drafted is None else counted.num_drafted
+    if counted.histogram is None:
+        drafted = spread(total, np.zeros_like(most), most, generator)
+        surplus = counted.num_accepted + counted.num_steps - counted.num_emitted
+        return draw_accepted(counted.num_accepted, drafted, generator, one_keeps=max(surplus, 0)), drafted
+    accepted = np.repeat(np.arange(len(counted.histogram)), counted.histogram).astype(np.int64)
+    return accepted, spread(total, accepted, most, generator)

@@ -1,0 +1,99 @@
+"""SGLang's counts of each request (`meta_info` of its responses): a histogram of accepted tokens, or only their mean.
+
+Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted tokens.
+
+Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn (--seed), so
+that each request takes as many steps of the target as it took, and everything that a round says counts as modelled.
+Without a histogram every drafted token is taken to be kept with one probability for the request. A draft tree counts as
+its deepest path. Seconds; token ids.
+
+One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
+`spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), and the window is that by the
+step, unless --window says otherwise. A response without `spec_verify_ct` is one of the target alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from ...imported.rounds import TARGET_ALONE, RoundsRequest
+from ..learned import Learned
+from ..reading.fields import Fields
+from ..responses import EMPTY, RequestNames, first_choice, usage_of, within
+from .counted import Counted, draw_rounds, of_histogram
+
+NOTES = (
+    "Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
+    "tokens.",
+    "Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
+    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
+    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
+    "request. A draft tree counts as its deepest path. Seconds; token ids.",
+)
+KEYS = ("meta_info.spec_verify_ct",)
+METHOD = "drafter"
+_STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
+_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
+
+
+def sees(found: Fields) -> bool:
+    """Whether an object could be of this format."""
+    meta = _meta(found)
+    return meta is not None and _STEPS in meta
+
+
+def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """One request per response; raises TraceFormatError."""
+    for path in files:
+        names = RequestNames(path, learned)
+        yield from learned.each(path, partial(_requests, path=path, names=names, learned=learned))
+
+
+def _meta(line: Fields) -> Fields | None:
+    return within(line, "meta_info") or within(first_choice(line), "meta_info")
+
+
+def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -> Iterator[RoundsRequest]:
+    meta = _meta(line)
+    if meta is None:
+        raise line.error("meta_info", "must be there, in the response or in its first choice", "nothing")
+    request_id = names.of(line, meta)
+    counting = meta if _TOKENS in meta else usage_of(line)
+    tokens = counting.count(_TOKENS, least=0)
+    if not tokens:
+        learned.note(EMPTY)
+        return
+    steps = meta.count(_STEPS, least=0, default=0)
+    drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
+    method, rounds = TARGET_ALONE, {}
+    if steps:
+        method = learned.drafter(METHOD, path, prefilled=True, settled=True)
+        counted = _counted(learned, meta, tokens, steps, drafted)
+        rounds = {method: draw_rounds(learned, method, meta, request_id, counted)}
+    yield RoundsRequest(
+        request_id=request_id,
+        tag="",
+        prompt_tokens=counting.count("prompt_tokens", least=0, default=0),
+        num_tokens={method: tokens},
+        rounds=rounds,
+    )
+
+
+def _counted(learned: Learned, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
+    """What was counted; the window is what was drafted in a step, if that is one and the same in all."""
+    window = drafted // steps if drafted and not drafted % steps else None
+    key = next((key for key in _HISTOGRAMS if key in meta), None)
+    if key is None:
+        learned.know("request means")
+        if tokens - 1 < steps:
+            raise meta.error(_STEPS, f"must be less than the {tokens} tokens of the answer", steps)
+        return Counted(
+            num_tokens=tokens, num_steps=steps, num_accepted=tokens - 1 - steps, num_drafted=drafted, window=window
+        )
+    learned.know("histograms")
+    counted = of_histogram(meta.counts(key, least=0), num_tokens=tokens, num_drafted=drafted, window=window)
+    if counted.num_steps != steps:
+        raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
+    return counted

@@ -1,0 +1,86 @@
+"""TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
+
+Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted tokens.
+
+Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn (--seed), so
+that each request takes as many steps of the target as it took, and everything that a round says counts as modelled.
+Without a histogram every drafted token is taken to be kept with one probability for the request, and the mean is
+rounded to whole steps. Seconds; token ids.
+
+One response an object: the first choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
+`total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
+the prefill, and then --window must be given. `usage` counts tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from ...imported.rounds import RoundsRequest
+from ..learned import Learned
+from ..reading.fields import Fields
+from ..responses import RequestNames, completion_tokens, first_choice, within
+from .counted import Counted, counted_request, of_histogram
+
+NOTES = (
+    "Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
+    "tokens.",
+    "Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
+    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
+    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
+    "request, and the mean is rounded to whole steps. Seconds; token ids.",
+)
+KEYS = ("choices[0].speculative_decoding", "choices[0].avg_decoded_tokens_per_iter")
+METHOD = "drafter"
+_HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
+
+
+def sees(found: Fields) -> bool:
+    """Whether an object could be of this format."""
+    choice = first_choice(found)
+    return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
+
+
+def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+    """One request per response; raises TraceFormatError."""
+    for path in files:
+        name, names = learned.drafter(METHOD, path, prefilled=True, settled=True), RequestNames(path, learned)
+        yield from learned.each(path, partial(_requests, name=name, names=names, learned=learned))
+
+
+def _requests(line: Fields, name: str, names: RequestNames, learned: Learned) -> Iterator[RoundsRequest]:
+    request_id, choice = names.of(line), first_choice(line)
+    if choice is None or not sees(line):
+        rule = f"must have speculative_decoding or {_MEAN} in its first choice"
+        raise line.error("choices", rule, "no choice" if choice is None else "neither")
+    statistics = within(choice, "speculative_decoding")
+    if statistics is not None:
+        counted = _of_statistics(line, statistics)
+        learned.know("histograms")
+    else:
+        counted = _of_mean(line, choice)
+        learned.know("request means")
+    yield from counted_request(learned, name, line, statistics or choice, request_id, counted)
+
+
+def _of_statistics(line: Fields, statistics: Fields) -> Counted:
+    counted = of_histogram(
+        statistics.counts(_HISTOGRAM, least=0),
+        num_tokens=completion_tokens(line),
+        num_drafted=statistics.known_count("total_draft_tokens", least=0),
+        window=statistics.known_count("num_spec_tokens", least=1),
+    )
+    steps = statistics.count("num_spec_steps", least=0, default=counted.num_steps)
+    if steps != counted.num_steps:
+        raise statistics.error(_HISTOGRAM, f"must add up to num_spec_steps, {steps}", counted.num_steps)
+    return counted
+
+
+def _of_mean(line: Fields, choice: Fields) -> Counted:
+    tokens, mean = completion_tokens(line), choice.rate(_MEAN, most=1e6)
+    if tokens is None:
+        raise line.error("usage.completion_tokens", f"must be there beside {_MEAN}", "nothing")
+    steps = max(round(tokens / mean) - 1, 0) if mean >= 1 else -1
+    if not 0 <= steps <= max(tokens - 1, 0):
+        raise choice.error(_MEAN, f"must lie between 1 and the {tokens} tokens of the answer", mean)
+    return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
