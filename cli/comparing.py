@@ -5,6 +5,7 @@ from typing import Any
 
 from ..reports.comparison import Comparison
 from ..sim.cost import CostModel
+from ..traces.imported.form import trust
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
 from .cost_options import factors_of
@@ -52,6 +53,7 @@ def meta_of(
         "trace": recording.meta.name,
         "kind": recording.meta.kind,
         "source": recording.meta.source if isinstance(recording, RoundsTrace) else None,
+        "trust": trust(recording.meta.form) if isinstance(recording, RoundsTrace) else None,
         "notes": list(recording.meta.notes) if isinstance(recording, RoundsTrace) else [],
         "remarks": remarks_on(recording, batch=first.batch),
         "sampling": None if isinstance(recording, RoundsTrace) else recording.meta.sampling.words,

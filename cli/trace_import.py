@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from ..progress import Progress
 from ..traces.counted import counted
-from ..traces.imported.rounds import DrafterInfo, RoundsMeta, RoundsRequest
-from ..traces.importers import AUTO, ImportOptions, choose_format, format_names, import_recording
+from ..traces.imported.form import trust
+from ..traces.imported.rounds import LOOKUP, DrafterInfo, RoundsMeta, RoundsRequest
+from ..traces.importers import AUTO, ImportOptions, Load, choose_format, format_names, import_recording
+from ..traces.meta import NgramInfo
 from ..traces.shapes import given_shapes
 from .model_shapes import ModelsOption
 from .output import JsonOption, check_json_path, check_new_folder, write_json
@@ -43,6 +46,24 @@ def import_(
     ] = None,
     models: ModelsOption = None,
     target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
+    skip_bad_lines: Annotated[
+        bool, typer.Option("--skip-bad-lines", help="Skip and count lines that break their format.")
+    ] = False,
+    requests: Annotated[
+        int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
+    ] = None,
+    output_tokens: Annotated[int | None, typer.Option(help="Of each such request's answer.")] = None,
+    prompt_tokens: Annotated[int | None, typer.Option(help="Of each such request's prompt.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
+    ] = None,
+    lookup: Annotated[
+        str | None,
+        typer.Option(
+            metavar="max_match=N,min_match=N,occurrence=WHICH",
+            help="How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
+        ),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
@@ -56,6 +77,10 @@ def import_(
         windows={key: _window(key, value) for key, value in _pairs("--window", window).items()},
         prefilled={key: _prefilled(key, value) for key, value in _pairs("--start", start).items()},
         models=given_shapes(models or (), target),
+        skip_bad_lines=skip_bad_lines,
+        lookup=None if lookup is None else _lookup(lookup),
+        load=_load(requests, output_tokens, prompt_tokens),
+        seed=seed,
     )
     source = choose_format(format_name, files)
     with Progress("importing", unit="requests") as progress:
@@ -64,9 +89,8 @@ def import_(
     if json is not None:
         write_json({"trace": str(out), "requests": seen.requests, **meta.model_dump(mode="json")}, json)
         return
-    if format_name == AUTO:
-        typer.echo(f"saw {source.words}")
-    typer.echo(_told(out, meta, seen.requests))
+    saw = f"; saw {source.words}" if format_name == AUTO else ""
+    typer.echo(f"{_told(out, meta, seen.requests)}{saw}")
     for note in meta.notes:
         typer.echo(f"  {note}")
 
@@ -99,6 +123,33 @@ def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
     return pairs
 
 
+def _load(requests: int | None, output_tokens: int | None, prompt_tokens: int | None) -> Load | None:
+    """The requests of a log that names none; raises ValueError for half of what it takes."""
+    if requests is None and output_tokens is None and prompt_tokens is None:
+        return None
+    if requests is None or output_tokens is None:
+        missing = "--requests" if requests is None else "--output-tokens"
+        raise ValueError(f"{missing} must be given beside the other counts of requests, got none")
+    return Load(requests=requests, output_tokens=output_tokens, prompt_tokens=prompt_tokens or 0)
+
+
+def _lookup(text: str) -> NgramInfo:
+    """How prompt lookup copies, out of `max_match=N,min_match=N,occurrence=WHICH`; raises ValueError."""
+    values: dict[str, int | str] = {"name": LOOKUP.name}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        if key in values or key not in ("max_match", "min_match", "occurrence"):
+            raise ValueError(f"--lookup must name max_match, min_match and occurrence once each, got {part!r}")
+        whole = value.isascii() and value.isdigit() and len(value) < len(str(2**31))
+        values[key] = int(value) if whole and key != "occurrence" else value
+    try:
+        return NgramInfo.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "min_match"
+    raise ValueError(f"--lookup {field} {first['msg'].removeprefix('Value error, ')}, got {text!r}")
+
+
 def _window(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > len(str(2**31 - 1)):
         raise ValueError(f"--window {name} must be a whole number, got {text!r}")
@@ -113,7 +164,8 @@ def _prefilled(name: str, text: str) -> bool:
 
 def _told(out: Path, meta: RoundsMeta, requests: int) -> str:
     drafters = ", ".join(_drafter(drafter) for drafter in meta.drafters) or "none"
-    return f"{out}: imported from {meta.source}, {counted(requests, 'request')}, drafters {drafters}"
+    told = counted(requests, "request")
+    return f"{out}: imported from {meta.source} ({trust(meta.form)}), {told}, drafters {drafters}"
 
 
 def _drafter(drafter: DrafterInfo) -> str:

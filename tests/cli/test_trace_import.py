@@ -1,16 +1,19 @@
 import json
-import re
-import shlex
-from pathlib import Path
 
 import pytest
-from paceline.traces.importers import format_names
+from paceline.traces.imported.form import trust
+from paceline.traces.importers import format_named, format_names
 
 from ..traces.importers.foreign_files import answer, one_file_each, positions, write_lines
 from .command_line import done, paceline, refused
 
-GUIDE = Path(__file__).parents[2] / "docs" / "importing.md"
-
+WINDOW = ["--window", "drafter=4"]
+OPTIONS = {
+    "llamacpp-timings": WINDOW,
+    "llamacpp-log": WINDOW,
+    "sglang-bench": WINDOW,
+    "vllm-log": ["--requests", "3", "--output-tokens", "20"],
+}
 MODEL = {"name": "draft", "parameters": 68, "layers": 2, "hidden_size": 8, "kv_bytes_per_token": 64, "dtype": "float16"}
 
 
@@ -22,20 +25,24 @@ def files(tmp_path):
 
 @pytest.mark.parametrize("name", format_names())
 def test_every_format_by_name_and_by_its_files(files, tmp_path, name):
-    told = done("trace", "import", name, *files[name], "--out", "a.trace")
-    assert told.startswith(f"a.trace: imported from {name}, ")
+    stated = OPTIONS.get(name, [])
+    told = done("trace", "import", name, *files[name], "--out", "a.trace", *stated)
+    form = format_named(name).form if name != "sglang-meta" else "request means"  # one of its two has no histogram
+    assert told.startswith(f"a.trace: imported from {name} ({trust(form)}), ")
     assert "\n  Exact: " in told
     assert "\n  Unknown: " in told
-    assert done("trace", "import", "auto", *files[name], "--out", "b.trace").startswith("saw ")
+    told = done("trace", "import", "auto", *files[name], "--out", "b.trace", *stated)
+    assert told.splitlines()[0].endswith(f"; saw {format_named(name).words}")
     assert "ok" in done("trace", "check", "a.trace")
     shown = json.loads(done("trace", "inspect", "b.trace", "--json", "-"))
     assert name in json.dumps(shown)
+    assert trust(form) in done("trace", "inspect", "b.trace").splitlines()[0]
 
 
 def test_what_is_told(files):
     told = done("trace", "import", "spec-bench", *files["spec-bench"], "--out", "x.trace")
     assert told.splitlines()[0] == (
-        "x.trace: imported from spec-bench, 3 requests, drafters sps (window 4, reads tokens)"
+        "x.trace: imported from spec-bench (rounds known in order), 3 requests, drafters sps (window 4, reads tokens)"
     )
 
 
@@ -48,8 +55,8 @@ def test_json(files):
     found = json.loads(told)
     assert (found["trace"], found["name"], found["target"], found["requests"]) == ("x.trace", "ours", "big", 2)
     assert found["drafters"] == [
-        {"name": "small", "by_start": True, "window": 4, "prefilled": False},
-        {"name": "mid", "by_start": False, "window": 1, "prefilled": False},
+        {"name": "small", "by_start": True, "window": 4, "prefilled": False, "stated": None},
+        {"name": "mid", "by_start": False, "window": 1, "prefilled": False, "stated": None},
     ]
 
 
@@ -120,6 +127,81 @@ def test_options_that_do_not_fit(files, tmp_path, options, told):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files"]
 
 
+def test_bad_lines_are_skipped_counted_and_named(files, tmp_path):
+    lines = files["positions"][0].read_text()
+    path = tmp_path / "bad.jsonl"
+    path.write_text(f"{lines}nonsense\n" + json.dumps(positions("c", draft=[0])) + "\n" + lines.splitlines()[0] + "\n")
+    assert "bad.jsonl: line 3: JSON: must be one JSON object" in refused(
+        "trace", "import", "auto", path, "--out", "x.trace"
+    )
+    told = done("trace", "import", "auto", path, "--out", "x.trace", "--skip-bad-lines")
+    assert "), 2 requests, " in told.splitlines()[0]
+    note = told.splitlines()[-1].strip()
+    assert note.startswith(f"3 bad lines were skipped (--skip-bad-lines); the first: {path}: line 3: JSON: ")
+    assert note in json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"]
+    path.write_text("nonsense\n{}\n")
+    assert "(all lines are bad)" in refused(
+        "trace", "import", "positions", path, "--out", "y.trace", "--skip-bad-lines"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("frontier", ["--skip-bad-lines"], "--skip-bad-lines must be left out: frontier files do not go by lines"),
+        ("positions", ["--seed", "3"], "--seed must be left out: nothing of this log is drawn"),
+        ("positions", ["--requests", "3"], "--output-tokens must be given beside the other counts of requests"),
+        ("positions", ["--requests", "3", "--output-tokens", "9"], "--requests must be left out: this log names its"),
+        ("vllm-log", ["--requests", "0", "--output-tokens", "9"], "requests must be in [1, 1000000], got 0"),
+        ("positions", ["--lookup", "max_match=3"], "--lookup must be left out: this log has no token ids to look up"),
+        ("positions", ["--lookup", "most=3"], "--lookup must name max_match, min_match and occurrence once each, got"),
+        (
+            "positions",
+            ["--lookup", "max_match=3,min_match=4"],
+            "--lookup min_match min_match must be at most max_match",
+        ),
+        (
+            "positions",
+            ["--lookup", "max_match=3,occurrence=best"],
+            "--lookup occurrence Input should be 'first', 'last'",
+        ),
+        ("positions", ["--lookup", "min_match=3"], "--lookup max_match Field required"),
+        ("vllm-log", [], "requests: must be stated, the log does not know them: --requests N --output-tokens M"),
+        ("sglang-bench", [], "window: must be stated, the log does not say how many tokens a round drafts"),
+    ],
+)
+def test_options_that_change_nothing_or_are_missing(files, tmp_path, name, options, told):
+    assert told in refused("trace", "import", name, *files[name], "--out", "x.trace", *options)
+    assert not (tmp_path / "x.trace").exists()
+
+
+def test_the_lookup_of_texts_is_stored(tmp_path):
+    request = {**positions("a", draft=[1, 1]), "prompt_token_ids": [1, 2, 3], "output_token_ids": [4, 5]}
+    path = write_lines(tmp_path / "x.jsonl", request)
+    command = ["trace", "import", "positions", path, "--out", "x.trace", "--json", "-"]
+    found = json.loads(done(*command, "--lookup", "max_match=5,min_match=2,occurrence=first"))
+    assert found["ngram"] == {"name": "ngram", "max_match": 5, "min_match": 2, "occurrence": "first"}
+
+
+def test_an_unreadable_file_names_the_formats(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n")
+    told = refused("trace", "import", "auto", path, "--out", "x.trace")
+    assert "x.csv: line 1: format: must be one of " in told
+    for name in format_names():
+        assert f"{name}: " in told
+    told = refused("trace", "import", "vllm-detailed", path, "--out", "x.trace")
+    assert "x.csv: line 1: JSON: must be one JSON object; vllm-detailed is told by " in told
+
+
+def test_compare_says_how_far_to_trust_it(files, tmp_path):
+    models = tmp_path / "models.json"
+    models.write_text(json.dumps([{**MODEL, "name": name} for name in ("drafter", "target")]))
+    done("trace", "import", "vllm-metrics", *files["vllm-metrics"], "--models", models, "--out", "x.trace")
+    told = " ".join(done("compare", "--trace", "x.trace", "--cost", "h100", "--policy", "drafter:2/target").split())
+    assert "rates per position known, all rounds drawn" in told
+
+
 def test_files_that_do_not_fit(files, tmp_path):
     cut = write_lines(tmp_path / "cut.jsonl", positions("a", draft=[1]), positions("b", draft=[1]))
     cut.write_bytes(cut.read_bytes()[:-20])
@@ -142,30 +224,3 @@ def test_how_answers_began_is_told(files, tmp_path):
     assert told.code == 0
     meta = json.loads((tmp_path / "x.trace" / "meta.json").read_text())
     assert {info["name"]: info["prefilled"] for info in meta["drafters"]} == {"draft": False, "mid": True}
-
-
-def shown_files(guide):
-    """Every JSON file of the guide whose name stands before it."""
-    return re.findall(r"`([\w-]+\.jsonl?)`[^`]*\n\n```json\n(.*?)```", guide, flags=re.DOTALL)
-
-
-def shown_commands(guide):
-    """Commands of the guide with what they print."""
-    for block in re.findall(r"```console\n(.*?)```", guide, flags=re.DOTALL):
-        for shown in block.split("$ .venv/bin/paceline ")[1:]:
-            command, _, output = shown.partition("\n")
-            yield shlex.split(command), output.rstrip("\n")
-
-
-def test_the_guide_shows_what_happens(tmp_path):
-    guide = GUIDE.read_text(encoding="utf-8")
-    files = dict(shown_files(guide))
-    assert len(files) == len(re.findall("```json", guide)) == 9
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    commands = [(words, output) for words, output in shown_commands(guide) if words[0] == "trace"]
-    assert len(commands) == 9
-    for words, output in commands:
-        ran = paceline(*words)
-        told = "\n".join(line.rstrip() for line in (ran.out + ran.err).splitlines())
-        assert told == output
