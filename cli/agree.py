@@ -30,6 +30,7 @@ from .default_policies import default_policies
 from .lossless import LosslessOption, admitted
 from .memory import CacheMode, CacheOption
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
+from .near_ties import near_tie_line, near_ties_at
 from .output import JsonOption, check_json_path, print_table, say, write_json
 from .runtime_door import runtime_module
 from .sampling import (
@@ -46,6 +47,7 @@ from .start_option import LiveStart, LiveStartOption
 if TYPE_CHECKING:
     from ..runtime.pools.pool import ModelPool
 
+Ties = list[tuple[str, int]]
 DIFFERENT = 1  # exit code: the worlds differ
 
 
@@ -94,10 +96,11 @@ def agree(
     )
     agreements = _agreements(worlds, policies)
     meta = _meta(loaded, recording, worlds, max_new_tokens=max_new_tokens)
+    ties = [near_ties_at(agreement, recording, loaded) for agreement in agreements]
     if json is None:
-        _print(meta, mode, agreements, loaded)
+        _print(meta, mode, agreements, ties, loaded)
     else:
-        write_json(_to_json(meta, agreements), json)
+        write_json(_to_json(meta, agreements, ties), json)
     if any(agreement.difference for agreement in agreements):
         raise typer.Exit(DIFFERENT)
 
@@ -132,6 +135,8 @@ def _meta(pool: "ModelPool", recording: Trace, worlds: BothWorlds, *, max_new_to
         "trace": meta.name,
         "closure": meta.closure.model_dump(),
         "near_ties": meta.near_ties,
+        "dtype": meta.dtype,
+        "trunk_near_ties": None if meta.trunk_near_ties is None else meta.trunk_near_ties.model_dump(),
         "sampling": meta.sampling.model_dump(),
         "requests": len(recording.requests),
         "max_new_tokens": max_new_tokens,
@@ -141,13 +146,20 @@ def _meta(pool: "ModelPool", recording: Trace, worlds: BothWorlds, *, max_new_to
     }
 
 
-def _to_json(meta: dict[str, Any], agreements: Sequence[Agreement]) -> dict[str, Any]:
-    """The documented form (docs/agree.md): `meta`, the verdict, and per policy every field of `Agreement`."""
+def _to_json(meta: dict[str, Any], agreements: Sequence[Agreement], ties: Sequence[Ties]) -> dict[str, Any]:
+    """The documented form (docs/agree.md): `meta`, the verdict, and per policy every field of `Agreement`, and ties."""
     agree = not any(agreement.difference for agreement in agreements)
-    return {"meta": meta, "agree": agree, "policies": [asdict(agreement) for agreement in agreements]}
+    rows = [asdict(agreement) | {"near_ties": near} for agreement, near in zip(agreements, ties, strict=True)]
+    return {"meta": meta, "agree": agree, "policies": rows}
 
 
-def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreement], pool: "ModelPool") -> None:
+def _print(
+    meta: dict[str, Any],
+    sampling: Sampling,
+    agreements: Sequence[Agreement],
+    ties: Sequence[Ties],
+    pool: "ModelPool",
+) -> None:
     closure = meta["closure"]
     say(
         f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
@@ -159,10 +171,11 @@ def _print(meta: dict[str, Any], sampling: Sampling, agreements: Sequence[Agreem
     for agreement in agreements:
         if agreement.left is not None:
             say(leaving_line(agreement, agreement.left))
-    differing = [(agreement, agreement.difference) for agreement in agreements if agreement.difference]
-    for agreement, difference in differing:
-        typer.echo(difference_text(agreement, difference, pool.decode))
-    if differing:
+    for agreement, near in zip(agreements, ties, strict=True):
+        if agreement.difference is not None:
+            typer.echo(difference_text(agreement, agreement.difference, pool.decode))
+            say(near_tie_line(near, meta["dtype"]))
+    if any(agreement.difference for agreement in agreements):
         say(
             f"the recording holds {counted(meta['near_ties'], 'near tie')}: "
             "choices between two tokens that rounding may flip"

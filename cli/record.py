@@ -10,6 +10,7 @@ from ..traces.counted import counted
 from .closure import ClosureKind, closure_of
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import check_new_folder
+from .remarks import ROUNDING
 from .runtime_door import runtime_module
 from .sampling import (
     RecordedSamplingMode,
@@ -64,3 +65,6 @@ def record(
     )
     contexts = sum(request.trie.num_nodes for request in trace.requests)
     typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")
+    ties = trace.meta.trunk_near_ties
+    assert ties is not None
+    typer.echo(f"{trace.meta.dtype}: {ties.words}{'' if trace.meta.exact else '; ' + ROUNDING}")

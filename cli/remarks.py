@@ -4,10 +4,26 @@ from ..traces.counted import counted
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
 
+ROUNDING = "in half precision rounding changes with a forward's width, and a near tie may go the other way"
+
 
 def remarks_on(recording: Trace | RoundsTrace, *, batch: int) -> list[str]:
     """What the reader of a comparison has to know of its recording and of how it was replayed."""
-    return batch_remarks(batch, len(recording.requests), of="recording")
+    batch_told = batch_remarks(batch, len(recording.requests), of="recording")
+    return batch_told if isinstance(recording, RoundsTrace) else [*batch_told, *_half_precision(recording)]
+
+
+def _half_precision(recording: Trace) -> list[str]:
+    """What an exact share means where rounding decides choices."""
+    meta = recording.meta
+    if meta.exact:
+        return []
+    ties = meta.trunk_near_ties
+    told = "near ties of the trunk not known" if ties is None else ties.words
+    return [
+        f"recorded in {meta.dtype}, {told}: an exact share of 1 says that the recording was replayed, not that a run "
+        f"writes the same text; {ROUNDING}"
+    ]
 
 
 def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:

@@ -1,7 +1,7 @@
 """What a recording holds, as tables for the terminal."""
 
 from ..traces.counted import counted
-from ..traces.meta import NgramInfo
+from ..traces.meta import NgramInfo, TraceMeta
 from ..traces.summary import GroupSummary, TraceSummary
 from .grid import Column, Grid, facts
 
@@ -26,6 +26,7 @@ def _facts(summary: TraceSummary) -> Grid:
         "tokens": f"{total.num_prompt_tokens:,} prompt, {total.num_trunk_tokens:,} output",
         "contexts": f"{total.num_nodes:,}, {summary.nodes_per_trunk_token or 0:.1f} per output token",
         "size": f"{(summary.size_bytes or 0) / 1e6:.2f} MB, {summary.bytes_per_node or 0:.1f} bytes per context",
+        "dtype": f"{meta.dtype}, {_trunk_ties(meta)}",
         "near ties": f"{meta.near_ties:,}",
         "seconds measured for": ", ".join(meta.costs) or "no device",
         "hardware": meta.hardware,
@@ -50,6 +51,12 @@ def _agreement(summary: TraceSummary) -> Grid:
 def _rates(group: GroupSummary, models: tuple[str, ...]) -> list[str]:
     rates = [group.agreement[model] for model in models]
     return ["-" if rate is None else f"{rate:.3f}" for rate in rates]
+
+
+def _trunk_ties(meta: TraceMeta) -> str:
+    if meta.trunk_near_ties is not None:
+        return meta.trunk_near_ties.words
+    return "made up" if meta.kind == "synthetic" else "near ties of the trunk not known"
 
 
 def _lookup(ngram: NgramInfo | None) -> str:

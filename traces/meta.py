@@ -172,6 +172,32 @@ class CostTable(Record):
         return self
 
 
+class NearTies(Record):
+    """Tokens of the trunk whose choice rounding may turn over, so that another width of forward writes another text.
+
+    Attributes:
+        count: of them, 0 to `tokens`.
+        tokens: of all trunks.
+        bound: two best scores are a near tie where they differ by less than this share of the largest logit; it goes
+            with the dtype of the target.
+    """
+
+    count: int = Field(ge=0, le=MOST_COUNT)
+    tokens: int = Field(ge=1, le=MOST_COUNT)
+    bound: float = Field(gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _some_of_all(self) -> "NearTies":
+        if self.count > self.tokens:
+            raise ValueError(f"count must be at most tokens ({self.tokens}), got {self.count}")
+        return self
+
+    @property
+    def words(self) -> str:
+        """Count and share, for a line of text."""
+        return f"{self.count:,} of {self.tokens:,} trunk tokens ({self.count / self.tokens:.1%}) at a near tie"
+
+
 class TraceMeta(Record):
     """`meta.json` of a recording.
 
@@ -185,6 +211,7 @@ class TraceMeta(Record):
         hardware: the machine that recorded, in words.
         costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
         near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
+        trunk_near_ties: of the target along the trunks; None where it is not known (synthetic and older recordings).
         origin: how it was made, in words: the options of the recorder or the generator.
     """
 
@@ -203,6 +230,7 @@ class TraceMeta(Record):
     hardware: str = ""
     costs: dict[str, dict[str, CostTable]] = {}
     near_ties: int = Field(default=0, ge=0)
+    trunk_near_ties: NearTies | None = None
     origin: str = ""
 
     @model_validator(mode="after")
@@ -230,6 +258,16 @@ class TraceMeta(Record):
         if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
             raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
         return self
+
+    @property
+    def dtype(self) -> str:
+        """Of the target, which decides how far rounding reaches."""
+        return self.models[-1].dtype
+
+    @property
+    def exact(self) -> bool:
+        """Whether replay claims to be what the models do: not in half precision, where widths change texts."""
+        return self.dtype not in ("float16", "bfloat16")
 
     @property
     def model_names(self) -> tuple[str, ...]:

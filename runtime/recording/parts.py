@@ -4,6 +4,7 @@ import shutil
 import zlib
 from dataclasses import fields
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -12,6 +13,13 @@ from ...traces.trie import Trie
 from ...traces.whole_files import whole_file, write_whole
 
 _FINGERPRINT_FILE = "fingerprint"
+
+
+class Ties(NamedTuple):
+    """Near ties of one request: of all models anywhere, and of the target along the trunk."""
+
+    anywhere: int
+    on_trunk: int
 
 
 class Parts:
@@ -46,13 +54,13 @@ class Parts:
         """Whether request `number` (from 0, in file order) is finished."""
         return self._file(number).is_file()
 
-    def keep(self, number: int, trie: Trie, near_ties: int) -> None:
+    def keep(self, number: int, trie: Trie, ties: Ties) -> None:
         """Write a finished request."""
         columns = {field.name: getattr(trie, field.name) for field in fields(Trie)}
         with whole_file(self._file(number)) as part, part.open("wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, near_ties=np.int64(near_ties), **columns)
+            np.savez_compressed(stream, allow_pickle=False, ties=np.array(ties, dtype=np.int64), **columns)
 
-    def read(self, number: int) -> tuple[Trie, int]:
+    def read(self, number: int) -> tuple[Trie, Ties]:
         """A finished request's trie and its near ties.
 
         Raises:
@@ -62,8 +70,8 @@ class Parts:
         try:
             with np.load(file, allow_pickle=False) as columns:
                 trie = Trie(**{field.name: columns[field.name] for field in fields(Trie)})
-                return trie, int(columns["near_ties"])
-        except (BadZipFile, KeyError, ValueError, EOFError, zlib.error) as error:
+                return trie, Ties(*columns["ties"].tolist())
+        except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 
     def remove_if_empty(self) -> None:

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...progress import Progress
-from ...traces.meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
+from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, TraceMeta
 from ...traces.store import write_trace
 from ...traces.trie import RequestRecord, Trace
 from ..measure import hardware
@@ -24,11 +24,14 @@ from ..noise import RequestNoise
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
 from ..prompts import Prompt, prompt_tokens
-from .parts import Parts
+from ..rounding_ties import BOUNDS
+from .parts import Parts, Ties
 from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
+# Of what a part holds: parts of another form are not gone on from.
+PART_FORM = 2
 
 
 def record(
@@ -75,8 +78,9 @@ def record(
     except BaseException:
         parts.remove_if_empty()
         raise
-    near_ties, requests = _finished(prompts, encoded, options, parts)
-    meta = _meta(pool, options, name or out.stem, costs or {}, near_ties)
+    ties, requests = _finished(prompts, encoded, options, parts)
+    num_tokens = sum(len(request.trie.trunk) - 1 for request in requests)
+    meta = _meta(pool, options, name or out.stem, costs or {}, ties, num_tokens)
     trace = Trace(meta=meta, requests=requests)
     write_trace(trace, out)
     parts.remove()
@@ -129,18 +133,19 @@ def _record_missing(
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
             if not parts.has(number):
                 recorder = RequestRecorder(models, tokens, options, _noise(pool, prompt, options.sampling))
-                parts.keep(number, recorder.record(), recorder.near_ties)
+                trie = recorder.record()
+                parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
                 progress.advance()
 
 
 def _finished(
     prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions, parts: Parts
-) -> tuple[int, tuple[RequestRecord, ...]]:
+) -> tuple[Ties, tuple[RequestRecord, ...]]:
     """Near ties of all requests, and the requests."""
-    near_ties, requests = 0, []
+    found, requests = [], []
     for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
         trie, ties = parts.read(number)
-        near_ties += ties
+        found.append(ties)
         requests.append(
             RequestRecord(
                 request_id=prompt.request_id,
@@ -150,7 +155,8 @@ def _finished(
                 trie=trie,
             )
         )
-    return near_ties, tuple(requests)
+    anywhere, on_trunk = (sum(counts) for counts in zip(*found, strict=True))
+    return Ties(anywhere, on_trunk), tuple(requests)
 
 
 def _recorded(pool: ModelPool) -> list[LoadedMember]:
@@ -174,7 +180,8 @@ def _meta(
     options: TrieOptions,
     name: str,
     costs: Mapping[str, Mapping[str, CostTable]],
-    near_ties: int,
+    ties: Ties,
+    num_tokens: int,
 ) -> TraceMeta:
     target: Any = pool.target.model
     return TraceMeta(
@@ -190,7 +197,8 @@ def _meta(
         software=_software(),
         hardware=hardware(target.device),
         costs={device: dict(tables) for device, tables in costs.items()},
-        near_ties=near_ties,
+        near_ties=ties.anywhere,
+        trunk_near_ties=NearTies(count=ties.on_trunk, tokens=num_tokens, bound=BOUNDS[target.dtype]),
         origin=f"recorded from pool {pool.name}",
     )
 
@@ -239,6 +247,7 @@ def _fingerprint(
     """Hash of all that decides what is recorded: a sample of every weight, prompts, options, versions."""
     digest = hashlib.sha256()
     said = {
+        "form": PART_FORM,
         "software": _software(),
         "pool": pool.name,
         "tokenizer": pool.tokenizer_sha256,

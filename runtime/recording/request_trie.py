@@ -19,6 +19,7 @@ from ...traces.meta import Closure, Sampling
 from ...traces.resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.trie import Ints, Trie
 from ..noise import RequestNoise
+from ..rounding_ties import near_ties
 from ..views import Views, scores, view
 from .closure import first_allowance, offspring
 from .tree_forward import TreeForward, causal_mask, tree_mask
@@ -88,6 +89,7 @@ class RequestRecorder:
 
     Attributes:
         near_ties: choices so far that fp32 noise could flip.
+        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`runtime.near_ties`).
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class RequestRecorder:
         self._noise = noise
         self._columns: list[dict[str, NDArray[Any]]] = []
         self._num_nodes = 0
-        self.near_ties = 0
+        self.near_ties = self.trunk_near_ties = 0
 
     def record(self) -> Trie:
         """The trie of the request: trunk first, parents before their children."""
@@ -132,6 +134,9 @@ class RequestRecorder:
         logits = [forward.append(tokens, range(len(tokens)), mask, num_logits=count) for forward in self._forwards[:-1]]
         depth = np.arange(count, dtype=np.int32)
         seen = self._view([*logits, target_logits], depth)
+        noise = None if self._noise is None else self._noise.rows(depth[:-1].tolist())
+        ties = near_ties(target_logits[:-1], self._options.sampling, noise)
+        self.trunk_near_ties = int(ties.sum())
         own = np.zeros((len(self._forwards), count), dtype=np.float32)
         own[:, 1:] = seen.log_prob_of(depth[:-1], trunk)
         token = np.concatenate([[-1], trunk]).astype(np.int32)

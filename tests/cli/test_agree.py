@@ -17,6 +17,8 @@ META_KEYS = {
     "trace",
     "closure",
     "near_ties",
+    "dtype",
+    "trunk_near_ties",
     "sampling",
     "requests",
     "max_new_tokens",
@@ -34,6 +36,7 @@ POLICY_KEYS = {
     "num_replayed",
     "num_left",
     "left",
+    "near_ties",
 }
 
 POLICIES = '''

@@ -131,7 +131,7 @@ def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
     assert (meta.ngram.name, meta.ngram.max_match) == ("ngram", 3)
     assert meta.costs == costs
     assert {"torch", "transformers", "python", "paceline"} <= meta.software.keys()
-    assert "threads" in meta.hardware
+    assert "thread" in meta.hardware
     assert not (tmp_path / "a.trace.part").exists()
 
 
