@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 
 from .about import about_of
@@ -9,6 +10,7 @@ from .contract import Policy, PolicyError
 from .loop import Loop
 from .pool import Member, Pool
 from .session import Session
+from .start import Start, prefill_before
 from .toy_world import EOS, VOCABULARY, ToyWorld
 
 STEPS_PER_TOKEN = 64
@@ -16,7 +18,7 @@ STEPS_PER_TOKEN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """What a check saw.
+    """What a check saw, over both ways in which requests may begin.
 
     Attributes:
         num_requests: requests finished.
@@ -80,6 +82,8 @@ def check_policy(
 ) -> CheckReport:
     """Drive a policy through requests that end early, late, at once and at the budget, alone and in batches.
 
+    Some begin as in engines, with the target's prefill, and some with whatever the policy does first.
+
     Args:
         build: makes the policy for a pool, e.g. `MyPolicy` or `lambda pool: MyPolicy(pool, window=3)`.
         name: for errors.
@@ -96,9 +100,9 @@ def check_policy(
         raise ValueError(f"policy {name} sees ahead, which only a recording can grant; toy models cannot check it")
     steps = tokens = requests = 0
     lossless = True
-    for batch, ends in ((1, 0.0), (1, 0.1), (4, 0.02), (16, 0.3)):
+    for (batch, ends), start in product(((1, 0.0), (1, 0.1), (4, 0.02), (16, 0.3)), (Start.prefill, Start.draft)):
         world = ToyWorld(pool, seed=seed, ends=ends)
-        sessions = _sessions(pool, Random(seed + batch), count=24)
+        sessions = _sessions(pool, Random(seed + batch), start, count=16)
         budget = sum(session.budget for session in sessions)
         ledger = _Count(name, most=STEPS_PER_TOKEN * budget)
         loop = Loop(pool=pool, policy=build(pool), name=name, world=world, ledger=ledger)
@@ -117,7 +121,7 @@ def check_policy(
     )
 
 
-def _sessions(pool: Pool, rng: Random, *, count: int) -> list[Session]:
+def _sessions(pool: Pool, rng: Random, start: Start, *, count: int) -> list[Session]:
     return [
         Session(
             pool=pool,
@@ -126,6 +130,7 @@ def _sessions(pool: Pool, rng: Random, *, count: int) -> list[Session]:
             prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 12))),
             budget=1 + index if index < 4 else rng.randint(1, 40),
             eos=frozenset({EOS}),
+            prefill_before=prefill_before(start, pool),
         )
         for index in range(count)
     ]

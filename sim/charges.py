@@ -34,7 +34,7 @@ def _token_forwards(
     cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int
 ) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
-    if not all(row.tokens for row in drafted):  # a row in which a recorded drafter found nothing takes no forward
+    if [row for row in drafted if not row.tokens]:  # where a recorded drafter found nothing, it takes no forward
         items = [item for item, row in zip(items, drafted, strict=True) if row.tokens]
         drafted = [row for row in drafted if row.tokens]
         if not items:

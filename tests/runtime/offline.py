@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from paceline.policies import make_policy
+from paceline.policies.start import Start
 from paceline.runtime.noise import RequestNoise
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
@@ -38,6 +39,7 @@ class Offline:
         policy: by name, or an object.
         prompts: their ids must differ.
         world: of another class than TorchWorld.
+        start: how requests begin.
         options: of the world.
     """
 
@@ -50,6 +52,7 @@ class Offline:
         sampling: Sampling = GREEDY,
         num_tokens: int = NUM_TOKENS,
         world: type[TorchWorld] = TorchWorld,
+        start: Start = Start.prefill,
         debug: bool = True,
         **options: object,
     ) -> None:
@@ -57,7 +60,7 @@ class Offline:
         built = make_policy(policy, self.members) if isinstance(policy, str) else policy
         self.world = world(pool=pool, sampling=sampling, debug=debug, **options)
         self.setup = Run(self.world, built, name="p")
-        self.sessions = [session_of(pool, self.members, prompt, num_tokens) for prompt in prompts]
+        self.sessions = [session_of(pool, self.members, prompt, num_tokens, start=start) for prompt in prompts]
 
     def run(self, *, batch: int = 1) -> "Offline":
         for _ in self.setup.driver.run(self.sessions, batch):

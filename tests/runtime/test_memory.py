@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.policies.start import Start
 from paceline.runtime.kv import KVShape, MaskCache, SlotCache
 from paceline.runtime.kv.member_kv import SLOT_STEP, MemberKV
 from paceline.runtime.kv.placement import side_by_side
@@ -127,7 +128,7 @@ def test_a_device_that_cannot_even_truncate_has_requests_preempted(pool, unlimit
             raise torch.OutOfMemoryError("no memory")
         return zeros(self, rows, slots)
 
-    offline = Offline(pool, POLICY, memory=Memory(cache=cache))
+    offline = Offline(pool, POLICY, memory=Memory(cache=cache), start=Start.draft)
     monkeypatch.setattr(MemberKV, "_zeros", failing)
     done = offline.run(batch=5)
     assert untruncated
