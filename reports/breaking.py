@@ -22,8 +22,17 @@ def broken(text: str, width: int) -> list[str]:
     return [line for part in text.split("\n") for line in _broken_line(part, width)]
 
 
+def prose(text: str, width: int) -> list[str]:
+    """Sentences in lines of at most `width` cells: names stay whole, unless one is longer than a line."""
+    lines = []
+    for paragraph in text.split("\n"):
+        for line in words_of(paragraph, width):
+            lines += [line] if cell_len(line) <= width else broken(line, width)
+    return lines
+
+
 def words_of(text: str, width: int) -> list[str]:
-    """A heading in lines of at most `width` cells, broken between words only."""
+    """A text in lines of at most `width` cells, broken between words only; a word that is longer has its own line."""
     lines: list[str] = []
     for word in text.split():
         if lines and cell_len(f"{lines[-1]} {word}") <= width:

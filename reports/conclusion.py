@@ -1,7 +1,7 @@
 """The last line of a comparison, in words: which policy is best, whether that is certain, and why another loses.
 
-Every clause is computed from the rows. Seconds per token part by member: whichever member takes most more in the policy
-that loses than in the best one is the reason, and what its seconds bought is told beside it.
+Every clause is computed from the rows. Seconds per token part by member: where most is added to those of the best
+policy, by the target or below it, is the reason that another loses, and what these seconds bought is told beside it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -135,14 +135,15 @@ def _why(best: Summary, loser: Summary) -> str:
 
 
 def _culprit(best: Summary, loser: Summary) -> int | None:
-    """Level of the member that adds most to the loser's seconds per token; None where no member adds any.
+    """Level to blame for the loser's seconds per token: the target, or of those below it the one that adds most.
 
-    Both of the first seed: None as well where the loser is the faster one there.
+    Members below the target stand in for each other, so they are weighed against it together. None where nothing is
+    added, or where the loser is the faster one at the first seed, of which these seconds are.
     """
-    more = _more_seconds(best, loser)
-    if loser.output_tokens_per_s >= best.output_tokens_per_s or max(more) <= 0:
+    *below, target = _more_seconds(best, loser)
+    if loser.output_tokens_per_s >= best.output_tokens_per_s or max(sum(below), target) <= 0:
         return None
-    return more.index(max(more))
+    return len(below) if target >= sum(below) else below.index(max(below))
 
 
 def _more_seconds(best: Summary, loser: Summary) -> list[float]:

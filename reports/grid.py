@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from .breaking import broken, longest_piece, words_of
+from .breaking import broken, longest_piece, prose, words_of
 from .encodings import shown_in
 
 MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not broken without need
@@ -55,13 +55,13 @@ class Grid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Title, table and remarks for this console, line by line."""
         shown, width = self._in(options.encoding), options.max_width
-        for line in broken(shown.title, width) if shown.title else ():
+        for line in prose(shown.title, width) if shown.title else ():
             yield _line(line, style="italic")
         box = ASCII if options.ascii_only else HEAVY_HEAD if self._headed else SQUARE
         for part, widths, padded in _parts(shown, width) if shown.columns else ():
             yield from part._drawn(widths, box=box, padded=padded)
         for remark in shown.remarks:
-            yield from map(_line, broken(remark, width))
+            yield from map(_line, prose(remark, width))
 
     @property
     def _headed(self) -> bool:

@@ -260,7 +260,8 @@ def test_without_torch_real_models_say_what_to_install(tmp_path):
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     ran = without_torch("run", "--prompts", "prompts.jsonl", "--pool", "nowhere")
     assert ran.returncode == 2
-    assert f"this command runs real models and needs torch: {install_hint('runtime')}" in ran.stderr
+    assert "this command runs real models and needs to" in ran.stderr  # torch, or what comes with it
+    assert install_hint("runtime") in ran.stderr
     assert ran.stderr.count("\n") == 1
 
 

@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports.breaking import broken, longest_piece, words_of
+from paceline.reports.breaking import broken, longest_piece, prose, words_of
 from rich.cells import cell_len
 
 PARTS = st.sampled_from(
@@ -46,6 +46,12 @@ def test_names_are_broken_behind_their_parts():
     assert broken("my_policy.py:MyPolicy", 13) == ["my_policy.py:", "MyPolicy"]
     assert broken("first line\nsecond", 40) == ["first line", "second"]
     assert broken("  draft", 7) == ["  draft"]
+
+
+def test_prose_keeps_names_whole_where_it_can():
+    assert prose("takes more than draft:4/target does", 24) == ["takes more than", "draft:4/target does"]
+    assert prose("in draft:3/mid:6/target", 10) == ["in", "draft:3/", "mid:6/", "target"]
+    assert prose("one\ntwo", 10) == ["one", "two"]
 
 
 def test_headings_are_broken_between_words():
