@@ -1,8 +1,10 @@
 """`paceline compare` on a small synthetic recording."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -27,6 +29,7 @@ META_KEYS = {
     "seeds",
     "decide_s",
     "start",
+    "trust",
     "left_out",
 }
 
@@ -55,6 +58,7 @@ def test_json_on_standard_output(trace):
         "seeds": 5,
         "decide_s": 0.0,
         "start": "prefill",
+        "trust": None,
         "left_out": [],
     }
     assert [policy["policy"] for policy in data["policies"]] == ["draft:4/target", "adaptive"]
@@ -184,6 +188,11 @@ def test_nothing_is_cut_on_a_narrow_screen(trace, columns, monkeypatch):
     figures = compared(trace, *words[:4])["policies"]
     for row in figures:
         assert any(cells[3] == f"{row['output_tokens_per_s']:,.1f}" for cells in rows_of(text) if len(cells) == 6)
+
+
+def test_the_documentation_lists_every_key_of_meta():
+    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    assert META_KEYS <= set(re.findall(r"`meta\.(\w+)`", text))
 
 
 def test_the_same_command_prints_the_same(trace):
