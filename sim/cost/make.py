@@ -207,7 +207,7 @@ def _known_shapes(recording: RoundsTrace) -> dict[str, Named]:
     target = recording.meta.target
     others = [name for name in _members(recording) if name not in recorded]
     known = recorded[target].shape if target in recorded else None
-    return {**named_shapes(others, target, known=known), **recorded}
+    return {**named_shapes(others, target, known=known, served=recording.meta.served_model), **recorded}
 
 
 def _without_shape(recording: RoundsTrace) -> list[str]:

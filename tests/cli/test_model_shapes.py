@@ -58,6 +58,36 @@ def test_presets_and_configs_come_to_the_same(tmp_path):
     assert both["meta"]["cost_notes"] == []
 
 
+ROUNDS = [{"id": "a", "prompt_tokens": 5, "drafters": {"eagle3": [2, 1, 1, 3, 2, 1, 2, 1]}}]
+
+
+@pytest.mark.parametrize(
+    ("first", "shape"),
+    [
+        ({"model": "meta-llama/Llama-3.1-8B-Instruct"}, "llama-3.1-8b"),
+        ({"model_id": "Qwen3-8B", "tokenizer": "x"}, "qwen-3-8b"),
+        ({"server": {"model_path": "/models/Qwen2.5-7B-Instruct"}}, "qwen-2.5-7b"),
+        ({"model": "mystery"}, None),
+        ({"model": "Llama-3.1-8B-Instruct-FP8"}, None),
+        ({"models": "Qwen3-8B"}, None),
+        ({"text": '"model": "Qwen3-8B"'}, None),
+    ],
+)
+def test_the_model_that_a_log_names_is_the_target(tmp_path, first, shape):
+    log = tmp_path / "positions.jsonl"
+    log.write_text("\n".join(json.dumps({**first, **line}) for line in ROUNDS))
+    done("trace", "import", "positions", log, "--out", tmp_path / "served.trace")
+    meta = json.loads((tmp_path / "served.trace" / "meta.json").read_text())
+    assert meta["served_model"] == (shape or "")
+    if shape is None:
+        assert "no shape for target" in refused("compare", "--trace", tmp_path / "served.trace", "--cost", "h100")
+        return
+    data = compared(tmp_path / "served.trace", "--cost", "h100")
+    assert data["meta"]["cost_notes"][0].endswith(f"eagle3 is the EAGLE-3 head of the target; target is {shape}")
+    other = compared(tmp_path / "served.trace", "--cost", "h100", "--models", "target=gemma-3-1b")
+    assert other["policies"] != data["policies"]
+
+
 def test_what_copies_text_costs_a_lookup(tmp_path):
     trace = recorded(tmp_path / "served.trace", drafter="ngram-cpu", target="Qwen3-8B")
     data = compared(trace, "--policy", "ngram-cpu:4/Qwen3-8B", "--cost", "h100")

@@ -155,6 +155,7 @@ class RoundsMeta(Record):
         target: name of the model that verifies.
         drafters: in level order, smallest first.
         models: shapes for cost models, by name; may leave members out.
+        served_model: preset of the target that the log names (`shapes.presets`), "" if it names none.
         ngram: how prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
         notes: what is exact and what is unknown, in words.
         software: name to version.
@@ -170,6 +171,7 @@ class RoundsMeta(Record):
     target: str = Field(default="target", pattern=NAME_PATTERN)
     drafters: tuple[DrafterInfo, ...]
     models: tuple[ModelInfo, ...] = ()
+    served_model: str = ""
     ngram: NgramInfo = LOOKUP
     notes: tuple[str, ...] = ()
     software: dict[str, str] = Field(default_factory=dict)

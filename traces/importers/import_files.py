@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from ..errors import TraceFormatError
 from ..imported.rounds import LOOKUP, RoundsMeta, RoundsRequest, RoundsTrace
 from ..imported.store import write_rounds
+from .called_models import served_model
 from .detect import detect
 from .formats import Format, format_named, format_names
 from .learned import Learned
@@ -39,7 +40,7 @@ def read_recording(format_name: str, files: Sequence[Path], options: ImportOptio
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
     requests = tuple(_requests(source, files, learned))
-    return RoundsTrace(meta=_meta(source, learned), requests=requests)
+    return RoundsTrace(meta=_meta(source, learned, files), requests=requests)
 
 
 def import_recording(
@@ -64,7 +65,7 @@ def import_recording(
         ValueError: an option that names nothing of the files.
     """
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    return write_rounds(watch(_requests(source, files, learned)), lambda: _meta(source, learned), out)
+    return write_rounds(watch(_requests(source, files, learned)), lambda: _meta(source, learned, files), out)
 
 
 def _requests(source: Format, files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
@@ -81,7 +82,7 @@ def _requests(source: Format, files: Sequence[Path], learned: Learned) -> Iterat
         raise TraceFormatError(error.path, error.field, rule, error.value) from None
 
 
-def _meta(source: Format, learned: Learned) -> RoundsMeta:
+def _meta(source: Format, learned: Learned, files: Sequence[Path]) -> RoundsMeta:
     options = learned.options
     try:
         return RoundsMeta(
@@ -91,6 +92,7 @@ def _meta(source: Format, learned: Learned) -> RoundsMeta:
             target=options.target,
             drafters=learned.drafters(),
             models=options.models,
+            served_model=served_model(files),
             notes=(*source.reader.NOTES, *learned.notes()),
             ngram=options.lookup or LOOKUP,
         )

@@ -35,19 +35,22 @@ def preset_names() -> tuple[str, ...]:
     return (*sorted(presets()), *HEADS)
 
 
-def named_shapes(names: Iterable[str], target: str, *, known: ModelInfo | None = None) -> dict[str, Named]:
+def named_shapes(
+    names: Iterable[str], target: str, *, known: ModelInfo | None = None, served: str = ""
+) -> dict[str, Named]:
     """Shapes of those members whose names are known.
 
     Args:
         names: of members.
         target: the member that verifies; heads without a model's name are of its shape.
         known: the target's shape, if it is known otherwise than by its name.
+        served: what the log calls the target, "" if it does not say.
 
     Returns:
         By member; without members whose names say nothing.
     """
-    base = model_called(target) if known is None else preset_like(known)
-    found = {name: _named(name, None if name == target else base) for name in names}
+    base = model_called(served) or model_called(target) if known is None else preset_like(known)
+    found = {name: _named(name, base) if name != target else _target(name, base) for name in names}
     return {name: named for name, named in found.items() if named is not None}
 
 
@@ -71,6 +74,10 @@ def head_called(text: str) -> str | None:
 def preset_like(shape: ModelInfo) -> str | None:
     """A preset of this very shape; None if there is none."""
     return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
+
+
+def _target(name: str, model: str | None) -> Named | None:
+    return None if model is None else Named(presets()[model].info(name), f"{name} is {model}")
 
 
 def _named(member: str, base: str | None) -> Named | None:
