@@ -33,6 +33,8 @@ RUNS_MODELS = re.compile(
     r"paceline (run|record|agree|pool (train|show|check|search-slim))\b|examples/transformers|pytest|^cmp "
 )
 MEASURES = re.compile(r"benchmarks/|paceline experiment\b|trace (inspect|check) [^\n]*--pool")
+# On a slow machine only.
+PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
 CAT = re.compile(r"cat ([\w.-]+)")
 FOREIGN = re.compile(r"\$PACELINE_DATA|shared/data|spec-bench\.trace")
 
@@ -141,7 +143,7 @@ class Page:
             text=True,
             check=False,
         )
-        lines = [line.rstrip() for line in ran.stdout.splitlines()]
+        lines = [line.rstrip() for line in ran.stdout.splitlines() if not PROGRESS.fullmatch(line)]
         return "".join(f"{line}\n" for line in lines)
 
 

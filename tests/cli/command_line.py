@@ -1,5 +1,6 @@
 """Runs `paceline` in this process, as its own main does."""
 
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -9,12 +10,18 @@ from unittest.mock import patch
 from paceline.cli.app import command
 from paceline.cli.errors import run_command
 
+# What a slow machine is told of a command that takes more than ten seconds.
+PROGRESS = re.compile(r"^paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?\n", re.MULTILINE)
+
 
 @dataclass
 class Ran:
+    """What a command said; `err` without its progress, which `told` has."""
+
     code: int
     out: str
     err: str
+    told: str
 
 
 def paceline(*args) -> Ran:
@@ -22,7 +29,7 @@ def paceline(*args) -> Ran:
     argv = ["paceline", *map(str, args)]
     with patch.object(sys, "argv", argv), redirect_stdout(out), redirect_stderr(err):
         code = run_command(command())
-    return Ran(code, out.getvalue(), err.getvalue())
+    return Ran(code, out.getvalue(), PROGRESS.sub("", err.getvalue()), err.getvalue())
 
 
 def done(*args) -> str:

@@ -29,8 +29,8 @@ def lines(*args):
     ran = paceline(*args)
     assert ran.code == 0, ran
     json.loads(ran.out or "{}")
-    assert all(line.startswith("paceline: ") for line in ran.err.splitlines())
-    return ran.err
+    assert ran.err == ""
+    return ran.told
 
 
 def few(pool):
@@ -54,11 +54,11 @@ def test_record(pool, monkeypatch):
     monkeypatch.setattr(measure, "measure_costs", partial(measure.measure_costs, new_tokens=(1, 2), repeats=3))
     ran = paceline("record", "a.trace", *few(pool), "--limit", 2)
     assert ran.code == 0
-    assert "paceline: measuring seconds (--no-costs to skip): " in ran.err
-    assert " of 100 %, 0 s, about 0 s left\n" in ran.err
-    assert "paceline: recording: 1 of 2 requests, " in ran.err
+    assert "paceline: measuring seconds (--no-costs to skip): " in ran.told
+    assert " of 100 %, 0 s, about 0 s left\n" in ran.told
+    assert "paceline: recording: 1 of 2 requests, " in ran.told
     assert ran.out.startswith("a.trace: 2 requests, ")
-    assert "measuring" not in paceline("record", "b.trace", *few(pool), "--limit", 1, "--no-costs").err
+    assert "measuring" not in paceline("record", "b.trace", *few(pool), "--limit", 1, "--no-costs").told
 
 
 def test_run(pool):
@@ -81,7 +81,7 @@ def test_an_experiment():
 
 @pytest.mark.slow
 def test_training(tmp_path):
-    told = paceline("pool", "train", "tiny", "--tiny").err
+    told = paceline("pool", "train", "tiny", "--tiny").told
     assert "paceline: training target: " in told
     assert "loss " in told
     assert "paceline: writing: " in told
