@@ -266,8 +266,11 @@ class TraceMeta(Record):
 
     @property
     def exact(self) -> bool:
-        """Whether replay claims to be what the models do: not in half precision, where widths change texts."""
-        return self.dtype not in ("float16", "bfloat16")
+        """Whether replay claims to be what the models do: not in half precision, where widths change texts.
+
+        A synthetic recording was computed by no model; its data type is that of the costs.
+        """
+        return self.kind == "synthetic" or self.dtype not in ("float16", "bfloat16")
 
     @property
     def model_names(self) -> tuple[str, ...]:
