@@ -65,7 +65,7 @@ class TimedCost:
             if self._verifying is None:
                 raise CostRangeError(
                     f"cost {TIMED}: the log has no seconds of {model} alone, so drafting and verification cannot be "
-                    "told apart; use another cost"
+                    f"told apart; import it together with answers that {model} wrote alone, or use another cost"
                 )
             if new_tokens == 1 and isnan(self._plain_s) and not self._extrapolate:
                 raise CostRangeError(
