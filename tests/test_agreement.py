@@ -307,6 +307,8 @@ def test_a_policy_that_weighs_seconds_takes_the_same_steps(monotone, batch, cach
     assert_same(replayed, run)
     for part in ("start_s", "duration_s"):
         np.testing.assert_array_equal(replayed[1].ops[part], run[1].ops[part])
+    for instant in ("first_token_at_s", "finished_at_s"):
+        np.testing.assert_array_equal(replayed[1].requests[instant], run[1].requests[instant])
     assert len(set(run[1].steps["asked"].tolist())) > 2
 
 

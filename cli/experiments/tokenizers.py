@@ -158,8 +158,7 @@ def _num_equal(tokens: Sequence[int], text: Sequence[int]) -> int:
 def _speed_table(speeds: Sequence[Speed], sizes: dict[str, int], plain_s: float, num_prompts: int) -> Rows:
     rows: list[tuple[Cell, ...]] = [(TARGET_ALONE, None, None, 1.0, None, None, plain_s * 1e3, 1.0)]
     for one in speeds:
-        rounds = one.summary.output_tokens / one.summary.acceptance_length
-        judged = one.summary.levels[-1].judged / rounds
+        judged = one.summary.levels[-1].judged / _num_rounds(one.summary)
         figures = (one.summary.acceptance_length, judged, one.acceptance * 100)
         rows.append((one.drafter, sizes[one.drafter], one.window, *figures, one.token_s * 1e3, plain_s / one.token_s))
     columns = (
@@ -204,7 +203,12 @@ def _fastest(speeds: Sequence[Speed], name: str) -> Speed:
 def _fastest_round_s(speeds: Sequence[Speed], name: str) -> float:
     """Seconds of a round at the drafter's better window."""
     one = _fastest(speeds, name)
-    return one.token_s * one.summary.acceptance_length
+    return one.token_s * one.summary.output_tokens / _num_rounds(one.summary)
+
+
+def _num_rounds(summary: Summary) -> int:
+    """Verifications by the target after the prefills."""
+    return sum(summary.accepted_histogram)
 
 
 def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float) -> tuple[Panel, ...]:
