@@ -1,4 +1,4 @@
-"""`paceline pool show | train | search-slim`."""
+"""`paceline pool show | check | train | search-slim`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +9,7 @@ from ..reports.grid import Column, Grid
 from ..traces.counted import counted
 from .models import load_pool
 from .output import JsonOption, print_table, write_json
+from .pool_check import check
 from .runtime_door import runtime_module
 from .search_slim import search_slim
 
@@ -28,6 +29,7 @@ def pool_app() -> typer.Typer:
     """The `pool` group."""
     app = typer.Typer(help="Pools of real models.", no_args_is_help=True)
     app.command("show")(show)
+    app.command("check")(check)
     app.command("train")(train)
     app.command("search-slim")(search_slim)
     return app

@@ -1,11 +1,11 @@
 """Refuses a batch whose caches cannot be held at all, before anything runs."""
 
-import os
 from collections.abc import Sequence
 
 import torch
 
 from ..policies.session import Session
+from .device_memory import total_bytes
 from .pools.loaded_members import LoadedMembers
 from .world import Memory
 
@@ -28,15 +28,9 @@ def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) 
             held = len(sessions) * longest * member.kv_bytes_per_token
             needed[device] = needed.get(device, 0) + held
     for device, num_bytes in needed.items():
-        total = _total_bytes(device)
+        total = total_bytes(device)
         if num_bytes > total:
             raise ValueError(
                 f"batch must fit into memory: {len(sessions)} requests of up to {longest} tokens take {num_bytes:,} "
                 f"bytes of keys and values on {device}, which has {total:,}; give a KV limit to have requests preempted"
             )
-
-
-def _total_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

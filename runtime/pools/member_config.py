@@ -15,6 +15,7 @@ from .config_error import ConfigError
 from .config_values import check_values
 from .end_tokens import EOS_FIELD, checked_end_tokens
 from .pool_file import HUB_ID, PoolFile, PoolFileError
+from .quiet_loading import quiet_loading
 from .supported import check_supported
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -133,7 +134,8 @@ def _built(path: Path, values: Mapping[str, Any]) -> tuple[PreTrainedConfig, typ
         rule = "must be absent: quantised weights are not supported"
         raise ConfigError("quantization_config", rule, values["quantization_config"])
     try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+        with quiet_loading():
+            config = AutoConfig.from_pretrained(str(path), trust_remote_code=False)
     # What reading a config runs into, each model type in its own way.
     except Exception as error:
         reason = " ".join(str(error).split())

@@ -1,18 +1,17 @@
 """Loads the weights of a pool's member, whose config was checked before."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging
 
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
 from .member_config import MemberConfig
 from .pool_file import MemberEntry, PoolFileError
+from .quiet_loading import quiet_loading
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
@@ -33,7 +32,7 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
     """
     device = usable_device(file, f"{field}.device", entry.device)
     try:
-        with _quiet_loading():
+        with quiet_loading():
             model, info = AutoModelForCausalLM.from_pretrained(
                 str(config.location),
                 dtype=getattr(torch, entry.dtype),
@@ -62,20 +61,6 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
 
 def _shape(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
-
-
-@contextmanager
-def _quiet_loading() -> Iterator[None]:
-    """Keep transformers from drawing a bar or a report of its own; what fails to load is said in one line."""
-    was_enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if was_enabled:
-            logging.enable_progress_bar()
 
 
 def usable_device(file: Path, field: str, name: str) -> torch.device:
