@@ -125,7 +125,7 @@ def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, 
     """The policies asked for, or the recording's defaults; raises ValueError for one that is given twice."""
     names = given or _defaults(recording, pool)
     if regret:
-        names = with_oracles(names, recording)
+        names = with_oracles(names)
     twice = [name for index, name in enumerate(names) if name in names[:index]]
     if twice:
         raise ValueError(f"--policy {twice[0]} is given twice")

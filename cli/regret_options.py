@@ -15,8 +15,6 @@ from ..reports.grid import Grid
 from ..reports.regret import REFERENCE, regret_of
 from ..reports.tag_table import regret_table, tag_table
 from ..reports.tags import ByTag, TagShares
-from ..traces.imported.rounds import RoundsTrace
-from ..traces.trie import Trace
 
 ORACLES = ("oracle-window", REFERENCE)
 ByTagOption = Annotated[bool, typer.Option("--by-tag", help="Also the speed-up of each tag's own requests.")]
@@ -26,16 +24,8 @@ RegretOption = Annotated[
 ]
 
 
-def with_oracles(names: list[str], recording: Trace | RoundsTrace) -> list[str]:
-    """The policies to compare and the oracles that are not among them, whatever their options.
-
-    Raises:
-        ValueError: an imported recording.
-    """
-    if isinstance(recording, RoundsTrace):
-        raise ValueError(
-            f"--regret needs oracles, which take recorded contexts; {recording.meta.name} was imported and holds rounds"
-        )
+def with_oracles(names: list[str]) -> list[str]:
+    """The policies to compare and the oracles that are not among them, whatever their options."""
     return [*names, *(oracle for oracle in ORACLES if not any(_names(name, oracle) for name in names))]
 
 

@@ -5,16 +5,22 @@ from math import inf
 
 from ..policies.about import about_of
 from ..policies.contract import Policy
-from ..policies.oracles.lookahead import Answer, ForwardSeconds, Lookahead
+from ..policies.oracles.lookahead import ForwardSeconds, Lookahead
 from ..policies.pool import Pool
 from .cost import CostModel, CostRangeError
 from .paused_collector import paused_collector
 from .recording import Recording
-from .tables import TraceTables
 
 
 def grant_foresight(
-    policy: Policy, name: str, recording: Recording, cost: CostModel, prefill_before: tuple[bool, ...]
+    policy: Policy,
+    name: str,
+    recording: Recording,
+    cost: CostModel,
+    prefill_before: tuple[bool, ...],
+    *,
+    seed: int = 0,
+    strict: bool = False,
 ) -> None:
     """Show a policy the future if it is an oracle; any other is left as it is.
 
@@ -24,34 +30,32 @@ def grant_foresight(
         recording: holds the future.
         cost: of the run.
         prefill_before: of the run's sessions.
+        seed: of the run.
+        strict: whether the run refuses what is not recorded.
 
     Raises:
-        ValueError: an oracle on an imported recording, or one that cannot be shown anything.
+        ValueError: an oracle that cannot be shown anything.
     """
     about = about_of(policy)
     if about is None or not about.oracle:
         return
-    if not isinstance(recording, TraceTables):
-        raise ValueError(
-            f"policy {name} sees ahead, which takes recorded contexts; {recording.name} was imported and holds rounds"
-        )
     foresee = getattr(policy, "foresee", None)
     if foresee is None:
         raise ValueError(f"policy {name} says it is an oracle, but has no method foresee(foresight)")
     with paused_collector():
-        foresee(foresight_of(recording, cost, prefill_before))
+        foresee(foresight_of(recording, cost, prefill_before, seed=seed, strict=strict))
 
 
-def foresight_of(tables: TraceTables, cost: CostModel, prefill_before: tuple[bool, ...]) -> Lookahead:
-    """The future of a recording's requests as far as it is recorded; what a fallback would answer is no part of it."""
+def foresight_of(
+    recording: Recording, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
+) -> Lookahead:
+    """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
     # A copy: what is only asked about must not appear among the notes of the run's own seconds.
     cost = deepcopy(cost)
-    world = tables.world(cost, seed=0, strict=False)
-    answers = {}
-    for session in world.sessions(prefill_before):
-        recorded = tables.of(session.request_id)
-        answers[session.request_id] = Answer(session, recorded.trunk_tokens, recorded.trunk)
-    return Lookahead(pool=tables.pool, world=world, answers=answers, forward_s=_forward_s(tables.pool, cost))
+    world, answers, drawn = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
+    return Lookahead(
+        pool=recording.pool, world=world, answers=answers, forward_s=_forward_s(recording.pool, cost), drawn=drawn
+    )
 
 
 def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:

@@ -13,6 +13,7 @@ from ..traces.imported.rounds import RoundsTrace
 from ..traces.text_quality import TextQuality
 from ..traces.trie import Trace
 from .cost import CostModel
+from .foreseen import Foreseen
 from .rounds_tables import RoundsTables
 from .tables import TraceTables
 
@@ -67,6 +68,10 @@ class Recording(Protocol):
             seed: of decisions that have to be modelled.
             strict: refuse what is not recorded instead of modelling it.
         """
+        ...
+
+    def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
+        """What an oracle is shown of a run with these options; `prefill_before` as in `Session`."""
         ...
 
 

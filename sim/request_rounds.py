@@ -70,6 +70,11 @@ class RequestRounds:
         self.drawn = False
         self._all_drawn = {info.name for info in meta.drafters if _is_drawn(request, info, meta.form)}
 
+    def foresee(self) -> None:
+        """Let rounds be tried in no order: the text is the longest one, its prefill is paid for."""
+        self._begun = self.prefilled = True
+        self.num_tokens = len(self.trunk)
+
     def begin(self, drafter: str) -> None:
         """A drafter runs; the first one decides where the answer ends, since its text may differ a little."""
         self.drawn = self.drawn or drafter in self._all_drawn

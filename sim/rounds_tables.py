@@ -1,12 +1,14 @@
 """An imported recording, ready for replay by any number of policies."""
 
 from ..policies.about import Observable
+from ..policies.oracles.lookahead import Answer
 from ..policies.start import Start, prefill_before
 from ..traces.hazard import Hazard
 from ..traces.imported.rounds import RoundsTrace
 from .cost import CostModel
+from .foreseen import Foreseen
 from .recorded_pool import imported_pool
-from .rounds_world import RoundsWorld
+from .rounds_world import ON_TRUNK, RoundsWorld
 
 
 class RoundsTables:
@@ -31,6 +33,15 @@ class RoundsTables:
         every = all(drafter.prefilled for drafter in drafters)
         num_free = len(self.pool.members) - len(drafters) - 1
         return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
+
+    def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
+        """See `recording.Recording`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
+        world = self.world(cost, seed=seed, strict=False)
+        answers = {}
+        for session in world.sessions(prefill_before):
+            text = world.foresee(session.request_id)
+            answers[session.request_id] = Answer(session, text, [ON_TRUNK] * (len(text) + 1))
+        return Foreseen(world, answers, drawn=not strict)
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> RoundsWorld:
         """A world that replays it."""

@@ -74,6 +74,12 @@ class RoundsWorld:
                 prefill_before=prefill_before,
             )
 
+    def foresee(self, request_id: str) -> list[int]:
+        """Let any round of a request be tried from any position, and return its text, the longest of all methods."""
+        state = self._open[request_id]
+        state.foresee()
+        return state.trunk
+
     def open(self, session: Session) -> None:
         """Start on the trunk."""
         session.place = ON_TRUNK

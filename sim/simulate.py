@@ -72,12 +72,12 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
         PolicyError: the policy broke the contract.
         UnrecordedContextError: `strict`, and a decision is not recorded.
         CostRangeError: an operation outside what the cost model knows.
-        ValueError: an oracle, and the recording was imported; a policy that needs what the recording does not hold.
+        ValueError: a policy that needs what the recording does not hold.
     """
     recording = scenario.tables
     check_observed(policy, name, recording)
     prefill_before = recording.prefill_before(scenario.begins)
-    grant_foresight(policy, name, recording, scenario.cost, prefill_before)
+    grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
     ledger = RunLedger()
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)

@@ -6,11 +6,13 @@ A list look-up is several times faster than reading one element of a numpy array
 from math import nan
 
 from ..policies.about import ALL_OBSERVABLES
+from ..policies.oracles.lookahead import Answer
 from ..policies.start import Start, prefill_before
 from ..traces.fallback import Fallback
 from ..traces.meta import TraceMeta
 from ..traces.trie import RequestRecord, Trace
 from .cost import CostModel
+from .foreseen import Foreseen
 from .recorded_pool import recorded_pool
 from .replay import ReplayWorld
 
@@ -105,6 +107,15 @@ class TraceTables:
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `recording.Recording`; a recording of contexts began in no way of its own."""
         return prefill_before(start, self.pool, what=f"recording {self.name}")
+
+    def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
+        """See `recording.Recording`; what a fallback would answer is no part of it, whatever the seed."""
+        world = self.world(cost, seed=seed, strict=False)
+        answers = {}
+        for session in world.sessions(prefill_before):
+            recorded = self.of(session.request_id)
+            answers[session.request_id] = Answer(session, recorded.trunk_tokens, recorded.trunk)
+        return Foreseen(world, answers, drawn=False)
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> ReplayWorld:
         """A world that replays it."""

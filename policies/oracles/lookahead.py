@@ -45,13 +45,23 @@ class Lookahead:
         world: tries the rounds; its own, since requests stay open in it.
         answers: by request id.
         forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
+        drawn: whether what the world models is part of the future, since a run will meet the same.
     """
 
-    def __init__(self, *, pool: Pool, world: World, answers: Mapping[str, Answer], forward_s: ForwardSeconds) -> None:
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        world: World,
+        answers: Mapping[str, Answer],
+        forward_s: ForwardSeconds,
+        drawn: bool = False,
+    ) -> None:
         self.request_ids = tuple(answers)
         self.forward_s = forward_s
         self._pool = pool
         self._world = world
+        self._drawn = drawn
         self._answers = answers
         self._around: Around = (Load(len(pool.members)), Estimates(pool), world.signal)
         self._smaller: dict[ChainSpec, list[Chain]] = {}
@@ -98,7 +108,7 @@ class Lookahead:
         session.place = places[position]
         session.tokens, session.places, session.drafters, session.judges = [], [], [], []
         session.cached = [session.num_prompt + position - 1] * len(session.cached)
-        return _Attempt(session, self._world, self._around)
+        return _Attempt(session, self._world, self._around, drawn=self._drawn)
 
     def _by_last_window(self, chain: Chain) -> list[Chain]:
         """Variants of a chain: at index w with the last window w, the one it has at index 0 and no larger one."""
@@ -113,10 +123,22 @@ class Lookahead:
 class _Attempt:
     """One round that is being tried. Mutated by `climb` and `finish`."""
 
-    __slots__ = ("_around", "_known", "_position", "_prefill", "_seconds", "_seen", "_started", "_world", "session")
+    __slots__ = (
+        "_around",
+        "_drawn",
+        "_known",
+        "_position",
+        "_prefill",
+        "_seconds",
+        "_seen",
+        "_started",
+        "_world",
+        "session",
+    )
 
-    def __init__(self, session: Session, world: World, around: Around) -> None:
+    def __init__(self, session: Session, world: World, around: Around, *, drawn: bool) -> None:
         self.session = session
+        self._drawn = drawn
         self._world = world
         self._around = around
         self._seen = Observation(session, *around)
@@ -132,7 +154,7 @@ class _Attempt:
         session.tokens, session.places = session.tokens[:], session.places[:]
         session.drafters, session.judges = session.drafters[:], session.judges[:]
         session.emitted, session.cached = session.emitted[:], session.cached[:]
-        other = _Attempt(session, self._world, self._around)
+        other = _Attempt(session, self._world, self._around, drawn=self._drawn)
         other._seconds, other._known, other._started = self._seconds, self._known, dict(self._started)
         other._position = self._position
         return other
@@ -195,7 +217,7 @@ class _Attempt:
             self._started[level] = session.feed(level, verify=verify)
         results = self._world.execute(Op(level, verify, [Item(session, step)]))  # type: ignore[arg-type]
         row = results.rows[0]
-        self._known = not row.num_modelled  # type: ignore[union-attr]
+        self._known = self._drawn or not row.num_modelled  # type: ignore[union-attr]
         self._seconds += results.duration_s
         move = session.judged if verify else session.drafted
         move(step, level, row, duration_s=results.duration_s, num_rows=1)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Oracles do what they planned, and nothing in their set does better."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import inf
@@ -15,15 +16,17 @@ from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
 from paceline.policies.start import Start
+from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
 from paceline.sim.foresight import foresight_of
 from paceline.traces import SyntheticSpec, Trace, make_trace, open_recording
+from paceline.traces.imported.rounds import StatedAcceptance
 from paceline.traces.meta import CostTable
 
 from ..strategies import synthetic_traces, traces
 from ..unit_cost import UnitCost
-from .small_rounds import one_request, recording_of, rounds_of
+from .small_rounds import one_request, recording_of, sequential
 from .small_traces import easy_cost, replay, table, trunk_of, with_ngram
 
 STARTS = pytest.mark.parametrize("start", [Start.prefill, Start.draft])
@@ -301,12 +304,64 @@ def test_options_out_of_range(build, message):
         build(pool_of(short_trace(0, tokens=1)))
 
 
-def test_an_imported_recording_grants_no_foresight():
-    tables = RoundsTables(recording_of(one_request(4, {"tokens": rounds_of((0, 2, 4), (3, 0, 4))})))
-    scenario = Scenario(tables=tables, cost=UnitCost())
-    for build in (OracleWindow, OracleChain):
-        with pytest.raises(ValueError, match="policy oracle sees ahead, which takes recorded contexts; by hand was"):
-            simulate(scenario, build(tables.pool), "oracle")
+# -- imported recordings
+
+
+def coins(num_requests, *, tokens=60, window=4):
+    """Logged rounds of two drafters, one of each kind, over texts of coins, with ends and beginnings left out."""
+    draws = Random(5)
+    requests = []
+    for index in range(num_requests):
+        rounds = {
+            name: sequential([draws.random() < rate for _ in range(tokens)], window)
+            for name, rate in (("feature", 0.7), ("tokens", 0.6))
+        }
+        requests.append(one_request({"": tokens}, rounds, request_id=f"r{index}"))
+    return recording_of(*requests, drafters=(("feature", True, window), ("tokens", False, window)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_oracles_of_imported_recordings_are_never_slower(seed):
+    """What is unknown is drawn from the same draws, so that the oracle knows the luck of the run."""
+    tables = RoundsTables(coins(4))
+    seconds = {}
+    for name in (
+        *("oracle-chain,most=6", "oracle-window,draft=feature,most=6", "plain", "adaptive,draft=feature,most=6"),
+        *("feature:2/target", "feature:4/target", "feature:6/target", "tokens:4/target", "tokens:6/target"),
+    ):
+        scenario = Scenario(tables=tables, cost=UnitCost(), seed=seed)
+        log = simulate(scenario, make_policy(name, tables.pool), name)
+        seconds[name] = summarise_run(log).duration_s
+        if name.startswith("oracle"):
+            assert 0 < summarise_run(log).exact_share < 1
+    chain, window = seconds.pop("oracle-chain,most=6"), seconds.pop("oracle-window,draft=feature,most=6")
+    slack = 1 + 1e-9
+    assert chain <= slack * min(window, *seconds.values())
+    assert window <= slack * min(took for name, took in seconds.items() if not name.startswith("tokens"))
+
+
+def test_a_strict_oracle_plans_with_what_is_recorded_only():
+    tables = RoundsTables(coins(3))
+    scenario = Scenario(tables=tables, cost=UnitCost(), strict=True)
+    log = simulate(scenario, make_policy("oracle-chain,most=6", tables.pool), "oracle-chain")
+    assert summarise_run(log).exact_share == 1
+    assert summarise_run(log).acceptance_length > 1
+
+
+def test_an_oracle_of_stated_rates_beats_their_windows():
+    stated = StatedAcceptance(hazards=(0.8, 0.7, 0.6))
+    recording = recording_of(*(one_request({"": 50}, {}, request_id=f"r{index}") for index in range(3)))
+    info = recording.meta.drafters[0].model_copy(update={"stated": stated, "prefilled": True})
+    meta = recording.meta.model_copy(update={"drafters": (info,), "form": "rates"})
+    tables = RoundsTables(replace(recording, meta=meta))
+    scenario = Scenario(tables=tables, cost=UnitCost(), seed=7)
+    took = {
+        name: summarise_run(simulate(scenario, make_policy(name, tables.pool), name))
+        for name in ("oracle-window,most=8", "feature:2/target", "feature:3/target", "feature:8/target")
+    }
+    oracle = took.pop("oracle-window,most=8")
+    assert oracle.duration_s <= min(summary.duration_s for summary in took.values())
+    assert oracle.exact_share < 0.02
 
 
 def test_an_oracle_nobody_showed_anything():

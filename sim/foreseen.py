@@ -1,0 +1,20 @@
+"""What a recording shows an oracle: a world to try rounds in, and every request's text."""
+
+from typing import NamedTuple
+
+from ..policies.oracles.lookahead import Answer
+from ..policies.world import World
+
+
+class Foreseen(NamedTuple):
+    """The future of a recording's requests.
+
+    Attributes:
+        world: tries rounds; its own, since requests stay open in it.
+        answers: by request id.
+        drawn: whether what it draws is what a run of the same seed draws, and so part of the future.
+    """
+
+    world: World
+    answers: dict[str, Answer]
+    drawn: bool
