@@ -150,11 +150,13 @@ def _exact_share(log: RunLog) -> float:
     """Share of token decisions replayed rather than modelled.
 
     A decision is a drafted token, a judged token up to and including the first refused one, or a verifier's own token;
-    also that a model-free drafter finds nothing, where that had to be modelled.
+    also that a model-free drafter finds nothing, where that had to be modelled. The token of a prefill is none: it is
+    the target's whatever is known of drafts.
     """
     steps = log.steps
     looked_at = np.minimum(steps["accepted"] + 1, steps["judged"])
-    per_step = np.maximum(steps["drafted"] + looked_at + steps["own"], steps["modelled"])
+    own = steps["own"] * (steps["prefill"] == 0)
+    per_step = np.maximum(steps["drafted"] + looked_at + own, steps["modelled"])
     decisions = int(per_step.sum()) + int(log.requests["reanchored"].sum())
     modelled = int(steps["modelled"].sum()) + int(log.requests["reanchored"].sum())
     return 1.0 - _ratio(modelled, decisions)
