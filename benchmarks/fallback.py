@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from difficult_texts import difficult_rounds, difficult_texts
 from paceline.cli.shipped import shipped
 from paceline.policies import make_policy
 from paceline.policies.speed import round_tokens
@@ -28,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 SHORT, LONG = 3, 8
+SHORTER = ((8, 1), (8, 3), (8, 5), (5, 3))  # (logged window, asked for)
 SEEDS = range(8)
 SUBTASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 OTHERS = "MT-Bench"
@@ -46,18 +48,19 @@ def replay(recording: Trace | RoundsTrace, drafter: str, window: int, seed: int 
 def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsTrace:
     """A run as an engine's log would tell it, drafts cut to `most` tokens."""
     rounds = log.rounds()
+    prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
     records = []
     for index, request_id in enumerate(log.requests["request_id"].tolist()):
         own = rounds["request"] == index
         emitted, accepted, drafted = (rounds[name][own] for name in ("emitted", "accepted", "drafted"))
         found = Rounds(
-            start=(np.cumsum(emitted) - emitted).astype(np.int32),
+            start=(np.cumsum(emitted) - emitted + prefills[index]).astype(np.int32),
             accepted=np.minimum(accepted, most).astype(np.int32),
             drafted=np.minimum(drafted, most).astype(np.int32),
         )
         length = int(log.requests["emitted_tokens"][index])
         records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
-    info = DrafterInfo(name=drafter, by_start=by_start, window=most)
+    info = DrafterInfo(name=drafter, by_start=by_start, window=most, prefilled=bool(prefills.any()))
     return RoundsTrace(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
 
 
@@ -96,6 +99,55 @@ def hidden_windows() -> Table:
                     f"{fallback / truth - 1:+.1%}",
                     f"{np.mean([run.exact_share for run in runs]):.2f}",
                 )
+    return table
+
+
+def shorter_windows() -> Table:
+    """Nothing hidden: logs of one window predict shorter ones."""
+    title = f"Nothing hidden, windows shorter than the logged one, tokens per round (means of {len(SEEDS)} seeds)"
+    table = Table("drafter", "read as", "logged", "asked", "truth", "fallback", "off", "exact share", title=title)
+    pico = read_trace(shipped("recordings", "pico.trace"))
+    for by_start in (True, False):
+        for drafter in [model.name for model in pico.meta.models[:-1]]:
+            for logged, asked in SHORTER:
+                recording = cut(replay(pico, drafter, logged), drafter, by_start=by_start, most=logged)
+                truth = summarise_run(replay(pico, drafter, asked)).acceptance_length
+                runs = [summarise_run(replay(recording, drafter, asked, seed)) for seed in SEEDS]
+                fallback = np.mean([run.acceptance_length for run in runs])
+                table.add_row(
+                    drafter,
+                    "by start" if by_start else "by token",
+                    str(logged),
+                    str(asked),
+                    f"{truth:.3f}",
+                    f"{fallback:.3f}",
+                    f"{fallback / truth - 1:+.1%}",
+                    f"{np.mean([run.exact_share for run in runs]):.2f}",
+                )
+    return table
+
+
+def losing_the_thread() -> Table:
+    """A made-up drafter whose acceptance falls with depth, over texts that are easy or difficult for long."""
+    title = f"A drafter that agrees less with depth, logged with {LONG} (60 texts, means of {len(SEEDS)} seeds)"
+    table = Table("persistence", "found", "asked", "truth", "fallback", "off", title=title)
+    for persistence in (0.0, 0.5, 0.8):
+        texts = difficult_texts(persistence)
+        recording = difficult_rounds(texts, LONG)
+        for asked in (1, 3, 5):
+            steps = sum(len(request.rounds["draft"].start) for request in difficult_rounds(texts, asked).requests)
+            truth = texts.size / steps
+            runs = [summarise_run(replay(recording, "draft", asked, seed)) for seed in SEEDS]
+            fallback = np.mean([run.acceptance_length for run in runs])
+            found = Hazard(recording).fit(0).persistence
+            table.add_row(
+                f"{persistence:.1f}",
+                f"{found:.2f}",
+                str(asked),
+                f"{truth:.3f}",
+                f"{fallback:.3f}",
+                f"{fallback / truth - 1:+.1%}",
+            )
     return table
 
 
@@ -230,6 +282,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(width=118)
     console.print(hidden_windows())
+    console.print(shorter_windows())
+    console.print(losing_the_thread())
     if options.eagle is None:
         console.print("no EAGLE log: give --eagle, or set PACELINE_DATA")
     else:

@@ -41,7 +41,8 @@ def _facts(summary: RoundsSummary) -> Grid:
 def _drafters(summary: RoundsSummary) -> Iterator[str]:
     for drafter in summary.meta.drafters:
         window = "window unknown" if drafter.window is None else f"window {drafter.window}"
-        yield f"{drafter.name} ({window}, {'depends on the start' if drafter.by_start else 'reads tokens only'})"
+        kind = "depends on the start" if drafter.by_start else "reads tokens only"
+        yield f"{drafter.name} ({window}, {kind}{', after a prefill' if drafter.prefilled else ''})"
 
 
 def _measured(summary: RoundsSummary) -> Iterator[str]:

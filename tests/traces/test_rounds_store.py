@@ -301,3 +301,23 @@ def test_a_disk_that_is_full_names_the_recording(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")  # as Arrow does, without a file
     assert error.value.filename == str(tmp_path / "x.trace")
     assert not list(tmp_path.iterdir())
+
+
+def test_recordings_made_before_rounds_were_placed_still_open(stored):
+    edit_table(stored, "rounds.parquet", lambda table: table.drop_columns(["placed"]))
+    edit_meta(stored, lambda meta: [drafter.pop("prefilled") for drafter in meta["drafters"]])
+    old = read_rounds(stored)
+    assert_same_rounds(old, timed_trace())
+    assert [drafter.prefilled for drafter in old.meta.drafters] == [False]
+    assert all(rounds.placed is None for request in old.requests for rounds in request.rounds.values())
+
+
+def test_marks_of_placed_rounds_are_kept(tmp_path):
+    made = bernoulli_trace(by_start=True, requests=2, length=20)
+    rounds = made.requests[0].rounds["d"]
+    marks = np.arange(len(rounds.start)) % 2 == 1
+    one = replace(made.requests[0], rounds={"d": replace(rounds, placed=marks)})
+    write(replace(made, requests=(one, made.requests[1])), tmp_path / "x.trace")
+    first, second = (request.rounds["d"] for request in read_rounds(tmp_path / "x.trace").requests)
+    assert first.placed.tolist() == marks.tolist()
+    assert second.placed is None
