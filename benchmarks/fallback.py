@@ -104,7 +104,7 @@ def hidden_windows() -> Table:
 
 def shorter_windows() -> Table:
     """Nothing hidden: logs of one window predict shorter ones."""
-    title = f"Nothing hidden, windows shorter than the logged one, tokens per round (means of {len(SEEDS)} seeds)"
+    title = f"Nothing hidden, asked for less than logged (means of {len(SEEDS)} seeds)"
     table = Table("drafter", "read as", "logged", "asked", "truth", "fallback", "off", "exact share", title=title)
     pico = read_trace(shipped("recordings", "pico.trace"))
     for by_start in (True, False):
@@ -129,7 +129,7 @@ def shorter_windows() -> Table:
 
 def losing_the_thread() -> Table:
     """A made-up drafter whose acceptance falls with depth, over texts that are easy or difficult for long."""
-    title = f"A drafter that agrees less with depth, logged with {LONG} (60 texts, means of {len(SEEDS)} seeds)"
+    title = f"Agreeing less with depth, logged with {LONG} (means of {len(SEEDS)} seeds)"
     table = Table("persistence", "found", "asked", "truth", "fallback", "off", title=title)
     for persistence in (0.0, 0.5, 0.8):
         texts = difficult_texts(persistence)
@@ -139,7 +139,7 @@ def losing_the_thread() -> Table:
             truth = texts.size / steps
             runs = [summarise_run(replay(recording, "draft", asked, seed)) for seed in SEEDS]
             fallback = np.mean([run.acceptance_length for run in runs])
-            found = Hazard(recording).fit(0).persistence
+            found = Hazard(recording).persistence(0)
             table.add_row(
                 f"{persistence:.1f}",
                 f"{found:.2f}",

@@ -44,7 +44,7 @@ class RoundDrafts:
     def __init__(self, trace: RoundsTrace, hazard: Hazard | None) -> None:
         self._trace = trace
         self._hazard = hazard
-        self._stopping: dict[int, bool] = {}
+        self._fewest: dict[int, int] = {}
 
     def draft(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> Kept:
         """At most `asked` tokens from `depth` of a round on, all before it the target's.
@@ -52,18 +52,20 @@ class RoundDrafts:
         Raises:
             UnrecordedRoundError: without a hazard, and no round says it.
         """
-        stops, modelled = self._stops(state, drafter, start) if start < state.num_tokens else (WHOLE, 0)
+        stops, modelled = self._stops(state, drafter, start, depth + asked)
         wanted = max(min(asked, stops - depth), 0)
         kept, drawn = self._kept(state, drafter, start, depth, wanted)
         return Kept(wanted, kept, drawn if depth else drawn + modelled)
 
     def refused(self, state: RequestRounds, drafter: int, start: int, depth: int, asked: int) -> int:
         """Tokens drafted after a refused one of the same round: all that are asked for, unless it stops by itself."""
-        stops, _ = self._stops(state, drafter, start) if start < state.num_tokens else (WHOLE, 0)
+        stops, _ = self._stops(state, drafter, start, depth + asked)
         return max(min(asked, stops - depth), 0)
 
-    def _stops(self, state: RequestRounds, drafter: int, start: int) -> tuple[int, int]:
+    def _stops(self, state: RequestRounds, drafter: int, start: int, asked: int) -> tuple[int, int]:
         """(tokens after which the drafter stops in a round started at `start`, decisions modelled for it)."""
+        if start >= state.num_tokens:
+            return WHOLE, 0
         known = state.known[drafter]
         stops = known.num_drafted(start)
         if stops is not None:
@@ -72,18 +74,18 @@ class RoundDrafts:
                 raise UnrecordedRoundError(state.request.request_id, start, "draft")
             return stops, int(placed)
         if self._hazard is None:
-            if self._stops_itself(drafter):
+            if asked > self._always_drafted(drafter):
                 raise UnrecordedRoundError(state.request.request_id, start, "draft")
             return WHOLE, 0
-        stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start)
+        stops = self._hazard.num_drafted(state.request.request_id, drafter, start=start, asked=asked)
         return (WHOLE, 0) if stops is None else (stops, 1)
 
-    def _stops_itself(self, drafter: int) -> bool:
-        """Whether the log shows this drafter stopping by a rule of its own anywhere."""
-        if drafter not in self._stopping:
+    def _always_drafted(self, drafter: int) -> int:
+        """Tokens before which the log never shows this drafter stopping by itself."""
+        if drafter not in self._fewest:
             lengths = fit_lengths(self._trace.requests, self._trace.meta.drafters[drafter])
-            self._stopping[drafter] = lengths is not None
-        return self._stopping[drafter]
+            self._fewest[drafter] = WHOLE if lengths is None else lengths.fewest
+        return self._fewest[drafter]
 
     def _kept(self, state: RequestRounds, drafter: int, start: int, depth: int, wanted: int) -> tuple[int, int]:
         """(leading tokens that are the target's, decisions modelled) of `wanted` tokens from `depth` of a round on."""

@@ -117,3 +117,13 @@ def test_drafters_that_stop_by_themselves_take_the_recorded_steps(recording, bat
             if info.name in request.rounds:
                 mine = rounds["request"] == ids.index(request.request_id)
                 assert rounds["accepted"][mine].tolist() == request.rounds[info.name].accepted.tolist()
+
+
+def test_as_much_as_every_draft_had_is_asked_without_a_draw():
+    """Drafts of three, four and five tokens: whether a fourth comes at position 1 is drawn, the first three do."""
+    rows = [(start, 1, 3 + start % 3) for start in range(0, 400, 2)]
+    recording = recording_of(one_request({"": 401}, {"d": rounds_of(*rows)}), drafters=(("d", False, 5),))
+    log, _ = follow(recording, [Verify("target"), Draft("d", 3)], strict=True)
+    assert (log.steps["drafted"][1], log.steps["modelled"][1]) == (3, 0)
+    with pytest.raises(UnrecordedContextError, match="draft at output position 1 needs a round"):
+        follow(recording, [Verify("target"), Draft("d", 4)], strict=True)

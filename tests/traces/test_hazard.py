@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces.hazard import Hazard
 from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
@@ -309,6 +309,7 @@ def test_a_window_nobody_told_is_no_limit():
     assert untold == pytest.approx([150 / 200, 100 / 150, 50 / 100, 0.0])
 
 
+@settings(deadline=None)
 @given(
     trace=rounds_traces(), seed=st.integers(0, 3), start=st.integers(0, 300), depth=st.integers(0, 80), data=st.data()
 )

@@ -41,3 +41,8 @@ def test_a_request_with_many_rounds_is_its_own_model():
     assert own == pytest.approx(0.92 + 0.08 * 0.92, abs=0.02)
     assert other == pytest.approx(0.5 * 0.92, abs=0.02)
     assert fit(request(*many), request()).draw(1, 0.0, 0.5) == 0
+
+
+def test_what_every_draft_had_needs_no_draw():
+    assert fit(request(5, 3, 4)).fewest == 3
+    assert fit(request(5, 0)).fewest == 0

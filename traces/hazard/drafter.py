@@ -13,7 +13,7 @@ from ..imported.rounds import DrafterInfo, RoundsRequest, StatedAcceptance
 from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths, stated_depths
-from .difficulty import DifficultyFit, fit_difficulty, neighbours, no_persistence, scores_by_kept
+from .difficulty import DifficultyFit, Neighbours, fit_difficulty, neighbours, no_persistence, scores_by_kept
 from .lengths import DraftLengths, fit_lengths, stated_lengths
 
 Floats = NDArray[np.float64]
@@ -56,7 +56,8 @@ class DrafterFit:
         decisions: `[D]` that the rates by depth were counted on.
         difficulty: of rounds, how it goes along a text; without persistence for a drafter that reads tokens only.
         window: most tokens that rounds are known to draft, up to 64.
-        persistence: of the difficulty of positions, see `beside`, 0 to 0.99.
+        found: how alike neighbouring rounds are; None where no two are neighbours.
+        typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
         stand_ins: who stands for requests without rounds of their own.
         lengths: how much it drafts; None for one that was never seen to draft less than its window.
     """
@@ -65,9 +66,17 @@ class DrafterFit:
     decisions: Floats
     difficulty: DifficultyFit
     window: int
-    persistence: float
+    found: Neighbours | None
+    typical: Floats
     stand_ins: StandIns
     lengths: DraftLengths | None
+
+    def persistence(self) -> float:
+        """Of the difficulty of positions, see `beside`, 0 to 0.99; worked out anew, which takes some milliseconds."""
+        if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
+            return self.difficulty.persistence
+        hazards = self.depths.hazards(0.0)
+        return fit_persistence(hazards, self.decisions, scores_by_kept(self.typical), self.found.wanted)
 
 
 def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> DrafterFit:
@@ -84,10 +93,11 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     counts = count_depths(told, len(requests))
     depths, decisions = fit_depths(counts), np.maximum((counts.agreed + counts.refused).sum(axis=0), 1.0)
     window = min(int((told.accepted + told.refused).max()), MAX_DEPTHS)
-    difficulty, persistence = no_persistence(), 0.0
+    survival = depths.survival(np.append(depths.beta, 0.0), window)
     # The order of drawn rounds says nothing of which parts of a text are difficult.
-    if drafter.by_start and _any_in_place(requests, drafter.name):
-        difficulty, persistence = _along_the_text(told, depths, decisions, window)
+    in_place = drafter.by_start and _any_in_place(requests, drafter.name)
+    found = neighbours(told.thinned(MOST_FITTED), survival[:-1]) if in_place else None
+    difficulty = fit_difficulty(found, survival[-1]) if in_place else no_persistence()
     stand_ins = _stand_ins(told, [request.tag for request in requests])
     lengths = fit_lengths(requests, drafter)
     return DrafterFit(
@@ -95,7 +105,8 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
         decisions=decisions,
         difficulty=difficulty,
         window=window,
-        persistence=persistence,
+        found=found,
+        typical=survival[-1],
         stand_ins=stand_ins,
         lengths=lengths,
     )
@@ -105,12 +116,15 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
     """What a log states, the same for every request and place."""
     nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
     lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, window, num_requests)
+    depths = stated_depths(np.array(stated.hazards), num_requests)
+    window = min(window, MAX_DEPTHS)
     return DrafterFit(
-        depths=stated_depths(np.array(stated.hazards), num_requests),
+        depths=depths,
         decisions=np.ones(len(stated.hazards)),
         difficulty=no_persistence(),
-        window=min(window, MAX_DEPTHS),
-        persistence=0.0,
+        window=window,
+        found=None,
+        typical=depths.survival(np.zeros(1), window)[0],
         stand_ins=nobody,
         lengths=lengths,
     )
@@ -119,16 +133,6 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
 def _any_in_place(requests: Sequence[RoundsRequest], name: str) -> bool:
     """Whether the log says of any round where it stood."""
     return any(not one.rounds[name].where_placed.all() for one in requests if name in one.rounds)
-
-
-def _along_the_text(told: Told, depths: DepthFit, decisions: Floats, window: int) -> tuple[DifficultyFit, float]:
-    """How the difficulty of rounds goes along a text, and how persistent that of positions is."""
-    survival = depths.survival(np.append(depths.beta, 0.0), window)
-    found, typical = neighbours(told.thinned(MOST_FITTED), survival[:-1]), survival[-1]
-    difficulty = fit_difficulty(found, typical)
-    if found is None or not found.chained:  # where rounds start everywhere, rounds are as alike as positions
-        return difficulty, difficulty.persistence
-    return difficulty, fit_persistence(depths.hazards(0.0), decisions, scores_by_kept(typical), found.wanted)
 
 
 def _stand_ins(told: Told, tags: list[str]) -> StandIns:

@@ -86,13 +86,14 @@ class Hazard:
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}
         self._positions: dict[tuple[int, int], Positions] = {}
+        self._persistences: dict[int, float] = {}
         self._luck: dict[tuple[str, int], _Luck] = {}
         self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
 
     def reseeded(self, seed: int) -> "Hazard":
         """Draws with another seed from the same estimate, which is shared, not made again."""
         other = Hazard(self._trace, seed=seed)
-        other._fits, other._positions = self._fits, self._positions
+        other._fits, other._positions, other._persistences = self._fits, self._positions, self._persistences
         return other
 
     def agrees(
@@ -119,19 +120,20 @@ class Hazard:
             return luck.rounds.at(start) * luck.survives(known) < luck.survives(depth + 1)
         return luck.tokens.at(start + depth) < luck.hazard(depth)
 
-    def num_drafted(self, request_id: str, drafter: int, *, start: int) -> int | None:
-        """Tokens after which a round stops that was not recorded; None for a drafter that never stops by itself.
+    def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
+        """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked`.
 
         Args:
             request_id: of the recording.
             drafter: index into `meta.drafters`.
             start: output position of the round's first token, >= 0.
+            asked: tokens that the round is asked for, >= 1.
 
         Raises:
             ValueError: as `agrees`.
         """
         lengths = self.fit(drafter).lengths
-        if lengths is None:
+        if lengths is None or asked <= lengths.fewest:
             return None
         draws = (self._luck.get((request_id, drafter)) or self._draw(request_id, drafter)).lengths
         return lengths.draw(self._index[request_id], draws.at(2 * start), draws.at(2 * start + 1))
@@ -141,6 +143,12 @@ class Hazard:
         if drafter not in self._fits:
             self._fits[drafter] = fit_drafter(self._trace.requests, self._trace.meta.drafters[drafter])
         return self._fits[drafter]
+
+    def persistence(self, drafter: int) -> float:
+        """How slowly the difficulty of positions changes, 0 to 0.99, made at first use; raises as `agrees`."""
+        if drafter not in self._persistences:
+            self._persistences[drafter] = self.fit(drafter).persistence()
+        return self._persistences[drafter]
 
     def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
         """Probability that a token agrees of which another round says something."""
@@ -152,9 +160,8 @@ class Hazard:
         if found is None:
             fit = self.fit(drafter)
             hazards = fit.depths.hazards(step * _BETA_STEP)
-            found = self._positions[drafter, step] = filter_positions(
-                hazards, fit.decisions, fit.window, fit.persistence
-            )
+            rho = self.persistence(drafter)
+            found = self._positions[drafter, step] = filter_positions(hazards, fit.decisions, fit.window, rho)
         return found.chance(depth, beside)
 
     def _draw(self, request_id: str, drafter: int) -> _Luck:

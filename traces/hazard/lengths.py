@@ -33,6 +33,11 @@ class DraftLengths:
     drafted: NDArray[np.int32]
     first: NDArray[np.int64]
 
+    @property
+    def fewest(self) -> int:
+        """Tokens that every draft had: up to there none needs to be drawn."""
+        return int(self.drafted.min())
+
     def draw(self, request: int, whose: float, which: float) -> int:
         """Tokens that a round of a request drafts if it is asked for as many, by two numbers from [0, 1)."""
         low, high = int(self.first[request]), int(self.first[request + 1])
