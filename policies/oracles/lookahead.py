@@ -199,9 +199,9 @@ class _Attempt:
 
         None where something was not recorded, or the prefill ended the answer.
         """
-        if not self._known:
-            return None
         session = self.session
+        if not self._known or session.done:
+            return None
         step = chain.decide(self._seen)
         level = session.check(step)
         if session.prefills_before(step, level):

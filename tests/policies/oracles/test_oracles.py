@@ -16,7 +16,11 @@ from paceline.traces.run_ledger import RunLedger
 POOL = check_pool()
 
 
-def toy_sessions(rng, count):
+MIXED = tuple(member.name in ("ngram", "draft") for member in POOL.members)  # which drafts come after the prefill
+STARTS = {"prefill": None, "draft": (False,) * len(POOL.names), "mixed": MIXED}
+
+
+def toy_sessions(rng, count, start):
     return [
         Session(
             pool=POOL,
@@ -24,6 +28,7 @@ def toy_sessions(rng, count):
             tag="a",
             prompt=tuple(rng.randrange(1, VOCABULARY) for _ in range(rng.randint(1, 6))),
             budget=1 + index if index < 4 else rng.randint(1, 12),
+            prefill_before=STARTS[start],
             eos=frozenset({EOS}),
         )
         for index in range(count)
@@ -64,10 +69,11 @@ def drive(policy, world, sessions, batch):
         lambda: OracleChain(POOL, most=2, levels=5),
     ],
 )
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize(("batch", "ends"), [(1, 0.0), (1, 0.2), (4, 0.1)])
-def test_the_contract_on_toy_models(build, batch, ends):
+def test_the_contract_on_toy_models(build, batch, ends, start):
     world, policy = ToyWorld(POOL, seed=3, ends=ends), build()
-    sessions = toy_sessions(Random(batch), 8)
+    sessions = toy_sessions(Random(batch), 8, start)
     planned = policy.foresee(foresight_of(world, sessions))
     seconds = drive(policy, world, sessions, batch)
     assert [session.emitted for session in sessions] == [world.trunk(session) for session in sessions]
