@@ -72,6 +72,7 @@ def record(
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
+    _meta(pool, options, name or out.stem, costs or {}, Ties(0, 0), len(prompts))  # refuses a name before the long part
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
     try:
         _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
