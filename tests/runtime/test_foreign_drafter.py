@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from paceline.policies import PolicyError, Verify, make_policy
+from paceline.policies.start import Start
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -26,7 +27,7 @@ NUM_TOKENS = 24
 SHIFT = 7
 
 
-def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1):
+def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1, start=Start.prefill):
     outputs, log = decode(
         pool,
         make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy,
@@ -35,6 +36,7 @@ def decoded(pool, policy, *, prompts=PROMPTS, sampling=GREEDY, batch=1):
         max_new_tokens=NUM_TOKENS,
         name="p",
         batch=batch,
+        start=start,
         debug=True,
     )
     return [output.tokens for output in outputs], log
@@ -118,7 +120,7 @@ def test_without_a_text_to_read_it_drafts_nothing(shifted_pool, batch):
     prompts = tuple(Prompt(request_id=repr(text), text=text) for text in ("\n", "hello there", "\n\n"))
     assert [pool.alignment("draft").to_other(pool.encode(prompt.text)) for prompt in prompts[::2]] == [[], []]
     expected, _ = decoded(pool, "plain", prompts=prompts)
-    tokens, log = decoded(pool, "draft:4/target", prompts=prompts, batch=batch)
+    tokens, log = decoded(pool, "draft:4/target", prompts=prompts, batch=batch, start=Start.draft)
     assert tokens == expected
     rounds = log.rounds()
     assert sorted(rounds["drafted"][rounds["round"] == 0]) == [0, 0, 4]

@@ -112,6 +112,7 @@ class Enumerated:
             prompt=prompt,
             budget=self.num_tokens,
             eos=frozenset({EOS}),
+            prefill_before=(False,) * len(self.members.names),  # so that every token of a short text is drafted
         )
         loop.admit(session)
         return session
