@@ -30,6 +30,7 @@ class PolicyError(Exception):
         return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
 
 
+RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
 MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
 
 
@@ -81,7 +82,7 @@ class Verify:
     rule: Rule = field(default_factory=Exact)
 
     def __post_init__(self) -> None:
-        if isinstance(self.rule, type) or not (hasattr(self.rule, "accepts") and hasattr(self.rule, "lossless")):
+        if isinstance(self.rule, type) or not all(hasattr(self.rule, name) for name in RULE_NAMES):
             raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
 
 

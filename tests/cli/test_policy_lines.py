@@ -102,10 +102,19 @@ def test_a_value_that_its_constructor_refuses(mine, trace):
 @pytest.mark.parametrize("kind", QUICK)
 def test_a_rule_of_ones_own(mine, trace, prompts, kind):
     """It is called far below the policy, by the world."""
-    rule = "class Mad:\n    lossless = False\n    def accepts(self, facts): return facts.missing"
-    said = refused(*command(kind, trace, prompts), mine(load=rule, decide=MAD))
+    body = "    lossless = needs_target_prob = False\n    def accepts(self, facts): return facts.missing"
+    said = refused(*command(kind, trace, prompts), mine(load=f"class Mad:\n{body}", decide=MAD))
     assert "AttributeError" in said
     assert said.endswith(" (my_policy.py:5)")
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_what_is_no_whole_rule_is_refused_before_it_is_used(mine, trace, prompts, kind):
+    """Wherever a world would have missed the rest of it."""
+    rule = "class Mad:\n    lossless = False\n    def accepts(self, facts): return True"
+    said = refused(*command(kind, trace, prompts), mine(load=rule, decide=MAD))
+    assert "verify rule must be a rule such as Exact(), got <paceline_policy_file_my_policy.Mad object" in said
+    assert said.endswith(" (my_policy.py:13)")
 
 
 MAD = "return Verify('target', Mad()) if seen.num_pending else Draft('draft', 2) if seen.room else self.verify"
