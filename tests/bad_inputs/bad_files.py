@@ -34,8 +34,8 @@ READ = {
 }
 # What is no longer bad: text that Python or a tokenizer takes, and an empty file where nothing has to be said.
 TAKEN = {"is a number", "is null", "is a text"}
-# What importers do not read, or read as text, which a number may be.
-UNREAD = {"question_id", "index", "turns", "idxs", "wall_time", "acceptance_histogram", "num_spec_steps"}
+# Fields of logs that every format which has them reads; others may be beside the point, or a text as well as a number.
+READ_OF_LOGS = {"accept_lengths", "accept_length", "draft_length"}
 # Of fields that may be sound all the same, one in so many.
 THINNED = {"pool/pool.toml": 3, "pool/target/config.json": 4}
 THINNED_LOGS = 4
@@ -92,7 +92,7 @@ def _fields(world: Path, name: str, call: tuple[str, ...], *, lines: bool = Fals
     content = json.loads(text.splitlines()[0] if lines else text)
     return [
         Case(
-            name=f"{' '.join(call[:2])}: {name}: {what}", args=call, spoil=spoil, must=must and not _unread(name, what)
+            name=f"{' '.join(call[:2])}: {name}: {what}", args=call, spoil=spoil, must=must and not _beside(name, what)
         )
         for what, spoil, must in json_fields(name, content, lines)
     ]
@@ -107,5 +107,5 @@ def _holds_json(path: Path) -> bool:
     return True
 
 
-def _unread(name: str, what: str) -> bool:
-    return name.startswith("logs/") and bool(UNREAD & set(what.split(" ")[0].split(".")))
+def _beside(name: str, what: str) -> bool:
+    return name.startswith("logs/") and not READ_OF_LOGS & set(what.split(" ")[0].split("."))
