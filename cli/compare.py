@@ -87,7 +87,13 @@ def compare(
 
     def cost_at(device: OnDevice | None) -> CostModel:
         return cost_of(
-            cost, recording, scale=scale, tensor_parallel=tensor_parallel, extrapolate=extrapolate, on=device
+            cost,
+            recording,
+            scale=scale,
+            tensor_parallel=tensor_parallel,
+            extrapolate=extrapolate,
+            on=device,
+            shapes_given=bool(models),
         )
 
     price = cost_at(elsewhere)

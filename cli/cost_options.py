@@ -38,6 +38,7 @@ def cost_of(
     tensor_parallel: int = 1,
     extrapolate: bool = False,
     on: OnDevice | None = None,
+    shapes_given: bool = False,
 ) -> CostModel:
     """The cost model that the options ask for.
 
@@ -48,6 +49,7 @@ def cost_of(
         tensor_parallel: devices every model is split over.
         extrapolate: answer beyond what was measured.
         on: device that measured seconds are taken to.
+        shapes_given: whether `--models` gave shapes, which the cost then has to use.
 
     Raises:
         ValueError: an unknown cost, an option that does not apply to it, or a factor that is none; one line.
@@ -60,6 +62,7 @@ def cost_of(
         scale=factors_of(scale),
         extrapolate=extrapolate,
         on=on,
+        shapes_given=shapes_given,
     )
 
 

@@ -11,6 +11,8 @@ from .start_words import start_words
 from .summary import Summary
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
+# Of columns that are no means over seeds.
+AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
 COLUMNS = (
     Column(heading="policy", number=False),
     Column(heading="speed-up"),
@@ -80,17 +82,15 @@ def _remarks(comparison: Comparison) -> list[str]:
     """What a reader of the figures has to know, a line each."""
     meta = comparison.meta
     remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
-    return [*remarks, *chance_remarks(max(len(comparison.runs(row)) for row in comparison.rows), meta["seed"])]
+    chance = chance_remark(max(len(comparison.runs(row)) for row in comparison.rows), meta["seed"])
+    return remarks if chance is None else [*remarks, f"{chance}; {AT_FIRST_SEED}"]
 
 
-def chance_remarks(most_runs: int, seed: int) -> list[str]:
-    """What the intervals are of; empty where every policy was run once."""
+def chance_remark(most_runs: int, seed: int) -> str | None:
+    """What the intervals are of; None where every policy was run once."""
     if most_runs == 1:
-        return []
-    return [
-        f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part; "
-        "accept. length and exact share are those of the first seed"
-    ]
+        return None
+    return f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part"
 
 
 def _speed_up(comparison: Comparison, row: Summary) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .comparison import Comparison
-from .comparison_table import chance_remarks, comparison_title, shown_interval
+from .comparison_table import chance_remark, comparison_title, shown_interval
 from .conclusion import best_in_words
 from .grid import Column, Grid
 from .summary import Summary
@@ -101,10 +101,11 @@ def _cell(sweep: Sweep, chain: str, batch: int) -> str:
 def _remarks(sweep: Sweep) -> Sequence[str]:
     meta = sweep.meta
     runs = [len(comparison.runs(row)) for comparison in sweep.comparisons.values() for row in comparison.rows]
+    chance = chance_remark(max(runs), meta["seed"])
     return [
         f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch",
         *meta["cost_notes"],
         *meta["left_out"],
         *meta["remarks"],
-        *chance_remarks(max(runs), meta["seed"]),
+        *([] if chance is None else [chance]),
     ]

@@ -42,6 +42,7 @@ def make_cost(
     scale: Mapping[str, float] | None = None,
     extrapolate: bool = False,
     on: OnDevice | None = None,
+    shapes_given: bool = False,
 ) -> CostModel:
     """The cost model called `name`: one measured with the recording, a device of the sheet, or a JSON file.
 
@@ -53,6 +54,7 @@ def make_cost(
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
+        shapes_given: whether the recording's shapes were asked for just now (`--models`), which a roofline has to use.
 
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
@@ -60,6 +62,10 @@ def make_cost(
     cost = _unscaled(name, recording, tensor_parallel, extrapolate)
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
+    elif shapes_given and not isinstance(cost, RooflineCost):
+        raise ValueError(
+            f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
+        )
     members = _members(recording)
     unknown = [model for model in scale or {} if model not in members]
     if unknown:

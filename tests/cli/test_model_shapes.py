@@ -120,3 +120,17 @@ def test_models_that_are_wrong(tmp_path, models, told):
 
 def test_a_recording_of_contexts_holds_its_shapes():
     assert "--models is for imported recordings; pico holds" in refused("compare", "--models", "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("cost", [(), ("--cost", "timed"), ("--cost", "line.json")])
+def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
+    """Seconds measured, or of a file, need no shapes; a device of the sheet does, and so does taking them to one."""
+    trace = recorded(tmp_path / "served.trace", wall_s={"": 0.33, "eagle3": 0.2}, prefill_s={})
+    (tmp_path / "line.json").write_text(json.dumps({key: {"intercept_s": 0.01} for key in ("eagle3", "target")}))
+    words = ("--policy", "eagle3:4/target", *cost)
+    done("compare", "--trace", trace, *words)
+    line = refused("compare", "--trace", trace, *words, "--models", "llama-3.1-8b")
+    name = cost[-1] if cost else "timed"
+    assert line == f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
+    for served in (("--cost", "h100"), ("--cost", "timed", "--on", "h200", "--measured-on", "h100")):
+        done("compare", "--trace", trace, *words[:2], *served, "--models", "llama-3.1-8b")

@@ -68,6 +68,16 @@ def test_what_the_cost_does_not_know_is_told_and_left_empty(trace, tmp_path):
     assert line.startswith("batch 1: cost mine.json: target was measured for 1 to 9 new tokens")
 
 
+def test_its_intervals_are_explained_and_no_columns_that_it_has_not(trace):
+    words = ("compare", "--trace", trace, "--shift-acceptance", "draft=-0.1", "--seeds", "2")
+    told = "±: 95% interval of the mean over seeds 0 to 1, where chance has a part"
+    sweep = done(*words, "--sweep", "draft:1..2/target")
+    assert told in sweep.splitlines()
+    assert "accept. length" not in sweep
+    table = done(*words, "--policy", "draft:2/target")
+    assert f"{told}; accept. length and exact share are those of the first seed" in " ".join(table.split())
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
