@@ -51,7 +51,6 @@ class Session:
         tokens, places, drafters, judges: the pending tokens; per token the place behind it, the level that wrote it
             and the highest level that stands behind it (its drafter until a verifier accepted it).
         cached: per level, how many tokens of the context that member's KV cache holds.
-        rounds: commits by the target so far.
         last: what came of the previous step, None before the first; the prefill is no step of a policy.
 
     Raises:
@@ -76,7 +75,6 @@ class Session:
         "prefill_before",
         "prompt",
         "request_id",
-        "rounds",
         "tag",
         "tokens",
     )
@@ -115,7 +113,6 @@ class Session:
         self.judges: list[int] = []
         self.cached = [0] * levels
         self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
-        self.rounds = 0
         self.last: Outcome | None = None
         self._target = pool.target_level
         self._ending = ending
@@ -272,7 +269,6 @@ class Session:
             num_emitted = self._take(num_written)
             if num_emitted < num_written:  # an ending; the last token it drops is the verifier's own
                 num_own = 0
-            self.rounds += 1
         self.last = outcome = Outcome(
             self.request_id,
             step,

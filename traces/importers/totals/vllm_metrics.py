@@ -13,7 +13,7 @@ Counters `vllm:spec_decode_num_drafts_total`, `..._num_draft_tokens_total`, `...
 --output-tokens do.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -79,15 +79,15 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
 
 def _counted(path: Path) -> tuple[dict[str, float], NDArray[np.float64]]:
     """Totals by name, and accepted tokens by position."""
-    totals: Counter[str] = Counter()
-    positions: Counter[int] = Counter()
+    totals: defaultdict[str, float] = defaultdict(float)
+    positions: defaultdict[int, float] = defaultdict(float)
     for sample in samples_of(path, "vllm:"):
         if sample.value < 0:
             raise Fields(sample.place, {}).error(sample.name, "must be >= 0", sample.value)
         if sample.name == _POSITIONS:
-            positions[_position(sample)] += sample.value  # type: ignore[assignment]
+            positions[_position(sample)] += sample.value
         else:
-            totals[sample.name] += sample.value  # type: ignore[assignment]
+            totals[sample.name] += sample.value
     counts = np.array([positions[place] for place in range(max(positions, default=-1) + 1)], dtype=np.float64)
     return dict(totals), counts
 
