@@ -84,6 +84,7 @@ def _raw(name: str, calls: tuple[tuple[str, ...], ...]) -> Iterator[Case]:
     for call in calls:
         for what, spoil in whole_file(name):
             must = not (what in TAKEN and name.endswith(".py"))
+            must &= not (what == "holds a byte that is no text" and _is_server_log(name))
             yield Case(name=f"{' '.join(call[:2])}: {name} {what}", args=call, spoil=spoil, must=must)
 
 
@@ -96,6 +97,11 @@ def _fields(world: Path, name: str, call: tuple[str, ...], *, lines: bool = Fals
         )
         for what, spoil, must in json_fields(name, content, lines)
     ]
+
+
+def _is_server_log(name: str) -> bool:
+    """Lines of a server, most of which nobody reads: stray bytes there are no fault of the few that count."""
+    return name.startswith("logs/") and not name.endswith((".json", ".jsonl"))
 
 
 def _holds_json(path: Path) -> bool:
