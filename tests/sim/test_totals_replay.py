@@ -54,8 +54,14 @@ SEEDS = 8
 class Recorded:
     """The prefill, then drafts of the window, each verified."""
 
+    window = WINDOW
+
     def decide(self, seen):
-        return Draft("drafter", WINDOW) if seen.num_emitted and not seen.num_pending and seen.room else Verify("target")
+        return (
+            Draft("drafter", self.window)
+            if seen.num_emitted and not seen.num_pending and seen.room
+            else Verify("target")
+        )
 
     def learn(self, outcome):
         pass
@@ -64,7 +70,8 @@ class Recorded:
 class Wanted(Recorded):
     """As recorded, but for a drafter that found nothing, which is asked once."""
 
-    def __init__(self):
+    def __init__(self, window=WINDOW):
+        self.window = window
         self._asked = {}
 
     def decide(self, seen):
@@ -75,9 +82,9 @@ class Wanted(Recorded):
         return super().decide(seen)
 
 
-def replay(trace, *, seed=0, strict=False):
+def replay(trace, *, seed=0, strict=False, window=WINDOW):
     return simulate(
-        Scenario(tables=RoundsTables(trace), cost=UnitCost(), seed=seed, strict=strict), Wanted(), "recorded"
+        Scenario(tables=RoundsTables(trace), cost=UnitCost(), seed=seed, strict=strict), Wanted(window), "recorded"
     )
 
 
@@ -133,6 +140,19 @@ def test_steps_that_drafted_nothing_are_drawn_as_often(tmp_path):
         verified = (log.steps["kind"] == 1) & (log.steps["emitted"] > 0)
         shares.append(float((log.steps["judged"][verified] > 0).mean()))
     assert np.mean(shares) == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize("plain", [0, 1500])
+def test_a_window_beyond_a_stated_one_drafts_more(tmp_path, plain):
+    """Rates tell what a deeper token would do, the last of them; that some steps draft nothing ends no other draft."""
+    page = counters(1000, [900, 810, 729], requests=6, tokens=6 + 1000 + 2439 + plain)
+    trace = read_recording("vllm-metrics", [write_text(tmp_path / "x", *page)])
+    assert (trace.meta.drafters[0].stated.drafting < 1) == (plain > 0)
+    judged = {}
+    for window in (2, 3, 4, 8, 16):
+        log = replay(trace, window=window)
+        judged[window] = int(log.steps["judged"][log.steps["kind"] == 1].max())
+    assert judged == {2: 2, 3: 3, 4: 4, 8: 8, 16: 16}
 
 
 def test_seeds_of_the_import_are_not_favoured(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from paceline.traces.hazard.lengths import fit_lengths
+from paceline.traces.hazard.lengths import fit_lengths, stated_lengths
 from paceline.traces.imported.rounds import MOST, DrafterInfo, Rounds, RoundsRequest
 
 
@@ -46,3 +46,8 @@ def test_a_request_with_many_rounds_is_its_own_model():
 def test_what_every_draft_had_needs_no_draw():
     assert fit(request(5, 3, 4)).fewest == 3
     assert fit(request(5, 0)).fewest == 0
+
+
+def test_a_stated_draft_is_whole_whatever_the_window():
+    found = stated_lengths(0.4, num_requests=2)
+    assert [found.draw(1, 0.5, which) for which in (0.0, 0.39, 0.41, 0.99)] == [MOST, MOST, 0, 0]

@@ -115,7 +115,7 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
 def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> DrafterFit:
     """What a log states, the same for every request and place."""
     nobody = StandIns(group=np.full(num_requests, -1, np.int64), members=(), shares=())
-    lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, window, num_requests)
+    lengths = None if stated.drafting == 1.0 else stated_lengths(stated.drafting, num_requests)
     depths = stated_depths(np.array(stated.hazards), num_requests)
     window = min(window, MAX_DEPTHS)
     return DrafterFit(

@@ -68,14 +68,13 @@ def fit_lengths(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     return DraftLengths(drafted=drafted, first=np.cumsum([0, *(len(part) for part in parts)]))
 
 
-def stated_lengths(drafting: float, window: int, num_requests: int) -> DraftLengths:
-    """Drafts of a whole window in a share of the steps that somebody states for all requests alike, and none in others.
+def stated_lengths(drafting: float, num_requests: int) -> DraftLengths:
+    """Whole drafts, of any window, in a share of the steps that somebody states for all requests; none in the others.
 
     Args:
         drafting: the share, above 0 and at most 1; kept to four decimals.
-        window: tokens of a draft.
         num_requests: R.
     """
     drafted = np.zeros(_GRAIN, np.int32)
-    drafted[: max(round(drafting * _GRAIN), 1)] = window
+    drafted[: max(round(drafting * _GRAIN), 1)] = MOST
     return DraftLengths(drafted=drafted, first=np.zeros(num_requests + 1, np.int64))
