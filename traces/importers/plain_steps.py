@@ -2,12 +2,10 @@
 
 A step in which nothing was drafted emits one token. An answer of known length says how many there were: its tokens
 less those of the listed steps. Nothing says where. Every order of listed and plain steps is taken to be equally likely,
-which assumes the least; the draw is keyed by the request, so that an import gives the same recording again.
+which assumes the least.
 
 Letters: R listed steps, P plain ones.
 """
-
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +13,17 @@ from numpy.typing import NDArray
 MOST_PLAIN = 2**24  # of one answer: more is no answer, and would fill the memory
 
 
-def place_plain_steps(num_listed: int, num_plain: int, request_id: str) -> NDArray[np.bool_]:
+def place_plain_steps(num_listed: int, num_plain: int, generator: np.random.Generator) -> NDArray[np.bool_]:
     """`[R + P]` which steps are plain, all orders equally likely.
 
     Args:
         num_listed: R.
         num_plain: P, 0 to 2^24.
-        request_id: keys the draw.
+        generator: draws the order.
     """
     size = num_listed + num_plain
-    if not num_listed:
-        return np.ones(size, np.bool_)
     plain = np.zeros(size, np.bool_)
-    digest = blake2b(f"plain steps/{request_id}".encode(errors="surrogatepass"), digest_size=16).digest()
-    plain[np.random.default_rng(int.from_bytes(digest, "big")).permutation(size)[:num_plain]] = True
+    plain[generator.permutation(size)[:num_plain]] = True
     return plain
 
 

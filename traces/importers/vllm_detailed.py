@@ -5,18 +5,21 @@ Exact: accepted and drafted tokens of each step that drafted. A round that accep
 Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens only);
 seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at position 1. Steps
 that drafted nothing are not in vLLM's lists: how many there were follows from `completion_tokens`, where they stood is
-drawn (every order equally likely) and counts as modelled. An answer that has fewer tokens than its steps emit ended
-within its last one, and is taken to have had no such step.
+drawn (--seed; every order equally likely) and counts as modelled. An answer that has fewer tokens than its steps emit
+ended within its last one, and is taken to have had no such step.
 
 One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
 `per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
 first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
-tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: refused.
+tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: it is
+refused here, and `vllm-summary` reads it.
 """
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ..imported.rounds import Rounds, RoundsRequest
 from .learned import Learned, check_drafted, rounds_of_steps
@@ -30,8 +33,9 @@ NOTES = (
     "Unknown: what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
     "only); seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at "
     "position 1. Steps that drafted nothing are not in vLLM's lists: how many there were follows from "
-    "`completion_tokens`, where they stood is drawn (every order equally likely) and counts as modelled. An answer "
-    "that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such step.",
+    "`completion_tokens`, where they stood is drawn (--seed; every order equally likely) and counts as modelled. An "
+    "answer that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such "
+    "step.",
 )
 KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
 _DRAFTED = "per_step_drafted"
@@ -90,8 +94,10 @@ def _rounds(metrics: Fields, request_id: str, name: str, learned: Learned, told:
     check_drafted(metrics, accepted, drafted)
     num_plain = max(told - int(accepted.sum()) - len(accepted), 0)
     learned.note(_UNLISTED, num_plain)
-    plain = place_plain_steps(len(accepted), num_plain, request_id)
+    placed = None
+    if num_plain and len(accepted):
+        placed = place_plain_steps(len(accepted), num_plain, learned.generator(request_id))
+    plain = np.arange(len(accepted) + num_plain) >= len(accepted) if placed is None else placed
     accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
-    placed = plain if num_plain and not plain.all() else None  # all plain stand where they must
     length = max(told, 0) + 1
     return rounds_of_steps(learned, name, metrics, accepted, drafted, length=length, first=1, placed=placed)

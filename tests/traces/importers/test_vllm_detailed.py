@@ -62,12 +62,27 @@ def test_steps_that_are_not_listed_are_placed_and_said(read, tmp_path):
     assert rounds.accepted[~rounds.placed].tolist() == [2, 0, 1]
     assert rounds.start.tolist() == (np.cumsum(rounds.accepted + 1) - rounds.accepted).tolist()
     assert trace.meta.notes[-1] == "5 steps drafted nothing and are not listed; they were placed by a draw"
-    again = read("vllm-detailed", path).requests[0].rounds["drafter"]
-    assert again.start.tolist() == rounds.start.tolist()
+
+
+def test_the_seed_places_what_is_not_listed(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", response("a", [2, 0, 1], [2, 2, 2], tokens=40))
+    starts = {
+        seed: read("vllm-detailed", path, seed=seed).requests[0].rounds["drafter"].start.tolist()
+        for seed in (None, 0, 1, 2)
+    }
+    assert starts[None] == starts[0]
+    assert len({str(start) for start in starts.values()}) == 3
+
+
+@pytest.mark.parametrize("found", [response("a", [2, 0, 1], [2, 2, 2]), response("a", [], [], tokens=5)])
+def test_a_seed_is_refused_where_every_step_has_its_place(read, tmp_path, found):
+    with pytest.raises(ValueError, match="--seed must be left out: nothing of this log is drawn"):
+        read("vllm-detailed", write_lines(tmp_path / "x.jsonl", found), seed=1)
 
 
 def test_every_order_of_listed_and_plain_steps_is_as_likely():
-    orders = Counter(tuple(place_plain_steps(2, 2, f"r{index}").tolist()) for index in range(6000))
+    generator = np.random.default_rng(0)
+    orders = Counter(tuple(place_plain_steps(2, 2, generator).tolist()) for _ in range(6000))
     assert len(orders) == 6
     assert max(orders.values()) < 1.15 * min(orders.values())
 
