@@ -5,12 +5,15 @@ Exact: of each request, its steps and, where there is a histogram, how many of t
 Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn (--seed), so
 that each request takes as many steps of the target as it took, and everything that a round says counts as modelled.
 Without a histogram every drafted token is taken to be kept with one probability for the request. A draft tree counts as
-its deepest path. Seconds; token ids.
+its deepest path, whose length --window has to give. Seconds; token ids.
 
 One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
-`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`), and the window is that by the
-step, unless --window says otherwise. A response without `spec_verify_ct` is one of the target alone.
+`spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
+the step. A tree proposes more tokens than its deepest path has: where the histogram ends before the tokens proposed in
+a step, it may be one (or a chain that no step kept whole), and --window has to say how deep drafts were. Without a
+histogram nothing shows a tree: drafts are chains unless --window is less than what was proposed. A response without
+`spec_verify_ct` is one of the target alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +32,17 @@ NOTES = (
     "Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
     "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
     "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
-    "request. A draft tree counts as its deepest path. Seconds; token ids.",
+    "request. A draft tree counts as its deepest path, whose length --window has to give. Seconds; token ids.",
 )
 KEYS = ("meta_info.spec_verify_ct",)
 METHOD = "drafter"
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
+_TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
+_UNSTATED = (
+    "must be stated, --window {}=K, since the histogram ends at {}: a tree was proposed, or a chain that no step kept "
+    "whole"
+)
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
 
 
@@ -70,7 +78,7 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     method, rounds = TARGET_ALONE, {}
     if steps:
         method = learned.drafter(METHOD, path, prefilled=True, settled=True)
-        counted = _counted(learned, meta, tokens, steps, drafted)
+        counted = _counted(learned, method, meta, tokens, steps, drafted)
         rounds = {method: draw_rounds(learned, method, meta, request_id, counted)}
     yield RoundsRequest(
         request_id=request_id,
@@ -81,9 +89,13 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     )
 
 
-def _counted(learned: Learned, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
-    """What was counted; the window is what was drafted in a step, if that is one and the same in all."""
+def _counted(learned: Learned, name: str, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
+    """What was counted; the window is what was drafted in a step, if that is one and the same in all and no tree's."""
     window = drafted // steps if drafted and not drafted % steps else None
+    stated = learned.options.windows.get(name)
+    if stated is not None and drafted is not None and drafted > stated * steps:
+        learned.note(_TREES)
+        drafted = None
     key = next((key for key in _HISTOGRAMS if key in meta), None)
     if key is None:
         learned.know("request means")
@@ -93,7 +105,10 @@ def _counted(learned: Learned, meta: Fields, tokens: int, steps: int, drafted: i
             num_tokens=tokens, num_steps=steps, num_accepted=tokens - 1 - steps, num_drafted=drafted, window=window
         )
     learned.know("histograms")
-    counted = of_histogram(meta.counts(key, least=0), num_tokens=tokens, num_drafted=drafted, window=window)
+    histogram = meta.counts(key, least=0)
+    counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
     if counted.num_steps != steps:
         raise meta.error(key, f"must add up to the {steps} steps of {_STEPS}", counted.num_steps)
+    if stated is None and window is not None and window >= len(histogram):
+        raise meta.error("window", _UNSTATED.format(name, len(histogram) - 1), f"{window} tokens proposed in a step")
     return counted

@@ -80,6 +80,35 @@ def test_drafts_shorter_than_the_window(read, refusal, tmp_path):
     assert "drafted: must lie between the 8 accepted and 8 steps of 3 tokens (--window), got 25" in told
 
 
+def test_a_tree_counts_as_its_deepest_path(read, refusal, tmp_path):
+    """63 tokens proposed in a step are no window of 63."""
+    path = write_lines(tmp_path / "x.jsonl", sglang("a", 10, 22, histogram=[4, 2, 3, 1], window=63))
+    told = refusal("sglang-meta", path)
+    assert "meta_info.window: must be stated, --window drafter=K, since the histogram ends at 3: a tree was" in told
+    assert told.endswith("got '63 tokens proposed in a step'")
+    trace = read("sglang-meta", path, windows={"drafter": 5})
+    rounds = trace.requests[0].rounds["drafter"]
+    assert trace.meta.drafters[0].window == 5
+    assert histogram_of(rounds, 4) == [4, 2, 3, 1]
+    assert (rounds.drafted == 5).all()
+    assert trace.meta.notes[-1].startswith("1 requests were proposed more tokens than chains of --window have: trees")
+
+
+def test_a_tree_without_a_histogram_needs_its_depth(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", sglang("a", 10, 26, window=63))
+    trace = read("sglang-meta", path, windows={"drafter": 5})
+    assert trace.requests[0].rounds["drafter"].drafted.max() == 5
+    assert trace.meta.drafters[0].window == 5
+
+
+def test_a_chain_that_no_step_kept_whole_needs_its_window(read, refusal, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", sglang("a", 3, 7, histogram=[1, 1, 1], window=3))
+    assert "a chain that no step kept whole, got '3 tokens proposed in a step'" in refusal("sglang-meta", path)
+    trace = read("sglang-meta", path, windows={"drafter": 3})
+    assert trace.requests[0].rounds["drafter"].drafted.tolist() == [3, 3, 3]
+    assert not any("trees" in note for note in trace.meta.notes[2:])
+
+
 def test_rows_of_the_target_alone(read, tmp_path):
     rows = [plain_response("p", tokens=7), summary("a", [1, 2]), plain_response("q", tokens=3)]
     trace = read("auto", write_lines(tmp_path / "x.jsonl", *rows))
