@@ -1,9 +1,13 @@
 """The one door to code that needs torch."""
 
 import importlib
+from importlib.util import find_spec
 from types import ModuleType
 
 from ..installing import install_hint
+
+# Of the extra, in the order in which a reader knows them; which one an import misses first is chance.
+NEEDED = ("torch", "transformers", "tokenizers")
 
 
 def runtime_module(name: str) -> ModuleType:
@@ -18,6 +22,7 @@ def runtime_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith(package):
             raise
+        missing = next((module for module in NEEDED if find_spec(module) is None), error.name)
         raise ModuleNotFoundError(
-            f"this command runs real models and needs {error.name}: {install_hint('runtime')}"
+            f"this command runs real models and needs {missing}: {install_hint('runtime')}"
         ) from error
