@@ -13,6 +13,7 @@ from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
 from ..reports.agreement_table import agreement_table, difference_text, leaving_line, total_line
 from ..reports.start_words import start_words
+from ..runtime.no_oracles import refuse_oracle, refuse_oracle_by_name
 from ..runtime.prompts import read_prompts
 from ..traces.counted import counted
 from ..traces.meta import Sampling
@@ -78,6 +79,8 @@ def agree(
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_json_path(json, prompts)
+    for name in policy or ():
+        refuse_oracle_by_name(name)
     asked = RecordingAsked(
         sampling=mode, max_new_tokens=max_new_tokens, trace=trace, closure=closure, reach=reach, run=run
     )
@@ -112,7 +115,7 @@ def _policies(names: list[str] | None, pool: Pool, *, lossless: bool) -> dict[st
         if name in policies:
             raise ValueError(f"--policy {name} is given twice")
         policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
-        runtime_module("no_oracles").refuse_oracle(policies[name], name)
+        refuse_oracle(policies[name], name)
     return policies
 
 

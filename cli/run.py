@@ -13,6 +13,7 @@ from ..policies.registry import make_policy
 from ..reports.run_table import run_table
 from ..reports.start_words import start_words
 from ..reports.summary import summarise_run
+from ..runtime.no_oracles import refuse_oracle_by_name
 from ..runtime.prompts import read_prompts
 from ..traces.counted import counted
 from ..traces.run_log import RunLog, write_run_log
@@ -74,6 +75,7 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     name = _one_policy(policy)
+    refuse_oracle_by_name(name)
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_stops(stop or [])
     limits = {"limit_bytes": limit_bytes(kv_limit_mib), "dead_share": dead_share_of(cache, dead_share)}

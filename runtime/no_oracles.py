@@ -2,10 +2,19 @@
 
 from ..policies.about import about_of
 from ..policies.contract import Policy
+from ..policies.policy_options import PolicyClass
+from ..policies.registry import own_policies
 
 
-def refuse_oracle(policy: Policy, name: str) -> None:
-    """Raises ValueError, naming the policy, if it sees ahead."""
+def refuse_oracle_by_name(name: str) -> None:
+    """As `refuse_oracle`, of a policy of ours that is not built yet: no models have to be loaded for that."""
+    own = own_policies().get(name.partition(",")[0])
+    if own is not None:
+        refuse_oracle(own, name)
+
+
+def refuse_oracle(policy: Policy | PolicyClass, name: str) -> None:
+    """Raises ValueError, naming the policy, if it, or its class, sees ahead."""
     about = about_of(policy)
     if about is not None and about.oracle:
         raise ValueError(f"policy {name} sees ahead, which only a recording can grant")
