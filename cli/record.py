@@ -7,6 +7,7 @@ import typer
 
 from ..runtime.prompts import read_prompts
 from ..traces.counted import counted
+from ..traces.meta import check_title
 from .closure import ClosureKind, closure_of
 from .models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
 from .output import check_new_folder
@@ -50,6 +51,7 @@ def record(
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
+    check_title(out.stem if name is None else name)
     loaded = load_pool(pool, threads=threads)
     target: Any = loaded.target.model
     tables = {target.device.type: runtime_module("measure").measure_costs(loaded, stage=MEASURING)} if costs else {}

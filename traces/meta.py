@@ -1,5 +1,6 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -11,6 +12,12 @@ TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 MOST_COUNT = 2**63 - 1
 MOST_OFF_TRUNK = 2**31 - 1  # tokens off the trunk, as stored
 LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
+
+
+def check_title(name: str) -> None:
+    """Raises ValueError for what is no name of a recording, before the work that would end in it."""
+    if not (name and re.fullmatch(TITLE_PATTERN, name)):
+        raise ValueError(f"the recording's name must be one line that is not empty, got {name!r}")
 
 
 def _listed(ids: object) -> object:

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...progress import Progress
-from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, TraceMeta
+from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, TraceMeta, check_title
 from ...traces.store import write_trace
 from ...traces.trie import RequestRecord, Trace
 from ..measure import hardware
@@ -55,16 +55,19 @@ def record(
         closure: which contexts off the trunk are kept.
         max_new_tokens: longest trunk, >= 1.
         out: directory to write; `OUT.part` beside it holds what is finished so far.
-        name: of the trace; the name of `out` without its suffix if None.
+        name: of the trace, one line that is not empty; the name of `out` without its suffix if None.
         costs: measured seconds to keep in the meta, by device and model (`measure.measure_costs`).
         show_progress: say how far it has come.
 
     Raises:
-        ValueError: prompts that cannot be recorded, or a part of another recording; nothing is written then.
+        ValueError: prompts that cannot be recorded, a name that cannot be, or a part of another recording; nothing is
+            written then.
         FileExistsError: `out` exists.
     """
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
+    title = out.stem if name is None else name
+    check_title(title)
     if out.exists():
         raise FileExistsError(f"{out}: must not exist yet")
     _check_recordable(pool)
@@ -72,7 +75,7 @@ def record(
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
-    _meta(pool, options, name or out.stem, costs or {}, Ties(0, 0), len(prompts))  # refuses a name before the long part
+    meta = _meta(pool, options, title, costs or {})
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
     try:
         _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
@@ -80,9 +83,7 @@ def record(
         parts.remove_if_empty()
         raise
     ties, requests = _finished(prompts, encoded, options, parts)
-    num_tokens = sum(len(request.trie.trunk) - 1 for request in requests)
-    meta = _meta(pool, options, name or out.stem, costs or {}, ties, num_tokens)
-    trace = Trace(meta=meta, requests=requests)
+    trace = Trace(meta=_with_ties(meta, ties, requests), requests=requests)
     write_trace(trace, out)
     parts.remove()
     return trace
@@ -181,9 +182,8 @@ def _meta(
     options: TrieOptions,
     name: str,
     costs: Mapping[str, Mapping[str, CostTable]],
-    ties: Ties,
-    num_tokens: int,
 ) -> TraceMeta:
+    """All but near ties, which are known when everything is recorded; raises ValueError for what cannot be."""
     target: Any = pool.target.model
     return TraceMeta(
         name=name,
@@ -198,10 +198,14 @@ def _meta(
         software=_software(),
         hardware=hardware(target.device),
         costs={device: dict(tables) for device, tables in costs.items()},
-        near_ties=ties.anywhere,
-        trunk_near_ties=NearTies(count=ties.on_trunk, tokens=num_tokens, bound=BOUNDS[target.dtype]),
         origin=f"recorded from pool {pool.name}",
     )
+
+
+def _with_ties(meta: TraceMeta, ties: Ties, requests: Sequence[RequestRecord]) -> TraceMeta:
+    tokens = sum(len(request.trie.trunk) - 1 for request in requests)
+    on_trunk = NearTies(count=ties.on_trunk, tokens=tokens, bound=BOUNDS[getattr(torch, meta.dtype)])
+    return meta.model_copy(update={"near_ties": ties.anywhere, "trunk_near_ties": on_trunk})
 
 
 def _ngram_info(pool: ModelPool) -> NgramInfo | None:

@@ -236,6 +236,8 @@ def test_other_weights_are_another_recording(tiny_pool, tmp_path):
     [
         ({"max_new_tokens": 0}, "max_new_tokens must be >= 1, got 0"),
         ({"prompts": ()}, "prompts must hold at least one prompt, got none"),
+        ({"name": "a\nb"}, "the recording's name must be one line that is not empty, got 'a\\nb'"),
+        ({"name": ""}, "the recording's name must be one line that is not empty, got ''"),
         ({"prompts": (PROMPTS[0], PROMPTS[0])}, "prompt ids must be unique, got 'ends' twice"),
         (
             {"prompts": (Prompt(request_id="a", text=""),)},

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..imported.rounds import MOST
-from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo
+from ..meta import NAME_PATTERN, ModelInfo, NgramInfo, check_title
 
 MOST_REQUESTS = 1_000_000
 
@@ -65,8 +65,7 @@ class ImportOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not (self.name and re.fullmatch(TITLE_PATTERN, self.name)):
-            raise ValueError(f"the recording's name must be one line that is not empty, got {self.name!r}")
+        check_title(self.name)
         for whose, name in (*(("a drafter's", name) for name in self.names.values()), ("the target's", self.target)):
             if not re.fullmatch(NAME_PATTERN, name):
                 raise ValueError(f"{whose} name must match {NAME_PATTERN}, got {name!r}")
