@@ -51,7 +51,14 @@ def _print(found: "PoolCheck") -> None:
     problems = [*found.problems, *(problem for member in found.members for problem in member.problems)]
     for problem in problems:
         typer.echo(problem)
-    say(f"{counted(len(problems), 'problem')}: this pool does not work" if problems else "everything is supported")
+    say(f"{counted(len(problems), 'problem')}: this pool does not work" if problems else _supported(found))
+
+
+def _supported(found: "PoolCheck") -> str:
+    tried = [member.name for member in found.members if member.masks_tried_at_load]
+    if not tried:
+        return "everything is supported"
+    return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
 
 
 def _row(member: "MemberCheck") -> tuple[str, ...]:

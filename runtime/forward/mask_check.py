@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from .layer_masks import LayerMasks
 from .rounding import TOLERANCES
@@ -21,11 +21,16 @@ LOOKS = ((1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 1))
 TEXTS = ((0,), (0, 1), (0, 2), (0, 1, 3))
 
 
+def masks_known(config: PreTrainedConfig) -> bool:
+    """Whether a model of this config is of a known family, which is not tried."""
+    return config.model_type in KNOWN
+
+
 @torch.inference_mode()
 def check_masks(model: PreTrainedModel) -> None:
     """Raises ValueError for a model that does not look exactly where a mask says; known families are not tried."""
     config: Any = model.config
-    if config.model_type in KNOWN:
+    if masks_known(config):
         return
     ids = torch.arange(len(POSITIONS), device=model.device) * 7 % int(config.vocab_size)
     looks = torch.tensor(LOOKS, dtype=torch.bool, device=model.device)[None, None]

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ..device_memory import total_bytes
 from ..forward.layer_masks import attention_of
+from ..forward.mask_check import masks_known
 from ..tokenizers import Alignment
 from .loaded_members import describe_model
 from .member_config import MemberConfig, read_member_config
@@ -37,6 +38,7 @@ class MemberCheck:
         num_parameters: tied ones once.
         weight_bytes: that it adds to the pool; 0 for a submodel.
         kv_bytes_per_token: keys and values of one token of context.
+        masks_tried_at_load: whether only loading it tells that it looks where its attention masks say.
         problems: why it cannot be used, a line each.
     """
 
@@ -51,6 +53,7 @@ class MemberCheck:
     num_parameters: int | None = None
     weight_bytes: int | None = None
     kv_bytes_per_token: int | None = None
+    masks_tried_at_load: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -168,6 +171,7 @@ class _Checking:
             if model is not None:
                 self._models[entry.name] = model
                 check = _described(check, model, found.eos_token_ids, shared=False)
+                check = replace(check, masks_tried_at_load=not masks_known(found.config))
         return replace(check, problems=tuple(problems))
 
     def _submodel(self, row: int, entry: MemberEntry, rows: list[MemberCheck]) -> MemberCheck:
