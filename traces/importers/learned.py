@@ -3,8 +3,8 @@
 Letters: R rounds of one drafter in one request.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..imported.form import FORMS, Form
 from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from .findings import Findings
 from .options import ImportOptions
 from .reading.bad_lines import BadLines
 from .reading.fields import Fields
 from .reading.objects import read_objects
 
+Part = TypeVar("Part")
 Told = TypeVar("Told")
 
 _CUT = "rounds reached beyond the end of their text; they are cut there, and censored"
@@ -34,17 +36,9 @@ class Learned:
 
     def __init__(self, options: ImportOptions) -> None:
         self.options = options
-        self._by_start: dict[str, bool] = {}
-        self._prefilled: dict[str, bool] = {}
-        self._windows: dict[str, int] = {}
-        self._counts: Counter[str] = Counter()
-        self._used: set[str] = set()
+        self._found = Findings()
         self._ids: set[str] = set()
         self._new_ids: list[str] = []
-        self._stated: dict[str, StatedAcceptance] = {}
-        self._remarks: list[str] = []
-        self._forms: set[Form] = set()
-        self._drew = self._used_load = self._has_texts = False
         self._bad = BadLines(skip=options.skip_bad_lines)
 
     def each(self, path: Path, parse: Callable[[Fields], Iterable[Told]]) -> Iterator[Told]:
@@ -53,20 +47,25 @@ class Learned:
         Raises:
             TraceFormatError: the first breach, or only bad lines.
         """
+        return self.each_of(path, read_objects(path, partial(self._bad.refuse, path)), parse)
+
+    def each_of(self, path: Path, parts: Iterable[Part], parse: Callable[[Part], Iterable[Told]]) -> Iterator[Told]:
+        """What `parse` makes of every part of a file, for what can be read once the whole file is known; as `each`."""
         any_sound = False
-        for found in read_objects(path, self._bad.refuse):
-            before = (self._by_start.copy(), self._windows.copy(), self._counts.copy(), self._forms.copy())
+        for part in parts:
+            before = self._found.copy()
             self._new_ids.clear()
             try:
-                parsed = list(parse(found))
+                parsed = list(parse(part))
             except TraceFormatError as error:
-                self._bad.refuse(error)
-                self._by_start, self._windows, self._counts, self._forms = before
+                self._bad.refuse(path, error)
+                self._found = before
+                # Not copied: there are as many as requests.
                 self._ids.difference_update(self._new_ids)
                 continue
             any_sound = True
             yield from parsed
-        self._bad.check(any_sound=any_sound)
+        self._bad.check(path, any_sound=any_sound)
 
     def drafter(
         self, method: str, *paths: Path, by_start: bool = True, prefilled: bool = False, settled: bool = False
@@ -85,18 +84,18 @@ class Learned:
         """
         key = next((key for path in paths if (key := self.options.key_of_file(path)) is not None), method)
         name = self.options.names.get(key, method)
-        self._used.add(key)
-        self._by_start.setdefault(name, by_start and name not in self.options.token_drafters)
+        self._found.used.add(key)
+        self._found.by_start.setdefault(name, by_start and name not in self.options.token_drafters)
         told = self.options.prefilled.get(name, prefilled)
         if settled and told != prefilled:
             known, other = ("prefill", "draft") if prefilled else ("draft", "prefill")
             raise ValueError(f"--start {name} must be {known}, as in every log of this format, got {other!r}")
-        self._prefilled.setdefault(name, told)
+        self._found.prefilled.setdefault(name, told)
         return name
 
     def prefilled(self, name: str) -> bool:
         """Whether a prefill emitted a token before the first round of a drafter."""
-        return self._prefilled[name]
+        return self._found.prefilled[name]
 
     def only_file(self, files: Sequence[Path]) -> Path:
         """The one file; raises TraceFormatError if there are more, since they would be logs of other requests."""
@@ -114,7 +113,7 @@ class Learned:
         if window is None:
             rule = f"must be stated, the log does not say how many tokens a round drafts: --window {name}=K"
             raise fields.error("window", rule, "nothing")
-        self._windows[name] = max(self._windows.get(name, 0), window)
+        self._found.windows[name] = max(self._found.windows.get(name, 0), window)
         return window
 
     def state(
@@ -132,31 +131,31 @@ class Learned:
         wanted = self.options.windows.get(name, window)
         if wanted != window:
             raise fields.error("window", f"must be that of --window {name}={wanted}", window)
-        self._windows[name] = window
-        self._stated[name] = StatedAcceptance(hazards=hazards, drafting=drafting)
+        self._found.windows[name] = window
+        self._found.stated[name] = StatedAcceptance(hazards=hazards, drafting=drafting)
 
     def generator(self, request_id: str) -> np.random.Generator:
         """Random numbers for what the log does not say of a request, the same whatever else is imported."""
-        self._drew = True
+        self._found.drew = True
         key = f"import/{self.options.seed or 0}/{request_id}".encode(errors="surrogatepass")
         return np.random.default_rng(int.from_bytes(blake2b(key, digest_size=16).digest(), "big"))
 
     def know(self, form: Form) -> None:
         """Note what the log knows of a request; the recording is as good as the worst of its requests."""
-        self._forms.add(form)
+        self._found.forms.add(form)
 
     def remark(self, words: str) -> None:
         """Note something once that every reader of the recording must know."""
-        if words not in self._remarks:
-            self._remarks.append(words)
+        if words not in self._found.remarks:
+            self._found.remarks.append(words)
 
     def use_load(self) -> None:
         """Note that the user's requests are taken, since the log names none."""
-        self._used_load = True
+        self._found.used_load = True
 
     def saw(self, request: RoundsRequest) -> RoundsRequest:
         """The same request, once it is known whether its texts are there to be looked up in."""
-        self._has_texts = self._has_texts or bool(request.prompt and request.output)
+        self._found.has_texts = self._found.has_texts or bool(request.prompt and request.output)
         return request
 
     def request(self, fields: Fields, field: str, request_id: str) -> None:
@@ -171,7 +170,7 @@ class Learned:
     def note(self, words: str, times: int = 1) -> None:
         """Count something that every reader of the recording must know."""
         if times:
-            self._counts[words] += times
+            self._found.counts[words] += times
 
     def rounds(
         self,
@@ -208,7 +207,7 @@ class Learned:
         most = int((accepted if drafted is None else drafted).max(initial=0))
         if window is not None and most > window:
             raise fields.error(name, f"must hold rounds within --window {name}={window}", most)
-        self._windows[name] = max(self._windows.get(name, 0), most if window is None else window)
+        self._found.windows[name] = max(self._found.windows.get(name, 0), most if window is None else window)
         if drafted is None:
             drafted = np.full(len(accepted), UNKNOWN_DRAFTED if window is None else window)
         cut = start + accepted > length
@@ -227,27 +226,29 @@ class Learned:
 
     def drafters(self) -> tuple[DrafterInfo, ...]:
         """Every drafter seen, in the order it was seen in; raises ValueError for an option that named nothing."""
-        self.options.refuse_unused(frozenset(self._used), tuple(self._by_start))
-        self.options.refuse_idle(drew=self._drew, used_load=self._used_load, has_texts=self._has_texts)
+        self.options.refuse_unused(frozenset(self._found.used), tuple(self._found.by_start))
+        self.options.refuse_idle(
+            drew=self._found.drew, used_load=self._found.used_load, has_texts=self._found.has_texts
+        )
         return tuple(
             DrafterInfo(
                 name=name,
                 by_start=by_start,
-                window=self._windows.get(name) or None,
-                prefilled=self._prefilled[name],
-                stated=self._stated.get(name),
+                window=self._found.windows.get(name) or None,
+                prefilled=self._found.prefilled[name],
+                stated=self._found.stated.get(name),
             )
-            for name, by_start in self._by_start.items()
+            for name, by_start in self._found.by_start.items()
         )
 
     def form(self, usual: Form) -> Form:
         """What the recording knows: as noted, or `usual` of its format."""
-        return max(self._forms, key=FORMS.index, default=usual)
+        return max(self._found.forms, key=FORMS.index, default=usual)
 
     def notes(self) -> tuple[str, ...]:
         """What happened how often."""
-        counted = (f"{times:,} {words}" for words, times in self._counts.items())
-        return (*counted, *self._remarks, *self._bad.notes())
+        counted = (f"{times:,} {words}" for words, times in self._found.counts.items())
+        return (*counted, *self._found.remarks, *self._bad.notes())
 
 
 def starts_of(emitted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ NOTES = (
 )
 KEYS = ("question_id", "choices")
 _LENGTHS = ("accept_lengths", "accept_lengths:")
-_FURTHER = "further samples of a question (choices behind the first) were left out"
+_FURTHER = "further samples of a question (choices after the first) were left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,25 @@ class Turn:
     wall_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """One line of a file: the turns of one answer.
+
+    Attributes:
+        fields: where it stood.
+        model_id: "" if it has none.
+        turns: those with tokens.
+        num_empty: turns without.
+        num_further: samples of the question after the first.
+    """
+
+    fields: Fields
+    model_id: str
+    turns: tuple[Turn, ...]
+    num_empty: int
+    num_further: int
+
+
 def sees(found: Fields) -> bool:
     """Whether an object could be of this format."""
     return all(key in found for key in KEYS)
@@ -81,42 +100,47 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per question and turn; raises TraceFormatError."""
     parts = [_read_file(path, learned) for path in files]
     check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
-    return merged((_answer(turn, name, learned) for name, turns in parts for turn in turns), learned)
+    return merged((answer for _, answers in parts for answer in answers), learned)
 
 
-def _read_file(path: Path, learned: Learned) -> tuple[str, list[Turn]]:
-    """The method of a file, and its turns."""
-    turns: dict[str, Turn] = {}
-    model_ids: list[str] = []
-    for turn in learned.each(path, partial(_turns, turns=turns, model_ids=model_ids, learned=learned)):
-        turns[turn.request_id] = turn
-    if all(turn.num_steps == turn.num_tokens for turn in turns.values()):
+def _read_file(path: Path, learned: Learned) -> tuple[str, list[Answer]]:
+    """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
+    lines = list(learned.each(path, _lines))
+    name = _name(path, lines, learned)
+    return name, list(learned.each_of(path, lines, partial(_answers, name=name, seen=set(), learned=learned)))
+
+
+def _name(path: Path, lines: list[_Line], learned: Learned) -> str:
+    """What the method of a file is called; raises TraceFormatError for a drafter that never drafted."""
+    if all(turn.num_steps == turn.num_tokens for line in lines for turn in line.turns):
         key = learned.options.key_of_file(path)
         if key is not None:
             rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
             raise TraceFormatError(path, "accept_lengths", rule, learned.options.names[key])
-        return TARGET_ALONE, list(turns.values())
-    method = method_name(model_ids, path)
+        return TARGET_ALONE
+    method = method_name((line.model_id for line in lines), path)
     by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
-    return learned.drafter(method, path, by_start=by_start, prefilled=prefilled), list(turns.values())
+    return learned.drafter(method, path, by_start=by_start, prefilled=prefilled)
 
 
-def _turns(line: Fields, turns: dict[str, Turn], model_ids: list[str], learned: Learned) -> list[Turn]:
-    """The turns of one answer that the file does not hold yet, and whose it is; raises TraceFormatError."""
-    model_id, found = line.text("model_id", default=""), list(turns_of(line, learned))
-    if any(turn.request_id in turns for turn in found):
-        raise line.error("question_id", "must be unique in the file", line.text("question_id"))
-    model_ids += [model_id] if model_id else []
+def _answers(line: _Line, name: str, seen: set[str], learned: Learned) -> list[Answer]:
+    """The answers of a line that the file does not hold yet; raises TraceFormatError."""
+    if any(turn.request_id in seen for turn in line.turns):
+        raise line.fields.error("question_id", "must be unique in the file", line.fields.text("question_id"))
+    learned.note(_FURTHER, line.num_further)
+    learned.note(EMPTY, line.num_empty)
+    found = [_answer(turn, name, learned) for turn in line.turns]
+    seen.update(turn.request_id for turn in line.turns)
     return found
 
 
-def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
-    """The turns of one answer; raises TraceFormatError where lengths, steps and tokens do not fit."""
+def _lines(line: Fields) -> Iterator[_Line]:
+    """The one line; raises TraceFormatError where lengths, steps and tokens do not fit."""
     question, tag = line.text("question_id"), line.text("category", default="")
+    model_id = line.text("model_id", default="")
     choices = list(line.each("choices"))
     if not choices:
         raise line.error("choices", "must hold an answer", [])
-    learned.note(_FURTHER, len(choices) - 1)
     choice = choices[0]
     num_tokens = choice.counts("new_tokens", least=0)
     steps = _steps(choice)
@@ -127,10 +151,9 @@ def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
     wall_s = choice.all_seconds("wall_time") if "wall_time" in choice else np.full(len(steps), nan)
     if len(wall_s) != len(steps):
         raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
-    learned.note(EMPTY, int((num_tokens == 0).sum()))
     lengths = _lengths(choice, steps, num_tokens)
-    for turn in np.flatnonzero(num_tokens).tolist():
-        yield Turn(
+    turns = tuple(
+        Turn(
             request_id=f"{question}/{turn + 1}",
             tag=tag,
             fields=choice,
@@ -139,6 +162,15 @@ def turns_of(line: Fields, learned: Learned) -> Iterator[Turn]:
             num_tokens=int(num_tokens[turn]),
             wall_s=float(wall_s[turn]),
         )
+        for turn in np.flatnonzero(num_tokens).tolist()
+    )
+    yield _Line(
+        fields=line,
+        model_id=model_id,
+        turns=turns,
+        num_empty=int((num_tokens == 0).sum()),
+        num_further=len(choices) - 1,
+    )
 
 
 def _steps(choice: Fields) -> NDArray[np.int64]:

@@ -237,3 +237,19 @@ def test_bad_answers_are_skipped(read, tmp_path):
     trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", *rows), skip_bad_lines=True)
     assert [request.request_id for request in trace.requests] == ["1/1", "4/1"]
     assert trace.meta.notes[-1].startswith("3 bad lines were skipped (--skip-bad-lines); the first: ")
+
+
+def test_rounds_beyond_the_window_are_bad_answers(read, tmp_path):
+    """Found only once the whole file has said whose it is; nothing of the answer is left then."""
+    rows = [answer(1, [3, 1]), answer(2, [2], [7, 1], []), answer(2, [4, 2]), {"question_id": 3}]
+    trace = read("spec-bench", write_lines(tmp_path / "x.jsonl", *rows), skip_bad_lines=True, windows={"sps": 3})
+    assert [request.request_id for request in trace.requests] == ["1/1", "2/1"]
+    assert trace.requests[1].rounds["sps"].accepted.tolist() == [3, 1]
+    assert not any("without a token" in note for note in trace.meta.notes)
+    assert trace.meta.notes[-1].startswith("2 bad lines were skipped (--skip-bad-lines); the first: ")
+
+
+def test_answers_that_are_all_beyond_the_window(refusal, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", answer(1, [3, 1]), answer(2, [7, 1]))
+    told = refusal("spec-bench", path, skip_bad_lines=True, windows={"sps": 1})
+    assert "x.jsonl: line 1: choices[0].sps: must hold rounds within --window sps=1 (all lines are bad), got 2" in told
