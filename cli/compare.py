@@ -117,7 +117,8 @@ def compare(
     comparison = comparison_of(runs, names, meta, price)
     pool = first.tables.pool
     tables, keys = further_views(comparison, runs.shares, pool, baseline=BASELINE, by_tag=by_tag, regret=regret)
-    ranges, more = device_views(elsewhere, recording, scenarios, names, cost_at, baseline=BASELINE, lossless=lossless)
+    known = [row.policy for row in comparison.rows]
+    ranges, more = device_views(elsewhere, recording, scenarios, known, cost_at, baseline=BASELINE, lossless=lossless)
     if json is not None:
         write_json({**comparison.to_json(), **keys, **more}, json)
         return

@@ -17,14 +17,19 @@ from .scenarios import Scenarios
 
 def comparison_of(runs: PolicyRuns, names: Sequence[str], meta: Mapping[str, Any], cost: CostModel) -> Comparison:
     """The rows of the table; raises the first refusal if there is none."""
-    rows = [runs.summaries[name] for name in names if name in runs.summaries]
-    if not rows:
+    if not any(name in runs.summaries for name in names):
         raise next(iter(runs.refused.values()))
     left_out = [f"{name} is left out: {error}" for name, error in runs.refused.items() if name in names]
     if BASELINE in runs.refused and BASELINE not in names:
         left_out.append(f"no speed-up is known: {runs.refused[BASELINE]}")
+    return side_by_side(runs, names, {**meta, "cost_notes": list(cost.notes()), "left_out": left_out})
+
+
+def side_by_side(runs: PolicyRuns, names: Sequence[str], meta: dict[str, Any]) -> Comparison:
+    """Those of `names` that were not refused, at all seeds they were run at."""
+    rows = [runs.summaries[name] for name in names if name in runs.summaries]
     return Comparison(
-        meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+        meta=meta,
         baseline=runs.summaries[BASELINE][0] if BASELINE in runs.summaries else None,
         rows=tuple(row[0] for row in rows),
         repeats={row[0].policy: tuple(row[1:]) for row in rows},

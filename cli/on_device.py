@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ..reports.comparison import Comparison
 from ..reports.device_range import DeviceRange, device_range_table
 from ..reports.grid import Grid
 from ..sim.cost import CostModel, OnDevice, Reading, measured_on_device
 from ..traces.imported.rounds import RoundsTrace
 from ..traces.trie import Trace
+from .comparing import side_by_side
 from .policy_runs import run_policies
 from .scenarios import Scenarios
 
@@ -50,27 +52,31 @@ def device_views(
     baseline: str,
     lossless: bool,
 ) -> tuple[list[Grid], dict[str, Any]]:
-    """(tables, JSON keys) of the policies under the outer readings of the measurement, at the first seed.
+    """(tables, JSON keys) of the policies under the outer readings, at the seeds of the comparison.
 
     Args:
         on: the device; None asks for nothing.
         recording: that is replayed.
         scenarios: of the comparison.
-        names: of the policies.
+        names: of the policies that the comparison has figures of.
         cost_at: the cost model under a reading.
         baseline: name of the target alone.
         lossless: whether only lossless policies were asked for.
     """
     if on is None:
         return [], {}
-    runs, alone = {}, {}
+    found: dict[str, Comparison] = {}
+    left_out = []
     for reading in OUTER:
-        cost = cost_at(replace(on, reading=reading))
-        outer = scenarios.with_cost(cost)
-        ran = run_policies(outer, names, baseline=baseline, log=None, partial=True, lossless=lossless).summaries
-        runs[reading.value] = {name: ran[name][0] for name in names if name in ran}
-        if baseline in ran:
-            alone[reading.value] = ran[baseline][0]
-    measured_on = measured_on_device(recording.meta if isinstance(recording, Trace) else recording, on)
-    found = DeviceRange(measured_on=measured_on or "", device=on.device, runs=runs, baseline=alone)
-    return [device_range_table(found)], {"on": found.to_json()}
+        outer = scenarios.with_cost(cost_at(replace(on, reading=reading)))
+        runs = run_policies(outer, names, baseline=baseline, log=None, partial=True, lossless=lossless)
+        found[reading.value] = side_by_side(runs, names, {})
+        refused = [(name, error) for name, error in runs.refused.items() if name in names]
+        left_out += [f"{name} is left out, {reading.value} scales: {error}" for name, error in refused]
+    between = DeviceRange(
+        measured_on=measured_on_device(recording.meta if isinstance(recording, Trace) else recording, on) or "",
+        device=on.device,
+        readings=found,
+        left_out=tuple(left_out),
+    )
+    return [device_range_table(between)], {"on": between.to_json()}

@@ -61,8 +61,10 @@ class Scenarios:
         return Scenarios(self._recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
 
     def with_cost(self, cost: CostModel) -> "Scenarios":
-        """The first seed alone, at other seconds."""
-        return Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, 1)
+        """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
+        other = Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
+        other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
+        return other
 
 
 def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: int) -> Recording:

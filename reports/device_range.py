@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .comparison import Comparison
 from .grid import Column, Grid
 from .summary import Summary
 
@@ -15,29 +16,30 @@ class DeviceRange:
     Attributes:
         measured_on: device of the sheet.
         device: the other one.
-        runs: by reading ("all": all seconds scale; "memory": their memory term does), by policy its run at the first
-            seed.
-        baseline: by reading, the target alone; readings in which its seconds are unknown are absent.
+        readings: by reading ("all": all seconds scale; "memory": their memory term does), its policies; at least one.
+        left_out: policies whose seconds a reading does not know, and why, a line each.
     """
 
     measured_on: str
     device: str
-    runs: Mapping[str, Mapping[str, Summary]]
-    baseline: Mapping[str, Summary]
+    readings: Mapping[str, Comparison]
+    left_out: tuple[str, ...] = ()
 
     def speed_up(self, reading: str, policy: str) -> float | None:
-        """Over the target alone under the same reading; None where that is unknown."""
-        alone = self.baseline.get(reading)
-        return None if alone is None else self.tokens_per_s(reading, policy) / alone.output_tokens_per_s
+        """Over the target alone under the same reading, mean over seeds; None where that is unknown."""
+        return self.readings[reading].speed_up(self._row(reading, policy))
 
     def tokens_per_s(self, reading: str, policy: str) -> float:
-        """Output tokens per second."""
-        return self.runs[reading][policy].output_tokens_per_s
+        """Output tokens per second, mean over seeds."""
+        return self.readings[reading].output_tokens_per_s(self._row(reading, policy))
+
+    def _row(self, reading: str, policy: str) -> Summary:
+        return next(row for row in self.readings[reading].rows if row.policy == policy)
 
     @property
     def policies(self) -> Sequence[str]:
         """Those that ran under both readings, in order."""
-        first, *others = self.runs.values()
+        first, *others = ([row.policy for row in comparison.rows] for comparison in self.readings.values())
         return [policy for policy in first if all(policy in other for other in others)]
 
     def to_json(self) -> dict[str, Any]:
@@ -51,26 +53,28 @@ class DeviceRange:
                         "output_tokens_per_s": self.tokens_per_s(reading, policy),
                         "speed_up": self.speed_up(reading, policy),
                     }
-                    for reading in self.runs
+                    for reading in self.readings
                 }
                 for policy in self.policies
             },
+            "left_out": list(self.left_out),
         }
 
 
 def device_range_table(found: DeviceRange) -> Grid:
     """A row per policy: its figures if all seconds scale with the device, and if only their memory term does."""
-    headings = [f"{what}, {reading} scales" for what in ("speed-up", "tokens/s") for reading in found.runs]
+    headings = [f"{what}, {reading} scales" for what in ("speed-up", "tokens/s") for reading in found.readings]
     return Grid(
         title=f"{found.measured_on} to {found.device}, range",
         columns=(Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings)),
         rows=tuple((policy, *_cells(found, policy)) for policy in found.policies),
+        remarks=found.left_out,
     )
 
 
 def _cells(found: DeviceRange, policy: str) -> list[str]:
-    speed_ups = [found.speed_up(reading, policy) for reading in found.runs]
+    speed_ups = [found.speed_up(reading, policy) for reading in found.readings]
     return [
         *("unknown" if one is None else f"{one:.2f}x" for one in speed_ups),
-        *(f"{found.tokens_per_s(reading, policy):,.1f}" for reading in found.runs),
+        *(f"{found.tokens_per_s(reading, policy):,.1f}" for reading in found.readings),
     ]

@@ -50,6 +50,50 @@ def test_the_range_is_around_the_answer(log):
     assert data["on"]["policies"]["plain"]["all"]["speed_up"] == 1.0
 
 
+def test_the_range_is_of_the_means_over_the_same_seeds(log):
+    """Chance has a part in a window that was not recorded; what scales as a whole does so at every seed."""
+    words = ("--policy", "feature:3/target", "--cost", "timed", "--seeds", "6", "--extrapolate", "--json", "-")
+    on = json.loads(done("compare", "--trace", log, *words, *ARGS[-4:]))
+    (row,) = on["policies"]
+    (measured,) = json.loads(done("compare", "--trace", log, *words))["policies"]
+    assert measured["seeds"] == row["seeds"] == 6
+    low, high = measured["output_tokens_per_s_ci"]
+    assert low < high, "seeds differ"
+    ends = on["on"]["policies"]["feature:3/target"]
+    assert ends["all"]["output_tokens_per_s"] == pytest.approx(measured["output_tokens_per_s"] * 4.8 / 3.35)
+    assert ends["all"]["speed_up"] == pytest.approx(measured["speed_up"])
+    assert on["on"]["left_out"] == []
+
+
+HASTY = """
+from paceline import policies as p
+
+class Hasty:
+    def __init__(self, pool):
+        self.target = pool.target
+
+    def decide(self, seen):
+        if seen.num_pending:
+            return p.Verify(self.target)
+        fast = seen.last is not None and seen.last.duration_s < 0.025
+        return p.Draft("feature", 5 if fast else 4)
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_policy_that_leaves_what_was_measured_under_one_reading_is_named(log, tmp_path):
+    """It asks for wide drafts where the target is fast, and seconds of a width that nobody measured are refused."""
+    (tmp_path / "hasty.py").write_text(HASTY)
+    words = ("compare", "--trace", log, "--policy", "hasty.py:Hasty", *ARGS)
+    on = json.loads(done(*words, "--json", "-"))["on"]
+    assert set(on["policies"]) == {"plain", "feature:4/target"}
+    (line,) = on["left_out"]
+    assert line.startswith("hasty.py:Hasty is left out, all scales: cost timed")
+    assert "hasty.py:Hasty is left out, all scales:" in " ".join(done(*words).split("range")[-1].split())
+
+
 def test_the_range_is_printed_below_the_table(log):
     shown = done("compare", "--trace", log, *ARGS)
     assert "h100 to h200, range" in shown
