@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .foreign_code import said
+from .foreign_rules import check_rule, check_stop
 from .rules import Exact, Rule
 from .stops import Stop
 
@@ -56,7 +57,7 @@ class Draft:
         stop: ends the draft early; None drafts the whole window.
 
     Raises:
-        ValueError: `tokens` out of range or not whole, or a stop that is no rule.
+        ValueError: `tokens` out of range or not whole, or a stop that is no rule, or cannot be called as one.
     """
 
     model: str
@@ -65,8 +66,11 @@ class Draft:
 
     def __post_init__(self) -> None:
         _check_tokens("draft", self.tokens)
-        if self.stop is not None and (isinstance(self.stop, type) or not hasattr(self.stop, "holds")):
+        if self.stop is None:
+            return
+        if isinstance(self.stop, type) or not hasattr(self.stop, "holds"):
             raise ValueError(f"draft stop must be a rule such as ConfidenceBelow(0.4), got {self.stop!r}")
+        check_stop(self.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,9 @@ class Verify:
     The accepted prefix stays, the first refused token and all behind it go, and the verifier adds a token of its own
     (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
     pending it is plain decoding.
+
+    Raises:
+        ValueError: a rule that is none, or cannot be called as one.
     """
 
     model: str
@@ -84,6 +91,7 @@ class Verify:
     def __post_init__(self) -> None:
         if isinstance(self.rule, type) or not all(hasattr(self.rule, name) for name in RULE_NAMES):
             raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
+        check_rule(self.rule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,11 @@ def defined_at(cls: object) -> str:
         return ""
 
 
+def is_foreign(cls: type) -> bool:
+    """Whether a class is not of this package."""
+    return not _is_ours(cls.__module__)
+
+
 def decides_at(policy: object) -> str | None:
     """Where a policy of foreign code defines its `decide`; None of one of ours, or not written in Python."""
     while _is_ours(type(policy).__module__) and hasattr(policy, "wrapped"):

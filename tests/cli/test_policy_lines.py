@@ -117,6 +117,40 @@ def test_what_is_no_whole_rule_is_refused_before_it_is_used(mine, trace, prompts
     assert said.endswith(" (my_policy.py:13)")
 
 
+# Methods that cannot be called as they are, and what is said of them; the class is on line 3 of the file.
+UNFIT = {
+    "def accepts(self): return True": "Mad.accepts must be a method that takes (facts), got (): too many positional",
+    "def accepts(self, facts, more): return True": "takes (facts), got (facts, more): missing a required argument",
+    "accepts = True": "Mad.accepts must be a method that takes (facts), got True",
+    "def accepts(self, facts): return True\n    def escalates(self): return False": "Mad.escalates must be a method",
+    "def holds(self, signal): return False": "Mad.holds must be a method that takes (signal, product), got (signal):",
+    "holds = 0": "Mad.holds must be a method that takes (signal, product), got 0",
+}
+
+
+@pytest.mark.parametrize("kind", [*QUICK, pytest.param("agree", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", UNFIT)
+def test_a_rule_or_a_stop_that_cannot_be_called_is_named_by_where_it_is_defined(mine, trace, prompts, kind, method):
+    """The call would raise in ours, with no line of the user's in the traceback."""
+    rule = f"class Mad:\n    lossless = needs_target_prob = False\n    {method}"
+    used = "return Draft('draft', 2, Mad()) if seen.room else self.verify" if "holds" in method else MAD
+    said = refused(*command(kind, trace, prompts), mine(load=rule, decide=used))
+    assert UNFIT[method] in said
+    assert " (my_policy.py:3)" in said
+
+
+def test_rules_of_all_shapes_that_can_be_called(mine, trace):
+    """Static, with more arguments that need not be given, with any number of them, and one of ours, extended."""
+    ways = [
+        "class Mad:\n    lossless = needs_target_prob = False\n    @staticmethod\n    def accepts(facts): return True",
+        "class Mad:\n    lossless = needs_target_prob = False\n    def accepts(self, facts, share=1): return True",
+        "class Mad:\n    lossless = needs_target_prob = escalates = None\n    def accepts(*args): return True",
+        "from paceline.policies.rules import Exact\nclass Mad(Exact): pass",
+    ]
+    for way in ways:
+        done("compare", "--trace", trace, "--policy", mine(load=way, decide=MAD))
+
+
 MAD = "return Verify('target', Mad()) if seen.num_pending else Draft('draft', 2) if seen.room else self.verify"
 
 
