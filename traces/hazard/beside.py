@@ -24,7 +24,7 @@ stands for all deeper ones.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -42,12 +42,15 @@ _NOTHING = 1e-12
 _ERRORS = 2.0
 
 
-class Outcome(Enum):
-    """How another round ended at a position, or that it came to it and drafted no farther."""
+class Outcome(IntEnum):
+    """How another round ended at a position, or that it came to it and drafted no farther.
 
-    agreed = "agreed"
-    refused = "refused"
-    reached = "reached"
+    Numbers, since chances are looked up by them for every token that is drawn, and names are slow to hash.
+    """
+
+    agreed = 0
+    refused = 1
+    reached = 2
 
 
 class Beside(NamedTuple):
@@ -109,6 +112,19 @@ class Positions:
             mass = (mass * low) @ self.steps
         mean += mass.sum(axis=1) * score[-1]
         return float(mean @ score)
+
+
+class Chances(dict[tuple[int, Beside], float]):
+    """`Positions.chance` of (depth, beside), each worked out once: replay asks for few of them, over and over."""
+
+    def __init__(self, positions: Positions) -> None:
+        super().__init__()
+        self._positions = positions
+
+    def __missing__(self, key: tuple[int, Beside]) -> float:
+        """Work one out, which stays."""
+        chance = self[key] = self._positions.chance(*key)
+        return chance
 
 
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import numpy as np
 
 from ..imported.rounds import RoundsTrace
-from .beside import Beside, Positions, filter_positions
+from .beside import Beside, Chances, filter_positions
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
 
@@ -52,6 +52,7 @@ class _Luck:
         tokens: draws that decide a token, each apart.
         lengths: two draws for each position, of how much is drafted there.
         survival: probability that at least so many tokens stay, as far as it was asked for.
+        chances: those of tokens of which another round says something, once one was asked for.
     """
 
     beta: float
@@ -60,6 +61,7 @@ class _Luck:
     tokens: _Draws
     lengths: _Draws
     survival: list[float]
+    chances: Chances | None = None
 
     def hazard(self, depth: int) -> float:
         """Probability of agreement at `depth` among rounds that got there."""
@@ -85,7 +87,7 @@ class Hazard:
         self._trace = trace
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}
-        self._positions: dict[tuple[int, int], Positions] = {}
+        self._chances: dict[tuple[int, int], Chances] = {}
         self._persistences: dict[int, float] = {}
         self._luck: dict[tuple[str, int], _Luck] = {}
         self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
@@ -93,7 +95,7 @@ class Hazard:
     def reseeded(self, seed: int) -> "Hazard":
         """Draws with another seed from the same estimate, which is shared, not made again."""
         other = Hazard(self._trace, seed=seed)
-        other._fits, other._positions, other._persistences = self._fits, self._positions, self._persistences
+        other._fits, other._chances, other._persistences = self._fits, self._chances, self._persistences
         return other
 
     def agrees(
@@ -155,14 +157,20 @@ class Hazard:
         if not self._trace.meta.drafters[drafter].by_start:
             # Rounds that came to the token refused nothing before it, and this one has no less of the truth.
             return max(luck.hazard(depth), luck.hazard(beside.depth))
-        step = round(luck.beta / _BETA_STEP)
-        found = self._positions.get((drafter, step))
+        if luck.chances is None:
+            luck.chances = self._chances_of(drafter, round(luck.beta / _BETA_STEP))
+        return luck.chances[depth, beside]
+
+    def _chances_of(self, drafter: int, step: int) -> Chances:
+        """Those of requests whose offset rounds to `step`, which share them."""
+        found = self._chances.get((drafter, step))
         if found is None:
             fit = self.fit(drafter)
             hazards = fit.depths.hazards(step * _BETA_STEP)
             rho = self.persistence(drafter)
-            found = self._positions[drafter, step] = filter_positions(hazards, fit.decisions, fit.window, rho)
-        return found.chance(depth, beside)
+            found = Chances(filter_positions(hazards, fit.decisions, fit.window, rho))
+            self._chances[drafter, step] = found
+        return found
 
     def _draw(self, request_id: str, drafter: int) -> _Luck:
         if len(self._luck) >= _MOST_CACHED:
