@@ -15,7 +15,7 @@ from ..traces.importers import AUTO, ImportOptions, Load, choose_format, format_
 from ..traces.meta import NgramInfo
 from ..traces.shapes import given_shapes
 from .model_shapes import ModelsOption
-from .output import JsonOption, check_json_path, check_new_folder, write_json
+from .output import JsonOption, check_json_path, check_new_folder, say, write_json
 
 
 def import_(
@@ -90,9 +90,9 @@ def import_(
         write_json({"trace": str(out), "requests": seen.requests, **meta.model_dump(mode="json")}, json)
         return
     saw = f"; saw {source.words}" if format_name == AUTO else ""
-    typer.echo(f"{_told(out, meta, seen.requests)}{saw}")
+    say(f"{_told(out, meta, seen.requests)}{saw}")
     for note in meta.notes:
-        typer.echo(f"  {note}")
+        say(note)
 
 
 class _Counted:

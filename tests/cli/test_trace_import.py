@@ -29,10 +29,10 @@ def test_every_format_by_name_and_by_its_files(files, tmp_path, name):
     told = done("trace", "import", name, *files[name], "--out", "a.trace", *stated)
     form = format_named(name).form if name != "sglang-meta" else "request means"  # one of its two has no histogram
     assert told.startswith(f"a.trace: imported from {name} ({trust(form)}), ")
-    assert "\n  Exact: " in told
-    assert "\n  Unknown: " in told
+    assert "\nExact: " in told
+    assert "\nUnknown: " in told
     told = done("trace", "import", "auto", *files[name], "--out", "b.trace", *stated)
-    assert told.splitlines()[0].endswith(f"; saw {format_named(name).words}")
+    assert f"; saw {format_named(name).words} Exact: " in " ".join(told.split())
     assert "ok" in done("trace", "check", "a.trace")
     shown = json.loads(done("trace", "inspect", "b.trace", "--json", "-"))
     assert name in json.dumps(shown)
@@ -44,6 +44,16 @@ def test_what_is_told(files):
     assert told.splitlines()[0] == (
         "x.trace: imported from spec-bench (rounds known in order), 3 requests, drafters sps (window 4, reads tokens)"
     )
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_notes_are_broken_as_other_prose(files, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = done("trace", "import", "auto", *files["spec-bench"], "--out", "x.trace").splitlines()
+    assert max(map(len, told)) <= columns
+    assert len(told) > 4
+    notes = json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"]
+    assert " ".join(told).endswith(" ".join(notes))
 
 
 def test_json(files):
@@ -136,9 +146,9 @@ def test_bad_lines_are_skipped_counted_and_named(files, tmp_path):
     )
     told = done("trace", "import", "auto", path, "--out", "x.trace", "--skip-bad-lines")
     assert "), 2 requests, " in told.splitlines()[0]
-    note = told.splitlines()[-1].strip()
+    note = json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"][-1]
     assert note.startswith(f"3 bad lines were skipped (--skip-bad-lines); the first: {path}: line 3: JSON: ")
-    assert note in json.loads(done("trace", "inspect", "x.trace", "--json", "-"))["meta"]["notes"]
+    assert " ".join(told.split()).endswith(" ".join(note.split()))
     path.write_text("nonsense\n{}\n")
     assert "(all lines are bad)" in refused(
         "trace", "import", "positions", path, "--out", "y.trace", "--skip-bad-lines"
