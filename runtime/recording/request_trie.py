@@ -89,7 +89,7 @@ class RequestRecorder:
 
     Attributes:
         near_ties: choices so far that fp32 noise could flip.
-        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`runtime.near_ties`).
+        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`runtime.rounding_ties.near_ties`).
     """
 
     def __init__(

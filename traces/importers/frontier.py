@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..imported.rounds import RoundsRequest
 from .learned import Learned, rounds_of_steps
+from .methods import DRAFTER
 from .reading.fields import Fields
 from .reading.objects import read_object
 
@@ -33,7 +34,6 @@ NOTES = (
 _COMMITTED = "per_request_committed_tokens_per_iteration"
 _SCHEDULED = "per_request_scheduled_draft_tokens_per_iteration"
 KEYS = (_COMMITTED,)
-METHOD = "drafter"
 _IDLE = "iterations committed nothing and were left out"
 
 
@@ -45,7 +45,7 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per entry; raises TraceFormatError."""
     for path in files:
-        name = learned.drafter(METHOD, path)
+        name = learned.drafter(DRAFTER, path)
         found = read_object(path)
         committed = found.nested(_COMMITTED)
         scheduled = found.nested(_SCHEDULED) if _SCHEDULED in found else None

@@ -13,6 +13,7 @@ from ..errors import TraceFormatError
 from ..imported.rounds import Rounds, RoundsRequest
 from .learned import Learned
 
+DRAFTER = "drafter"  # of a log that knows one and does not name it
 # In this order: `..._ea_hsd` is the second of its two words.
 _METHODS = {
     "hsd": "hsd",
@@ -73,11 +74,11 @@ def method_name(model_ids: Iterable[str], path: Path) -> str:
             if word in words:
                 return name
     stem = path.name.split(".jsonl")[0]
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", ids[0] if ids else stem).lstrip("-._+") or "drafter"
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", ids[0] if ids else stem).lstrip("-._+") or DRAFTER
 
 
 def check_names(names: Iterable[tuple[str, Path]]) -> None:
-    """Raise ValueError unless every file stands for a method of its own."""
+    """Raise TraceFormatError unless every file stands for a method of its own."""
     seen: dict[str, Path] = {}
     for name, path in names:
         if name in seen:

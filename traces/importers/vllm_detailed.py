@@ -23,10 +23,11 @@ import numpy as np
 
 from ..imported.rounds import Rounds, RoundsRequest
 from .learned import Learned, check_drafted, rounds_of_steps
+from .methods import DRAFTER
 from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps
 from .reading.fields import Fields
 from .responses import EMPTY, RequestNames, completion_tokens, prompt_tokens, usage_of
-from .vllm_responses import ACCEPTED, METHOD, alone, is_plain, metrics_of
+from .vllm_responses import ACCEPTED, alone, is_plain, metrics_of
 
 NOTES = (
     "Exact: accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
@@ -65,7 +66,7 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     elif tokens == 0:
         learned.note(EMPTY)
     else:
-        yield _request(line, metrics, request_id, learned.drafter(METHOD, path, prefilled=True, settled=True), learned)
+        yield _request(line, metrics, request_id, learned.drafter(DRAFTER, path, prefilled=True, settled=True), learned)
 
 
 def _request(line: Fields, metrics: Fields, request_id: str, name: str, learned: Learned) -> RoundsRequest:

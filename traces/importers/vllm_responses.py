@@ -12,7 +12,6 @@ from .learned import Learned
 from .reading.fields import Fields
 from .responses import EMPTY, completion_tokens, first_choice, prompt_tokens, within
 
-METHOD = "drafter"
 ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
 

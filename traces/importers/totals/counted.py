@@ -25,7 +25,8 @@ class Counted:
     Attributes:
         num_tokens: of the answer, >= 1.
         prefilled: whether the first of them is the prefill's own, so that rounds emit the others.
-        num_steps: verifications that had a draft.
+        num_steps: verifications after the prefill that the log counts or that follow from its totals, plain ones
+            included; a log that counts those with a draft only has as many plain ones besides as its tokens leave over.
         num_accepted: drafted tokens that stayed in all of them.
         num_drafted: tokens drafted in all of them, None if the log does not say.
         histogram: `[W + 1]` steps that kept 0, 1, ... tokens; None if the log does not say.

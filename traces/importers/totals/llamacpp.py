@@ -10,10 +10,19 @@ from pathlib import Path
 
 from ...imported.rounds import TARGET_ALONE, RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from .counted import Counted, draw_rounds
 
-METHOD = "drafter"
+LLAMACPP_NOTES = (
+    "Exact: of each request, its tokens, how many were drafted and how many of those accepted, its steps, which "
+    "follow from them, and the seconds of its prompt and of its answer.",
+    "Unknown: how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as "
+    "even as they can be within the window (--window), every drafted token to be kept with one probability for the "
+    "request, and the rest is drawn (--seed), so that each request takes as many steps of the target as it took; "
+    "everything that a round says counts as modelled. Token ids.",
+)
+LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,7 @@ def request_of(learned: Learned, path: Path, fields: Fields, request_id: str, to
     """The request, of the target alone if nothing was drafted; raises TraceFormatError for counts that cannot be."""
     method, rounds = TARGET_ALONE, {}
     if told.num_drafted is not None:
-        method = learned.drafter(METHOD, path, prefilled=True, settled=True)
+        method = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
         counted = _counted(learned, method, fields, told)
         rounds = {method: draw_rounds(learned, method, fields, request_id, counted)}
     measured = told.prompt_ms > 0 and told.predicted_ms > 0

@@ -22,16 +22,9 @@ from ..learned import Learned
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from ..responses import EMPTY
-from .llamacpp import Timings, request_of
+from .llamacpp import LLAMACPP_NOTES, LONGEST_MS, Timings, request_of
 
-NOTES = (
-    "Exact: of each request, its tokens, how many were drafted and how many of those accepted, its steps, which "
-    "follow from them, and the seconds of its prompt and of its answer.",
-    "Unknown: how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as "
-    "even as they can be within the window (--window), every drafted token to be kept with one probability for the "
-    "request, and the rest is drawn (--seed), so that each request takes as many steps of the target as it took; "
-    "everything that a round says counts as modelled. Token ids.",
-)
+NOTES = LLAMACPP_NOTES
 KEYS = ("draft acceptance rate = ... (A accepted / D generated)", "eval time = ... ms / N tokens")
 _PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
 _ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
@@ -58,8 +51,8 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
                 prompt_tokens=told.count("prompt_n", least=0, default=0),
                 num_drafted=told.known_count("draft_n", least=0),
                 num_accepted=told.count("draft_n_accepted", least=0, default=0),
-                prompt_ms=told.rate("prompt_ms", most=1e12) if "prompt_ms" in told else 0.0,
-                predicted_ms=told.rate("predicted_ms", most=1e12),
+                prompt_ms=told.rate("prompt_ms", most=LONGEST_MS) if "prompt_ms" in told else 0.0,
+                predicted_ms=told.rate("predicted_ms", most=LONGEST_MS),
             )
             yield request_of(learned, path, told, request_id, timings)
 

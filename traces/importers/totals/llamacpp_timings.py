@@ -21,18 +21,10 @@ from ...imported.rounds import RoundsRequest
 from ..learned import Learned
 from ..reading.fields import Fields
 from ..responses import EMPTY, RequestNames, within
-from .llamacpp import Timings, request_of
+from .llamacpp import LLAMACPP_NOTES, LONGEST_MS, Timings, request_of
 
-NOTES = (
-    "Exact: of each request, its tokens, how many were drafted and how many of those accepted, its steps, which "
-    "follow from them, and the seconds of its prompt and of its answer.",
-    "Unknown: how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as "
-    "even as they can be within the window (--window), every drafted token to be kept with one probability for the "
-    "request, and the rest is drawn (--seed), so that each request takes as many steps of the target as it took; "
-    "everything that a round says counts as modelled. Token ids.",
-)
+NOTES = LLAMACPP_NOTES
 KEYS = ("timings.predicted_n",)
-_LONGEST_MS = 1e12
 
 
 def sees(found: Fields) -> bool:
@@ -59,7 +51,7 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
         prompt_tokens=sum(timings.count(key, least=0, default=0) for key in ("prompt_n", "cache_n")),
         num_drafted=timings.known_count("draft_n", least=0),
         num_accepted=timings.count("draft_n_accepted", least=0, default=0),
-        prompt_ms=timings.rate("prompt_ms", most=_LONGEST_MS) if "prompt_ms" in timings else 0.0,
-        predicted_ms=timings.rate("predicted_ms", most=_LONGEST_MS) if "predicted_ms" in timings else 0.0,
+        prompt_ms=timings.rate("prompt_ms", most=LONGEST_MS) if "prompt_ms" in timings else 0.0,
+        predicted_ms=timings.rate("predicted_ms", most=LONGEST_MS) if "predicted_ms" in timings else 0.0,
     )
     yield request_of(learned, path, timings, request_id, told)

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from ...imported.rounds import RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from ..reading.objects import read_object
 from .bench import bench_lengths
-from .stated import METHOD, hazards_of_mean, stated_requests
+from .stated import hazards_of_mean, stated_requests
 
 NOTES = (
     "Exact: lengths of the requests, where they were saved (--output-details); of all together the mean tokens that a "
@@ -39,7 +40,7 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """The requests of one run; raises TraceFormatError."""
     path = learned.only_file(files)
-    name, run = learned.drafter(METHOD, path, prefilled=True, settled=True), read_object(path)
+    name, run = learned.drafter(DRAFTER, path, prefilled=True, settled=True), read_object(path)
     window = learned.window_of(name, run, None)
     hazards = hazards_of_mean(run, KEYS[0], run.rate(KEYS[0], most=1e6), window)
     learned.state(name, run, hazards, window=window)

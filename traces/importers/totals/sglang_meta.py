@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ...imported.rounds import TARGET_ALONE, RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from ..responses import EMPTY, RequestNames, first_choice, usage_of, within
 from .counted import Counted, draw_rounds, of_histogram
@@ -35,7 +36,6 @@ NOTES = (
     "request. A draft tree counts as its deepest path, whose length --window has to give. Seconds; token ids.",
 )
 KEYS = ("meta_info.spec_verify_ct",)
-METHOD = "drafter"
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
@@ -77,7 +77,7 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
     method, rounds = TARGET_ALONE, {}
     if steps:
-        method = learned.drafter(METHOD, path, prefilled=True, settled=True)
+        method = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
         counted = _counted(learned, method, meta, tokens, steps, drafted)
         rounds = {method: draw_rounds(learned, method, meta, request_id, counted)}
     yield RoundsRequest(

@@ -13,9 +13,9 @@ from ...imported.rounds import MOST, RoundsRequest
 from ..learned import Learned
 from ..options import MOST_REQUESTS
 from ..reading.fields import Fields
+from ..responses import EMPTY
 from .drawing import constant_hazard
 
-METHOD = "drafter"
 _ROUNDED = 0.0006  # logs round rates to three decimals, so that two that are equal may seem to rise
 _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted tokens have it: drawn as often"
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
@@ -115,7 +115,7 @@ def stated_requests(
     empty = sum(1 for tokens in lengths.outputs if not tokens)
     if empty == len(lengths.outputs):
         raise fields.error("requests", "must hold an answer of at least one token", empty)
-    learned.note("answers without a token were left out", empty)
+    learned.note(EMPTY, empty)
     for number, (prompt, output) in enumerate(zip(lengths.prompts, lengths.outputs, strict=True), start=1):
         if output:
             yield RoundsRequest(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ...imported.rounds import RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from ..responses import RequestNames, completion_tokens, first_choice, within
 from .counted import Counted, counted_request, of_histogram
@@ -31,7 +32,6 @@ NOTES = (
     "request, and the mean is rounded to whole steps. Seconds; token ids.",
 )
 KEYS = ("choices[0].speculative_decoding", "choices[0].avg_decoded_tokens_per_iter")
-METHOD = "drafter"
 _HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
 
 
@@ -44,7 +44,7 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """One request per response; raises TraceFormatError."""
     for path in files:
-        name, names = learned.drafter(METHOD, path, prefilled=True, settled=True), RequestNames(path, learned)
+        name, names = learned.drafter(DRAFTER, path, prefilled=True, settled=True), RequestNames(path, learned)
         yield from learned.each(path, partial(_requests, name=name, names=names, learned=learned))
 
 

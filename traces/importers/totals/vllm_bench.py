@@ -15,10 +15,11 @@ from pathlib import Path
 
 from ...imported.rounds import RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from ..reading.objects import read_object
 from .bench import bench_lengths
-from .stated import METHOD, drafting_share, hazards_of_rates, note_short_drafts, stated_requests
+from .stated import drafting_share, hazards_of_rates, note_short_drafts, stated_requests
 
 NOTES = (
     "Exact: lengths of the requests, where they were saved; of all together drafts, drafted and accepted tokens, and "
@@ -39,7 +40,7 @@ def sees(found: Fields) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """The requests of one run; raises TraceFormatError."""
     path = learned.only_file(files)
-    name, run = learned.drafter(METHOD, path, prefilled=True, settled=True), read_object(path)
+    name, run = learned.drafter(DRAFTER, path, prefilled=True, settled=True), read_object(path)
     hazards = hazards_of_rates(run, _RATES, run.rates(_RATES, most=1.0))
     lengths = bench_lengths(run)
     drafts, accepted = (

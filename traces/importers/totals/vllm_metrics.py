@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from ...imported.rounds import RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from .prometheus import Sample, samples_of
 from .stated import (
-    METHOD,
     Lengths,
     drafting_share,
     even_lengths,
@@ -57,7 +57,7 @@ def sees_line(line: str) -> bool:
 def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     """The requests of one page of counters; raises TraceFormatError."""
     path = learned.only_file(files)
-    name = learned.drafter(METHOD, path, prefilled=True, settled=True)
+    name = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
     totals, positions = _counted(path)
     fields = Fields(str(path), totals)
     drafts, accepted = totals.get(_DRAFTS, 0.0), totals.get(_ACCEPTED, 0.0)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from ...imported.rounds import RoundsRequest
 from ..learned import Learned
+from ..methods import DRAFTER
 from ..reading.fields import Fields
 from ..responses import RequestNames, completion_tokens
-from ..vllm_responses import ACCEPTED, HISTOGRAM, METHOD, alone, metrics_of
+from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, metrics_of
 from .counted import counted_request, of_histogram
 
 NOTES = (
@@ -50,7 +51,7 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     if metrics is None:
         yield from alone(line, request_id, learned)
         return
-    name = learned.drafter(METHOD, path, prefilled=True, settled=True)
+    name = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
     counted = of_histogram(
         metrics.counts(HISTOGRAM, least=0),
         num_tokens=completion_tokens(line),

@@ -62,6 +62,20 @@ def test_lines_of_vllms_log_are_weighed_by_their_drafts(read, tmp_path):
     np.testing.assert_allclose(survival(trace.meta.drafters[0].stated), wanted)
 
 
+def test_rounded_rates_are_no_short_drafts(read, tmp_path):
+    """1000 drafts of three tokens each; rates of 0.3333 printed as 0.333 seem to be those of 1001 drafts."""
+    for drafted, short in ((3000, False), (2990, True)):
+        trace = read("vllm-log", write_text(tmp_path / "x.log", metrics_line([0.333] * 3, 1000, drafted)), load=LOAD)
+        assert any(note.startswith("drafts were ") for note in trace.meta.notes) == short
+
+
+def test_a_refused_line_is_told_by_its_end(refusal, tmp_path):
+    line = f"{'x' * 5000} {metrics_line([0.9, 0.6], 450, 300)}"
+    told = refusal("vllm-log", write_text(tmp_path / "x.log", line), load=LOAD)
+    assert "must have rates in [0, 1] and no more accepted than drafted, got " in told
+    assert "xxxxx" not in told
+
+
 def test_bench_results_with_lengths_and_without(read, tmp_path):
     path = write_lines(tmp_path / "b.json", vllm_bench([0.7, 0.5], lens=(20, 0, 30)))
     trace = read("auto", path)
