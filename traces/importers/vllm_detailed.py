@@ -41,6 +41,7 @@ NOTES = (
 KEYS = ("metrics.speculative_decoding.per_step_accepted", "per_step_accepted")
 _DRAFTED = "per_step_drafted"
 _UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
+_ALONE = "steps drafted nothing and are not listed, in answers that list no step"
 
 
 def sees(found: Fields) -> bool:
@@ -94,7 +95,7 @@ def _rounds(metrics: Fields, request_id: str, name: str, learned: Learned, told:
     accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
     check_drafted(metrics, accepted, drafted)
     num_plain = max(told - int(accepted.sum()) - len(accepted), 0)
-    learned.note(_UNLISTED, num_plain)
+    learned.note(_UNLISTED if len(accepted) else _ALONE, num_plain)
     placed = None
     if num_plain and len(accepted):
         placed = place_plain_steps(len(accepted), num_plain, learned.generator(request_id))

@@ -88,9 +88,9 @@ def test_every_order_of_listed_and_plain_steps_is_as_likely():
 
 
 def test_an_answer_of_plain_steps_alone_leaves_nothing_to_draw(read, tmp_path):
-    rounds = (
-        read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [], [], tokens=5))).requests[0].rounds
-    )
+    trace = read("vllm-detailed", write_lines(tmp_path / "x.jsonl", response("a", [], [], tokens=5)))
+    assert trace.meta.notes[-1] == "4 steps drafted nothing and are not listed, in answers that list no step"
+    rounds = trace.requests[0].rounds
     assert rounds["drafter"].start.tolist() == [1, 2, 3, 4]
     assert rounds["drafter"].placed is None
 
