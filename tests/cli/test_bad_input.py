@@ -110,7 +110,7 @@ def test_a_batch_larger_than_was_measured(trace):
     costs.write_text(json.dumps(dict.fromkeys(("draft", "mid", "target"), table)))
     line = compare(trace, "--batch", "3", "--policy", "draft:4/target", "--cost", "mine.json", "--log", "logs")
     assert line == (
-        "cost mine.json: draft was measured for 1 to 8 new tokens a forward, asked for 12; "
+        "cost mine.json: target was measured for 1 to 8 new tokens a forward, asked for 12; "
         "use a smaller batch or window, another cost, or --extrapolate"
     )
     assert sorted(file.name for file in trace.parent.iterdir()) == ["mine.json", "small.trace"]

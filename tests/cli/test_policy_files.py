@@ -88,7 +88,7 @@ def test_learn_that_raises(trace, tmp_path):
     told = "step Verify(model='target', rule=Exact()): learn raised KeyError('x') (my_policy.py:18)"
     assert line == f"policy my_policy.py:Mine, request small-0, {told}"
     line = refused("policy", "check", "my_policy.py:Mine")
-    assert f"request r0, {told}" in line
+    assert f"request r1, {told}" in line
 
 
 def test_one_that_keeps_drafting_and_refusing_ends(trace, tmp_path):

@@ -117,7 +117,7 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
         (("--out", "prompts.jsonl/x"), "--out prompts.jsonl/x: cannot be made in "),
         (("--out", ""), "--out must name a new folder"),
         (("--json", ""), "--json must name a file"),
-        (("--out", "same", "--json", "same"), "--out and --json must differ, got same for both"),
+        (("--out", "same", "--json", "same"), "--json must be a file of its own, got 'same'"),
         (("--sampling", "rejection", "--temperature", -1, "--seed", 1), "--temperature must be >= 0.001"),
         (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 1.5), "--top-p must be in (0, 1]"),
         (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 0), "--top-p must be in (0, 1]"),
@@ -139,7 +139,7 @@ def test_bad_options_are_one_line(prompts, options, told):
 
 
 def test_a_batch_larger_than_the_machine_is_refused_before_it_runs(prompts, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.kv_fit._total_bytes", lambda device: 10_000)
+    monkeypatch.setattr("paceline.runtime.kv_fit.total_bytes", lambda device: 10_000)
     assert "batch must fit into memory: 3 requests" in refused(*ran(prompts, "--batch", 8))
 
 

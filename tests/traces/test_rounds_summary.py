@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from paceline.reports.rounds_table import rounds_tables
 from paceline.traces.imported.rounds import RoundsTrace
 from paceline.traces.imported.store import read_rounds
-from paceline.traces.imported.summary import emitted, summarise_rounds
+from paceline.traces.imported.summary import acceptance_lengths, summarise_rounds
 from paceline.traces.importers import read_recording
 from rich.console import Console
 
@@ -39,9 +39,9 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
     # d: 3 + 4 + 1 tokens of 3 rounds, none of which kept its whole draft; they start at 3 of 8 positions.
     assert (d.num_requests, d.num_rounds, d.tokens_per_round, d.censored_share) == (1, 3, 8 / 3, 0.0)
     assert (d.known_share, d.token_s) == (3 / 8, 0.5 / 8)
-    # e: 5 + 2 tokens, and 3 where the end of the text cut the last one; one round of three was kept whole, and the
+    # e: 5 + 2 tokens, and 4 of which the end of the text cut the last; one round of three was kept whole, and the
     # rounds speak of positions 0 to 3 and 6 to 8.
-    assert (e.num_requests, e.num_rounds, e.tokens_per_round, e.censored_share) == (2, 3, 10 / 3, 1 / 3)
+    assert (e.num_requests, e.num_rounds, e.tokens_per_round, e.censored_share) == (2, 3, 11 / 3, 1 / 3)
     assert (e.known_share, e.token_s) == (7 / 9, 2.0 / 5)
     assert (alone.num_requests, alone.num_rounds, alone.tokens_per_round, alone.token_s) == (1, 0, None, 1.0 / 9)
     assert list(summary.by_tag) == ["t", "u"]
@@ -97,9 +97,10 @@ def test_positions_that_rounds_speak_of_are_counted_once(trace):
 def test_the_rounds_of_one_log_emit_its_text():
     trace = bernoulli_trace(by_start=True)
     for request in trace.requests:
-        assert emitted(request.rounds["d"], request.length("d")).sum() == request.length("d")
+        length = request.length("d")
+        assert acceptance_lengths(request.rounds["d"], length).sum() in (length, length + 1)
     all_kept = sequential(np.ones(20, bool), window=6)
-    assert emitted(all_kept, 20).tolist() == [7, 7, 6]
+    assert acceptance_lengths(all_kept, 20).tolist() == [7, 7, 7]
 
 
 def test_bytes_are_those_of_the_files(tmp_path):

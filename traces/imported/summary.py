@@ -21,8 +21,8 @@ class MethodSummary:
         num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
         num_plain: of those, plain steps.
         num_placed: of those, rounds of which the log does not say where they stood.
-        tokens_per_round: mean tokens that a recorded round emits: those accepted and the target's own, which the end
-            of the text may cut off; None without rounds.
+        tokens_per_round: mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also
+            where it no longer stands in the text; None without rounds.
         censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
         known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
             starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
@@ -104,9 +104,9 @@ def summarise_rounds(trace: RoundsTrace, path: Path | None = None) -> RoundsSumm
     )
 
 
-def emitted(rounds: Rounds, length: int) -> NDArray[np.int32]:
-    """`[R]` tokens each round emits in a text of `length` tokens: the end may leave no place for the target's own."""
-    tokens: NDArray[np.int32] = np.minimum(rounds.accepted + 1, length - rounds.start)
+def acceptance_lengths(rounds: Rounds, length: int) -> NDArray[np.int32]:
+    """`[R]` tokens of each round in a text of `length` tokens, the target's own counted even where the end drops it."""
+    tokens: NDArray[np.int32] = np.minimum(rounds.accepted, length - rounds.start) + 1
     return tokens
 
 
@@ -140,7 +140,7 @@ def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) 
     ran = [(request.rounds[name], request.length(name)) for request in requests if name in request.rounds]
     num_rounds = sum(len(rounds.start) for rounds, _ in ran)
     positions = sum(length for _, length in ran)
-    tokens = sum(int(emitted(rounds, length).sum()) for rounds, length in ran)
+    tokens = sum(int(acceptance_lengths(rounds, length).sum()) for rounds, length in ran)
     plain = sum(int((rounds.drafted == 0).sum()) for rounds, _ in ran)
     censored = sum(int((rounds.censored(drafter.window) & (rounds.drafted != 0)).sum()) for rounds, _ in ran)
     known = sum(_num_known(drafter, rounds, length) for rounds, length in ran)
