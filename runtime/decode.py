@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from ..policies.contract import Policy
-from ..policies.session import FinishReason, Session
+from ..policies.request_text import FinishReason
+from ..policies.session import Session
 from ..policies.start import Start
 from ..progress import Progress
 from ..traces.meta import Sampling

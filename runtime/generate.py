@@ -17,7 +17,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from ..policies.pool import Pool
-from ..policies.session import Ending, Session
+from ..policies.request_text import Ending
+from ..policies.session import Session
 from ..traces.run_log import RunLog
 from .forward.choose import CHECKED_POSITIONS
 from .generate_members import SkipLayers, default_chain, read_lookup, read_slims

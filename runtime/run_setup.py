@@ -7,7 +7,8 @@ from ..policies.about import about_of
 from ..policies.contract import Policy
 from ..policies.loop import Loop
 from ..policies.pool import Pool
-from ..policies.session import Ending, Session
+from ..policies.request_text import Ending
+from ..policies.session import Session
 from ..policies.start import Start, prefill_before
 from ..policies.step_watch import StepWatch
 from ..traces.counted import counted

@@ -13,10 +13,14 @@ from ..estimates import Estimates
 from ..lossless.chain import Chain
 from ..observation import Load, Observation
 from ..pool import Pool
+from ..request_text import RequestText
 from ..session import Session
 from ..signal import Signal
 from ..world import Item, Op, World
 from .foresight import Feed, Round, answered
+
+# Of a session, inherited ones included.
+ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 
 ForwardSeconds = Callable[[int, int, int], float]
 # What a view of a session shows besides it.
@@ -227,6 +231,6 @@ def _copied(session: Session) -> Session:
     """A session that shares its lists with the first one."""
     # By hand, since copy.copy takes several times as long and every round that is tried needs a copy.
     other = Session.__new__(Session)
-    for name in Session.__slots__:
+    for name in ALL_SLOTS:
         setattr(other, name, getattr(session, name))
     return other

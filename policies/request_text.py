@@ -1,0 +1,205 @@
+"""The text of one request: prompt, answer and pending tokens, what caches hold of it, and how it is cut back.
+
+Where an answer ends is defined here, once:
+
+- The **budget** bounds committed plus pending tokens. Drafts and the verifier's own token stop at it.
+- Nothing follows an **end-of-sequence token**, of which a model may have several: a pending one leaves no room, and the
+  request is done when it commits.
+- An **ending** (a stop string) is looked for in what was just committed; nothing after it stays.
+
+`place` is the world's own handle of a context (a trie node in the simulator, anything in the runtime); the text only
+carries it along with the token that leads there.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+from .pool import Pool
+
+# Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
+# answer keeps if it ends inside the new ones (more than before, at most all), else None.
+Ending = Callable[[list[int], int], int | None]
+FinishReason = Literal["stop", "eos", "length"]
+
+
+class RequestText:
+    """The tokens of one request and who stands for them; a `Session` lets them grow by legal steps.
+
+    Args:
+        pool: the members.
+        request_id: unique in the run.
+        prompt: at least one token.
+        budget: tokens the answer may have, >= 1.
+        eos: the end-of-sequence tokens; may be none.
+        ending: ends the answer early, at stop strings for one.
+
+    Attributes:
+        emitted: tokens committed after the prompt.
+        place: where the committed context stands in the world's record.
+        tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it
+            and the highest level that stands behind it (its drafter until a verifier accepted it).
+        cached: per level, how many tokens of the context that member's KV cache holds.
+
+    Raises:
+        ValueError: an empty prompt, or a budget below 1.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_ending",
+        "_target",
+        "budget",
+        "cached",
+        "drafters",
+        "emitted",
+        "eos",
+        "judges",
+        "num_prompt",
+        "place",
+        "places",
+        "prompt",
+        "request_id",
+        "tokens",
+    )
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        request_id: str,
+        prompt: tuple[int, ...],
+        budget: int,
+        eos: frozenset[int],
+        ending: Ending | None,
+    ) -> None:
+        if not prompt:
+            raise ValueError(f"request {request_id}: prompt must hold at least one token")
+        if budget < 1:
+            raise ValueError(f"request {request_id}: max_new_tokens must be >= 1, got {budget}")
+        self.request_id = request_id
+        self.prompt = prompt
+        self.num_prompt = len(prompt)
+        self.budget = budget
+        self.eos = eos
+        self.emitted: list[int] = []
+        self.place = 0
+        self.tokens: list[int] = []
+        self.places: list[int] = []
+        self.drafters: list[int] = []
+        self.judges: list[int] = []
+        self.cached = [0] * len(pool.members)
+        self._target = pool.target_level
+        self._ending = ending
+        self._ended = False
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt, committed and pending tokens."""
+        return self.num_prompt + len(self.emitted) + len(self.tokens)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be appended: 0 behind a pending end of sequence or when pending fills the budget."""
+        tokens = self.tokens
+        if tokens and tokens[-1] in self.eos:
+            return 0
+        return self.budget - len(self.emitted) - len(tokens)
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete: the budget is spent, or it ends in an end-of-sequence token or an ending."""
+        emitted = self.emitted
+        return len(emitted) >= self.budget or (bool(emitted) and emitted[-1] in self.eos) or self._ended
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the answer is complete: "stop" (its `ending`), else "eos", else "length"; None while it is not."""
+        if self._ended:
+            return "stop"
+        if self.emitted and self.emitted[-1] in self.eos:
+            return "eos"
+        return "length" if len(self.emitted) >= self.budget else None
+
+    def tail(self, start: int) -> list[int]:
+        """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty behind its end.
+
+        As slow as what it returns is long, not as the context: a world asks for what is new in every step.
+        """
+        emitted = self.emitted
+        index = start - self.num_prompt
+        if index >= len(emitted):
+            return self.tokens[index - len(emitted) :]
+        if index >= 0:
+            return emitted[index:] + self.tokens
+        if start < 0:
+            raise ValueError(f"start must be >= 0, got {start}")
+        return [*self.prompt[start:], *emitted, *self.tokens]
+
+    def until_end(self, tokens: list[int]) -> list[int]:
+        """`tokens` up to and with the first that ends the text; all of them if none does."""
+        eos = self.eos
+        for index, token in enumerate(tokens):
+            if token in eos:
+                return tokens[: index + 1]
+        return tokens
+
+    def first_unjudged(self, level: int) -> int:
+        """Index of the first pending token that no member at `level` or above stands behind; the count if none."""
+        if level == self._target:
+            return 0
+        for index, judge in enumerate(self.judges):
+            if judge < level:
+                return index
+        return len(self.judges)
+
+    def forget_caches(self) -> None:
+        """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
+        self.cached[:] = [0] * len(self.cached)
+
+    def _truncate(self, kept: int, level: int, first: int, escalated: tuple[int, ...]) -> None:
+        """Roll every cache back to the kept context; the verifier's own now holds exactly that."""
+        left = [(first + index, self.judges[first + index]) for index in escalated]
+        limit = self.num_prompt + len(self.emitted) + kept
+        cached = self.cached
+        for member, held in enumerate(cached):
+            if held > limit:
+                cached[member] = limit
+        cached[level] = limit
+        if kept < len(self.tokens):
+            del self.tokens[kept:], self.places[kept:], self.drafters[kept:]
+        # Accepted tokens now have this verifier behind them; those it stood behind already may have a higher one.
+        if level == self._target:
+            self.judges = [level] * kept
+        else:
+            self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
+        for index, judge in left:  # whoever stood behind an escalated token still does, nobody else
+            self.judges[index] = judge
+
+    def _take(self, count: int) -> int:
+        """Move the first `count` pending tokens to the answer; returns how many of them it kept."""
+        emitted = self.emitted
+        emitted += self.tokens[:count]
+        if self._ending is not None:
+            num_before = len(emitted) - count
+            kept = self._ending(emitted, num_before)
+            if kept is not None:
+                return self._end(kept, num_before)
+        self.place = self.places[count - 1]
+        del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]
+        return count
+
+    def _end(self, kept: int, num_before: int) -> int:
+        """Cut the answer to `kept` tokens and drop all that is pending; returns how many of the new tokens stay."""
+        if not num_before < kept <= len(self.emitted):
+            most = len(self.emitted)
+            raise ValueError(
+                f"request {self.request_id}: ending must keep {num_before + 1} to {most} tokens, got {kept}"
+            )
+        self._ended = True
+        self.place = self.places[kept - num_before - 1]
+        del self.emitted[kept:]
+        for pending in (self.tokens, self.places, self.drafters, self.judges):
+            pending.clear()
+        limit = self.num_prompt + kept
+        self.cached[:] = [min(held, limit) for held in self.cached]
+        return kept - num_before
