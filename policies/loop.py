@@ -15,6 +15,7 @@ from .foreign_code import at, decides_at, pass_interrupt, said
 from .ledger import Ledger
 from .observation import Load, Observation
 from .pool import Pool
+from .prefills import Prefills
 from .session import Session
 from .verdicts import Drafted, Judged
 from .world import Deferred, Failed, Forward, Item, Op, Results, World
@@ -79,9 +80,7 @@ class Loop:
         self._groups: dict[Group, list[Item]] = {}
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
-        self._prefill = Verify(pool.target)  # known by identity, so that no policy's step is taken for it
-        self._unstarted: set[str] = set()  # requests in which the first step decides whether a prefill comes before it
-        self._kept: dict[str, Item] = {}  # that step, while the prefill runs
+        self._prefills = Prefills(pool)
         self._held: list[tuple[Group, Item]] = []
         self._deferred_ops = 0
 
@@ -92,12 +91,10 @@ class Loop:
         self._world.open(session)
         self._views[session.request_id] = Observation(session, self.load, self.estimates, self._world.signal)
         self.load.num_running += 1
-        if session.prefills_first:
+        if self._prefills.due_first(session):
             self._add_prefill(session)
-            return
-        if any(session.prefill_before):
-            self._unstarted.add(session.request_id)
-        self._ready.append(session)
+        else:
+            self._ready.append(session)
 
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
@@ -108,6 +105,7 @@ class Loop:
         self.load.now_s = now_s
         groups = self._groups
         ready = self._ready
+        prefills = self._prefills
         while ready:
             session = ready.popleft()
             step, level = self._ask(session)
@@ -120,7 +118,8 @@ class Loop:
                 continue
             verify = step.__class__ is Verify
             item = Item(session, step)  # type: ignore[arg-type]
-            if self._unstarted and self._starts_with_prefill(item, level):
+            if prefills.undecided and prefills.due_before(item, level):
+                self._add_prefill(session)
                 continue
             if not groups and not ready:
                 return Op(level, verify, [item])
@@ -148,9 +147,10 @@ class Loop:
                     return
                 break
         wanted = self.estimates.wanted
+        prefill = self._prefills.step
         self._note_ran(op, num_rows, forwards, start_s, duration_s)
         for (session, step), row in zip(items, rows, strict=True):
-            if step is self._prefill:
+            if step is prefill:
                 self._finish_prefill(session, row, duration_s, num_rows)  # type: ignore[arg-type]
                 continue
             if verify:
@@ -178,29 +178,17 @@ class Loop:
 
     def _add_prefill(self, session: Session) -> None:
         """Let the target write the first token, together with whatever else it has to verify."""
-        self._groups.setdefault((self.pool.target_level, True), []).append(Item(session, self._prefill))
-
-    def _starts_with_prefill(self, item: Item, level: int) -> bool:
-        """Whether a request's first step has to wait for the prefill; then that is what runs, and the step is kept."""
-        session, step = item
-        if session.request_id not in self._unstarted:
-            return False
-        self._unstarted.remove(session.request_id)
-        if not session.prefills_before(step, level):
-            return False
-        self._kept[session.request_id] = item
-        self._add_prefill(session)
-        return True
+        self._groups.setdefault((self.pool.target_level, True), []).append(Item(session, self._prefills.step))
 
     def _finish_prefill(self, session: Session, row: Judged, duration_s: float, num_rows: int) -> None:
         """Take in the first token; the policy is asked next, or what it asked for before is done."""
-        outcome = session.prefilled(self._prefill, row, duration_s=duration_s, num_rows=num_rows)
+        outcome = session.prefilled(self._prefills.step, row, duration_s=duration_s, num_rows=num_rows)
         self._ledger.note_prefill(session.request_id, self.pool.target_level, row.num_modelled, self.load.now_s)
         if outcome.done:
             self.finished.append(session)
             self._leave(session)
             return
-        item = self._kept.pop(session.request_id, None)
+        item = self._prefills.waiting(session.request_id)
         if item is None:
             self._ready.append(session)
         else:  # a draft, and one is legal as long as there is room
@@ -267,8 +255,7 @@ class Loop:
     def _leave(self, session: Session) -> None:
         """Forget a request that is done or failed; what it held in memory may do for those that wait."""
         self._views.pop(session.request_id)
-        self._unstarted.discard(session.request_id)
-        self._kept.pop(session.request_id, None)
+        self._prefills.forget(session.request_id)
         self._world.close(session)
         self.load.num_running -= 1
         self._release()
