@@ -7,8 +7,11 @@ took until its first token, and the rest of its own method's with the first draf
 Drafting in a recorded round takes that round's seconds if at least as many tokens are asked for as were drafted then;
 so does the verification after it, if nothing else is pending. Engines do not know where an answer will end and draft
 beyond it: a draft that replay cuts there is charged as what was asked for, up to the window of the engine's rounds, and
-so is its verification.
+so is its verification. A draft or verification that was not recorded takes the means, as the same drafter's rounds of
+the same request compare to them (`RoundCost.round_scale`).
 """
+
+from math import isinf
 
 import numpy as np
 
@@ -48,8 +51,8 @@ class RoundCharges:
             if count == session.room:  # cut by the end of the answer, and not by the drafter's own rule
                 state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
             charged = draft_forwards(self._cost, name, [item], [drafted], level)
-            longer = 1.0 + state.num_cut / count if state.num_cut else 1.0
-            return forwards + [(*shape, seconds * longer) for *shape, seconds in charged]  # type: ignore[misc]
+            factor = self._draft_factor(state, session, name, charged, count)
+            return forwards + [(*shape, seconds * factor) for *shape, seconds in charged]  # type: ignore[misc]
         if not session.tokens:
             state.verify_s, state.verified_from = own[1], len(session.emitted)
         # The log may say what it took to draft nothing.
@@ -75,8 +78,24 @@ class RoundCharges:
         if seconds is None:
             width = new_tokens + state.num_cut
             seconds = self._cost.forward_s(self._target, num_rows=1, new_tokens=width, context_tokens=held)
+            if session.tokens:
+                drafter = session.pool.names[session.drafters[-1]]
+                seconds *= self._cost.round_scale(session.request_id, drafter).verifying
         state.num_cut = 0
         return [*forwards, (1, new_tokens, 1, seconds)]
+
+    def _draft_factor(
+        self, state: RequestRounds, session: Session, drafter: str, charged: list[Forward], count: int
+    ) -> float:
+        """By how much a draft of `count` tokens that was not recorded differs from the mean seconds `charged`."""
+        scale = self._cost.round_scale(session.request_id, drafter)
+        factor = scale.drafting * (1.0 + state.num_cut / count if state.num_cut else 1.0)
+        seconds = factor * sum(repeats * each_s for _, _, repeats, each_s in charged)
+        most_s = scale.most_draft_s
+        if not isinf(most_s):
+            recorded = self._cost.round_s(session.request_id, len(session.emitted) + len(session.tokens), drafter)
+            most_s = most_s if recorded is None else recorded[0]
+        return factor * most_s / seconds if seconds > most_s else factor
 
     def _prefill(self, state: RequestRounds, session: Session, method: str) -> list[Forward]:
         if state.prefilled:

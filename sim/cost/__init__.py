@@ -3,7 +3,7 @@
 Imports nothing of the simulator; replay asks it and knows no more of a device.
 """
 
-from .base import LOOKUP_S, CostModel, CostRangeError, DraftTerms, RoundCost
+from .base import LOOKUP_S, CostModel, CostRangeError, DraftTerms, RoundCost, RoundScale
 from .cost_file import FileCost, read_cost_file
 from .devices import LAYER_LAUNCH_S, Device, device_sheet
 from .drafting import DrafterFigures
@@ -39,6 +39,7 @@ __all__ = [
     "Reading",
     "RooflineCost",
     "RoundCost",
+    "RoundScale",
     "ScaledCost",
     "ScaledRoundCost",
     "TableCost",

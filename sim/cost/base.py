@@ -23,6 +23,21 @@ class DraftTerms(NamedTuple):
         return self.per_round_s + (self.per_token_s or 0.0) * longest
 
 
+class RoundScale(NamedTuple):
+    """How rounds of one request that nobody recorded differ from the recording's means.
+
+    Attributes:
+        drafting: factor on the mean seconds of a drafted token, > 0.
+        verifying: factor on the mean seconds of the target's forward, > 0.
+        most_draft_s: seconds that drafting a round takes at most, however much is asked for: of a drafter that ends
+            its drafts by itself, after numbers of tokens that the log does not say. Infinite for others.
+    """
+
+    drafting: float
+    verifying: float
+    most_draft_s: float
+
+
 class CostModel(Protocol):
     """What a forward costs on one device.
 
@@ -66,6 +81,10 @@ class RoundCost(CostModel, Protocol):
             start: output position of the round's first token.
             drafter: by name; "" is a step of the target alone, whose drafting takes 0 seconds.
         """
+        ...
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """How a drafter's rounds of a request differ from the recording's means."""
         ...
 
     def prefill_s(self, request_id: str, method: str) -> float:

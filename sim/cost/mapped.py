@@ -10,8 +10,9 @@ falls short of its peaks; a measurement does not tell them apart. So three readi
 """
 
 from enum import StrEnum
+from math import isinf
 
-from .base import CostModel, DraftTerms, RoundCost
+from .base import CostModel, DraftTerms, RoundCost, RoundScale
 from .roofline import RooflineCost
 from .timed import TimedCost
 
@@ -113,6 +114,15 @@ class MappedRoundCost(MappedCost):
         if drafted:
             draft_s = self.moved_s(drafter, draft_s, num_rows=1, new_tokens=1, context_tokens=held, times=drafted)
         return draft_s, self.moved_s(self._target, verify_s, num_rows=1, new_tokens=drafted + 1, context_tokens=held)
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """See `RoundCost`. The most that drafting takes changes as the mean of a drafted token does."""
+        scale = self._timed.round_scale(request_id, drafter)
+        if isinf(scale.most_draft_s):
+            return scale
+        one = {"num_rows": 1, "new_tokens": 1, "context_tokens": 0}
+        ratio = self.forward_s(drafter, **one) / self._timed.forward_s(drafter, **one)
+        return scale._replace(most_draft_s=scale.most_draft_s * ratio)
 
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`. All of it counts as the target's reading of the prompt."""

@@ -83,6 +83,14 @@ class RoundMeans:
         """Mean seconds of a drafted token, by drafter."""
         return {drafter: _token_s(answers) for drafter, answers in self._drafting.items()}
 
+    def most_draft_s(self) -> dict[str, float]:
+        """Mean drafting seconds of a round, of drafters that end drafts by themselves, at lengths nobody logged."""
+        return {
+            drafter: sum(answer.seconds for answer in answers) / sum(answer.num_rounds for answer in answers)
+            for drafter, answers in self._drafting.items()
+            if drafter in self.estimated and _token_s(answers) > _least_token_s(answers)
+        }
+
     def verifying(self, whose: str, *, extrapolate: bool) -> Profile | None:
         """The target's mean seconds by new tokens; None if nothing is known of them."""
         seconds = {width: total / count for width, (total, count) in self._verifying.items()}
@@ -108,9 +116,14 @@ class _Drafting:
 def _token_s(answers: list[_Drafting]) -> float:
     """Seconds of a drafted token; see `RoundMeans`."""
     seconds = sum(answer.seconds for answer in answers)
-    lower = seconds / max(1.0, sum(answer.most for answer in answers))
+    lower = _least_token_s(answers)
     upper = seconds / max(1.0, sum(answer.least for answer in answers))
     return lower if upper == lower else min(max(lower, _slope(answers)), upper)
+
+
+def _least_token_s(answers: list[_Drafting]) -> float:
+    """If every round had drafted its whole window."""
+    return sum(answer.seconds for answer in answers) / max(1.0, sum(answer.most for answer in answers))
 
 
 def _slope(answers: list[_Drafting]) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from .base import CostModel, DraftTerms, RoundCost
+from .base import CostModel, DraftTerms, RoundCost, RoundScale
 
 LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
@@ -78,6 +78,11 @@ class ScaledRoundCost:
         if seconds is None:
             return None
         return seconds[0] * self._factors.get(drafter, 1.0), seconds[1] * self._target_factor
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """See `RoundCost`."""
+        scale = self._cost.round_scale(request_id, drafter)
+        return scale._replace(most_draft_s=scale.most_draft_s * self._factors.get(drafter, 1.0))
 
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""

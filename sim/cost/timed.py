@@ -1,12 +1,12 @@
 """Seconds from the step times or answer times that an imported recording holds."""
 
 from collections.abc import Iterator
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 
 import numpy as np
 
 from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
-from .base import LOOKUP_S, CostRangeError, DraftTerms
+from .base import LOOKUP_S, CostRangeError, DraftTerms, RoundScale
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
 
@@ -22,9 +22,10 @@ class TimedCost:
     this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
     alone counts as drafted in no time, so that shares always add up to what was measured.
 
-    Everything else is a mean. The target: by new tokens of a forward, interpolated between the measured widths (drafted
-    + 1, and 1 for the target alone). Drafters: seconds of a drafted token, which are estimated where the log does not
-    say how many were drafted (`RoundMeans`).
+    Everything else is a mean, times what the same drafter's rounds of the same request took in parts of it, so that a
+    window on either side of the recorded one costs about what that one did (`round_scale`). The target: by new tokens
+    of a forward, interpolated between the measured widths (drafted + 1, and 1 for the target alone). Drafters: seconds
+    of a drafted token, which are estimated where the log does not say how many were drafted (`RoundMeans`).
 
     Args:
         recording: with seconds of at least one answer or round.
@@ -53,6 +54,8 @@ class TimedCost:
         for request, drafter, rounds in _all_rounds(recording):
             means.add(drafter, rounds, self._split(request, drafter, rounds))
         self._drafting_s = means.drafting_s()
+        self._most_draft_s = means.most_draft_s()
+        self._scales: dict[tuple[str, str], RoundScale] = {}
         self._verifying = means.verifying(f"cost {TIMED}: {self._target}", extrapolate=extrapolate)
         self._shared = tuple(means.shared)
         self._estimated = tuple(means.estimated)
@@ -88,6 +91,13 @@ class TimedCost:
         if known is None:
             known = self._rounds[request_id, drafter] = self._by_start(request, drafter)
         return known.get(start)
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """How a drafter's rounds of a request differ from the means; see `RoundCost`."""
+        scale = self._scales.get((request_id, drafter))
+        if scale is None:
+            scale = self._scales[request_id, drafter] = self._scale(self._requests[request_id], drafter)
+        return scale
 
     def round_shape(self, request_id: str, start: int, drafter: str) -> tuple[int, int]:
         """(tokens drafted, tokens held before the round) of a recorded round, as far as the log says.
@@ -131,6 +141,25 @@ class TimedCost:
         if self._estimated:
             notes.append(f"drafted tokens unknown, seconds of one are estimated: {', '.join(self._estimated)}")
         return tuple(notes)
+
+    def _scale(self, request: RoundsRequest, drafter: str) -> RoundScale:
+        """Measured over mean seconds of the rounds that the drafter had in the request; 1 where it had none."""
+        mean = RoundScale(1.0, 1.0, self._most_draft_s.get(drafter, inf))
+        rounds = request.rounds.get(drafter)
+        if rounds is None or not len(rounds.start) or self._verifying is None:
+            return mean
+        split = self._split(request, drafter, rounds)
+        timed = np.isfinite(split.draft_s + split.verify_s)
+        if not timed.any():
+            return mean
+        drafted = np.where(rounds.drafted < 0, self._windows[drafter], rounds.drafted)[timed]
+        draft_s, verify_s = float(split.draft_s[timed].sum()), float(split.verify_s[timed].sum())
+        mean_verify_s = sum(self._verifying.seconds(width) for width in (drafted + 1).tolist())
+        verifying = verify_s / mean_verify_s if verify_s else 1.0
+        if drafter in self._most_draft_s:  # how much it drafted here, nobody knows: only what it took
+            return RoundScale(1.0, verifying, draft_s / int(timed.sum()))
+        mean_draft_s = self._drafting_s[drafter] * int(drafted.sum())
+        return RoundScale(draft_s / mean_draft_s if draft_s and mean_draft_s else 1.0, verifying, inf)
 
     def _by_start(self, request: RoundsRequest, drafter: str) -> dict[int, tuple[float, float]]:
         rounds = request.rounds.get(drafter)

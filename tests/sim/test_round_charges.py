@@ -1,6 +1,7 @@
 """Seconds of imported recordings that were timed, worked out in the head."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from paceline.policies import Draft, Verify, make_policy
@@ -51,6 +52,42 @@ def test_other_rounds_cost_the_means():
     assert [seconds for (seconds,) in ops[:2]] == pytest.approx([0.25, 1.5 / 9])
     assert ops[2][0] == pytest.approx(7 / 3)
     assert [seconds for (seconds,) in ops[3:5]] == [0.5, 2.0]
+
+
+def test_means_are_taken_as_a_request_compares_to_them():
+    """One request takes three times as long as the other, round by round; so do its rounds that nobody recorded."""
+    quick, slow = (
+        one_request(
+            {"": 9, "feature": 9},
+            {"feature": rounds_of((0, 2, 3), (3, 1, 3), (5, 3, 3), seconds=tuple((f * d, f * v) for d, v in SECONDS))},
+            request_id=name,
+        )
+        for name, f in (("quick", 1.0), ("slow", 3.0))
+    )
+    recording = recording_of(quick, slow, drafters=(("feature", True, 3),))
+    cost = TimedCost(recording, extrapolate=True)
+    assert cost.round_scale("quick", "feature") == pytest.approx((0.5, 0.5, inf))
+    assert cost.round_scale("slow", "feature") == pytest.approx((1.5, 1.5, inf))
+    scenario = Scenario(tables=RoundsTables(recording), cost=cost)
+    ops = table(simulate(scenario, make_policy("feature:2/target", scenario.tables.pool), "p"), "ops", "duration_s")
+    # Two drafted tokens at the mean of (1.5 + 4.5) / 18 seconds, in the request that takes half of it.
+    assert ops[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
+
+
+@pytest.mark.parametrize("window", [10, 19])
+def test_windows_beside_that_of_a_drafter_that_ends_its_drafts_cost_about_as_much(window):
+    """Of SpS the log says what a round took, not how much was drafted: a window of 19 is hardly one of 20."""
+    recording = read_recording("spec-bench", data_files("specbench_yukiki", "*.jsonl.gz"))
+    recording = replace(recording, requests=recording.requests[::8])
+    recorded, beside = (
+        sum(seconds for (seconds,) in durations_of_all(recording, f"sps:{tokens}/target")) for tokens in (20, window)
+    )
+    assert beside == pytest.approx(recorded, rel=0.05)
+
+
+def durations_of_all(recording, policy):
+    scenario = Scenario(tables=RoundsTables(recording), cost=TimedCost(recording))
+    return table(simulate(scenario, make_policy(policy, RoundsTables(recording).pool), "p"), "ops", "duration_s")
 
 
 def test_steps_of_the_target_alone():
