@@ -53,7 +53,7 @@ def regret_table(regret: Regret, *, by_tag: bool) -> Grid:
 
 
 def _columns(headings: Sequence[str]) -> tuple[Column, ...]:
-    return (Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings))
+    return (Column(heading="policy", number=False), *(Column(heading=heading or "no tag") for heading in headings))
 
 
 def _percent(share: float) -> str:

@@ -129,6 +129,11 @@ def test_a_table_by_tag():
     assert text_of(tag_table(unknown)).count("unknown") == 4
 
 
+def test_requests_without_a_tag_have_a_heading():
+    rows = {"plain": {"": share(4, 2.0)}}
+    assert "no tag" in text_of(tag_table(ByTag(baseline=rows["plain"], policies=rows)))
+
+
 # -- regret
 
 
