@@ -13,9 +13,21 @@ from .untrained_pool import write_untrained_pool
 
 
 @pytest.fixture(autouse=True)
-def often(monkeypatch):
-    """As if each millisecond were ten seconds."""
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.001)
+def at_every_advance(monkeypatch):
+    """As if ten seconds passed before each step of a stage: what a clock would tell depends on the machine."""
+    enter, advance_to = progress.Progress.__enter__, progress.Progress.advance_to
+
+    def enter_telling(stage):
+        enter(stage)
+        stage._write_line()
+        return stage
+
+    def advance_telling(stage, done, note=None):
+        advance_to(stage, done, note)
+        stage._write_line()
+
+    monkeypatch.setattr(progress.Progress, "__enter__", enter_telling)
+    monkeypatch.setattr(progress.Progress, "advance_to", advance_telling)
 
 
 @pytest.fixture
