@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .runtime.generate import generate
+    from .runtime.generation.generate import generate
 
 __all__ = ["generate"]
 

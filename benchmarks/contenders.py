@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from hand_written import speculate
 from paceline.policies import make_policy
+from paceline.runs.log import VERIFY, RunLog
 from paceline.runtime.decode import decode
 from paceline.runtime.forward import ForwardKind
 from paceline.runtime.pools.loaded_pool import loaded_pool
@@ -18,7 +19,6 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import CacheKind, Memory
 from paceline.traces import Sampling
-from paceline.traces.run_log import VERIFY, RunLog
 
 GREEDY = Sampling(mode="greedy")
 Texts = list[list[int]]

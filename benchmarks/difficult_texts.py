@@ -3,7 +3,7 @@
 from math import erfc
 
 import numpy as np
-from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 
 FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
 

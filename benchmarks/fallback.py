@@ -12,19 +12,19 @@ from time import perf_counter
 
 import numpy as np
 from difficult_texts import difficult_rounds, difficult_texts
-from paceline.cli.shipped import shipped
 from paceline.policies import make_policy
 from paceline.policies.speed import round_tokens
 from paceline.reports import summarise_run
+from paceline.runs.log import RunLog
 from paceline.sim import Scenario, TableCost, simulate
+from paceline.sim.hazard import Hazard
 from paceline.sim.recording import tables_of
+from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
-from paceline.traces.hazard import Hazard
-from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 from paceline.traces.importers import read_recording
 from paceline.traces.meta import CostTable
-from paceline.traces.run_log import RunLog
-from paceline.traces.trie import Trace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.tries.trie import Trace
 from rich.console import Console
 from rich.table import Table
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from measuring import RUNS, interleaved
-from paceline.policies.lookup import LookupRule, prompt_lookup
+from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.sim.cost.base import LOOKUP_S
 from rich.console import Console
 from rich.table import Table

@@ -14,19 +14,20 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from paceline.cli.experiments.experiment import Setting
-from paceline.cli.experiments.live import pool_of, prompts_of, ran
-from paceline.cli.experiments.replaying import recording_of, replayed, scenario_of
-from paceline.cli.matching_trace import matching_trace
-from paceline.cli.runtime_door import runtime_module
-from paceline.cli.shipped import shipped
+from paceline.laboratory.finding import Setting
+from paceline.laboratory.live_runs import pool_of, prompts_of, ran
+from paceline.laboratory.replays import recording_of, replayed, scenario_of
 from paceline.reports import Quality, Summary, summarise_run
+from paceline.runs.text_quality import with_quality
 from paceline.runtime.prompts import Prompt
 from paceline.sim import Scenario
+from paceline.studies.matching_recording import matching_trace
+from paceline.studies.shipped import shipped
 from paceline.traces import Sampling
-from paceline.traces.text_quality import with_quality
 from rich.console import Console
 from rich.table import Table
+
+from ..studies.runtime_door import runtime_module
 
 TIMED_PROMPTS = 18
 GREEDY = Sampling(mode="greedy")

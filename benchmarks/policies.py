@@ -12,15 +12,15 @@ from time import perf_counter_ns, thread_time_ns
 
 import numpy as np
 from measuring import interleaved
-from paceline.policies.contract import Outcome, Policy, Step
-from paceline.policies.observation import Observation
+from paceline.decoding.contract import Outcome, Policy, Step
+from paceline.decoding.observation import Observation
 from paceline.policies.registry import make_policy, own_policies
 from paceline.policies.specrouter.search import Floats, best_chain
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.foresight import grant_foresight
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
-from paceline.traces.store import read_trace
+from paceline.sim.tries.tables import TraceTables
+from paceline.traces.tries.store import read_trace
 from rich.console import Console
 from rich.table import Table
 

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 from measuring import peak_bytes
-from paceline.cli.runtime_door import runtime_module
-from paceline.cli.shipped import shipped
 from paceline.runtime.prompts import read_prompts
+from paceline.studies.shipped import shipped
 from paceline.traces import Closure, Sampling
 from rich.console import Console
 from rich.table import Table
+
+from ..studies.runtime_door import runtime_module
 
 WHOLE = 60
 

@@ -14,9 +14,9 @@ import numpy as np
 from paceline.policies.registry import make_policy
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces import Trace
-from paceline.traces.store import read_trace
+from paceline.traces.tries.store import read_trace
 from rich.console import Console
 from rich.table import Table
 

@@ -15,7 +15,7 @@ from paceline.sim.cost.make import make_cost
 from paceline.sim.recording import Recording, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, Trace, make_trace
-from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 from rich.console import Console
 from rich.table import Table
 

@@ -9,7 +9,6 @@ import argparse
 from collections.abc import Mapping
 from statistics import fmean
 
-from paceline.cli.shipped import shipped
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts
@@ -17,6 +16,7 @@ from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
 from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
 from paceline.runtime.slim.search import Budget, best_trial, search_masks
+from paceline.studies.shipped import shipped
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table

@@ -11,15 +11,16 @@ import sys
 from dataclasses import replace
 from statistics import median
 
-from paceline.cli.runtime_door import runtime_module
-from paceline.cli.shipped import shipped
 from paceline.policies import make_policy
 from paceline.reports import Summary, summarise_run
 from paceline.runtime.prompts import read_prompts
 from paceline.sim import Scenario, TraceTables, make_cost, recorded_pool, simulate
+from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
 from rich.console import Console
 from rich.table import Table
+
+from ..studies.runtime_door import runtime_module
 
 POLICIES = (
     "plain",

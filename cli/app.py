@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from .agree import agree
-from .compare import compare
-from .experiment import experiment_app
-from .policy import policy_app
-from .pool import pool_app
-from .record import record
-from .run import run
-from .trace import trace_app
+from .commands.agree import agree
+from .commands.compare import compare
+from .commands.experiment import experiment_app
+from .commands.policy import policy_app
+from .commands.pool import pool_app
+from .commands.record import record
+from .commands.run import run
+from .commands.trace import trace_app
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,8 +12,8 @@ from types import FrameType
 import typer
 from pydantic import ValidationError
 
-from ..policies.contract import PolicyError
-from ..policies.foreign_code import raised_at, said
+from ..decoding.contract import PolicyError
+from ..decoding.foreign_code import raised_at, said
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ..reports.grid import Grid
+from ..reports.tables.grid import Grid
 from ..traces.folder import check_outside
-from ..traces.whole_files import place_of, write_whole
+from ..whole_files import place_of, write_whole
 from .stdout_for_json import json_stream, keep_for_json
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe

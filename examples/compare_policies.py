@@ -8,7 +8,7 @@ from paceline.reports import Comparison, Summary, conclusion, summarise_run
 from paceline.sim.cost.make import make_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces import SyntheticSpec, make_trace
 
 POLICIES = ("plain", "draft:4/target", "mid:4/target", "draft:3/mid:6/target", "adaptive,start=4", "confident")

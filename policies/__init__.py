@@ -3,14 +3,10 @@
 Standard library and numpy only; imports neither traces nor either world.
 """
 
-from .about import About, Observable
-from .check import CheckReport, check_policy
-from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
-from .observation import Observation, PendingToken
-from .policy_options import PolicySpecError
-from .pool import Member, Pool
-from .registry import make_policy
-from .rules import (
+from ..decoding.contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
+from ..decoding.observation import Observation, PendingToken
+from ..decoding.pool import Member, Pool
+from ..decoding.rules import (
     Band,
     Deferral,
     Divergence,
@@ -24,8 +20,12 @@ from .rules import (
     Typical,
     Vouched,
 )
-from .signal import Signal
-from .stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
+from ..decoding.rules.stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
+from ..decoding.signal import Signal
+from .about import About, Observable
+from .check import CheckReport, check_policy
+from .policy_options import PolicySpecError
+from .registry import make_policy
 
 __all__ = [
     "About",

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .contract import Policy
+from ..decoding.contract import Policy
 
 
 class Observable(StrEnum):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .pool import Pool
+from ..decoding.pool import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

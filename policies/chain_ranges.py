@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
+from ..decoding.pool import Pool
 from .chain_notation import ChainSpec, parse_chain
-from .pool import Pool
 
 # At most seven digits: no window is longer, and no text makes a number that takes long to read.
 _RANGE = re.compile(r"(?P<first>\d{1,7})(?:\.\.(?P<last>\d{1,7})(?::(?P<step>\d{1,7}))?)?", re.ASCII)

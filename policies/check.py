@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
+from ..decoding.contract import Policy, PolicyError
+from ..decoding.loop import Loop
+from ..decoding.pool import Member, Pool
+from ..decoding.session import Session
+from ..decoding.start import Start, prefill_before
 from .about import about_of
-from .contract import Policy, PolicyError
-from .loop import Loop
-from .pool import Member, Pool
-from .session import Session
-from .start import Start, prefill_before
 from .toy_world import EOS, VOCABULARY, ToyWorld
 
 STEPS_PER_TOKEN = 64

@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 from typing import cast
 
-from .foreign_code import defined_at, pass_interrupt, told
+from ..decoding.foreign_code import defined_at, pass_interrupt, told
 from .policy_options import PolicyClass, PolicySpecError
 
 

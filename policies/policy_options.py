@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from .contract import Policy
+from ..decoding.contract import Policy
 
 PolicyClass = Callable[..., Policy]
 PLAIN_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
+from ..decoding.contract import Policy
+from ..decoding.foreign_code import at, defined_at, pass_interrupt, told
+from ..decoding.pool import Pool
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
-from .contract import Policy
-from .foreign_code import at, defined_at, pass_interrupt, told
 from .lossless.adaedl import AdaEDL
 from .lossless.adaptive import Adaptive
 from .lossless.banditspec import BanditSpec
@@ -36,7 +37,6 @@ from .oracles.chain import OracleChain
 from .oracles.window import OracleWindow
 from .policy_files import class_of_file, class_of_module, names_path
 from .policy_options import PolicyClass, PolicySpecError, parse_options
-from .pool import Pool
 from .specrouter.policy import SpecRouter
 
 

@@ -1,7 +1,7 @@
 """Notes what kinds of steps a policy takes: known by what it does, not by what it says."""
 
-from .contract import Commit, Outcome, Policy, Step, Verify
-from .observation import Observation
+from ..decoding.contract import Commit, Outcome, Policy, Step, Verify
+from ..decoding.observation import Observation
 
 
 class StepWatch:

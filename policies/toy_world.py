@@ -7,14 +7,14 @@ import struct
 from collections.abc import Callable
 from zlib import crc32
 
-from .contract import Draft, Verify
-from .lookup import LookupRule, prompt_lookup
-from .pool import Pool
-from .rules import Facts, Ruling, ruling
-from .session import Session
-from .signal import NO_SIGNAL, Signal
-from .verdicts import Drafted, Judged
-from .world import Deferred, Failed, Item, Op, Results
+from ..decoding.contract import Draft, Verify
+from ..decoding.pool import Pool
+from ..decoding.prompt_lookup import LookupRule, prompt_lookup
+from ..decoding.results import Drafted, Judged
+from ..decoding.rules import Facts, Ruling, ruling
+from ..decoding.session import Session
+from ..decoding.signal import NO_SIGNAL, Signal
+from ..decoding.world import Deferred, Failed, Item, Op, Results
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40

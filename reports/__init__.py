@@ -4,11 +4,11 @@ Reads what a run wrote; knows neither world.
 """
 
 from .comparison import Comparison
-from .comparison_table import comparison_table
 from .conclusion import conclusion
 from .interval import Interval, mean_interval
 from .quality import Quality, quality_of
 from .summary import LevelSummary, Spread, Summary, summarise_run
+from .tables.comparison import comparison_table
 
 __all__ = [
     "Comparison",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ..traces.counted import counted
-from ..traces.run_log import COMMIT, DRAFT, RunLog
+from ..counted import counted
+from ..runs.log import COMMIT, DRAFT, RunLog
 from .leaving import Leaving, leavings
 
 AROUND = 12  # tokens that a difference shows on either side

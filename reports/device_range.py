@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .comparison import Comparison
-from .grid import Column, Grid
 from .summary import Summary
+from .tables.grid import Column, Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

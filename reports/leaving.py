@@ -5,7 +5,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from ..traces.run_log import RunLog
+from ..runs.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

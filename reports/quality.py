@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..traces.run_log import COMMIT, QUALITY_FIELDS, Columns, RunLog
+from ..runs.log import COMMIT, QUALITY_FIELDS, Columns, RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

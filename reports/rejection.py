@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ..traces.run_log import VERIFY, Columns
+from ..runs.log import VERIFY, Columns
 
 
 def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> float:

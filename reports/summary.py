@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..traces.run_log import VERIFY, RunLog
+from ..runs.log import VERIFY, RunLog
 from .quality import Quality, quality_of
 from .rejection import rejection_rate
 

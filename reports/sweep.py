@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .comparison import Comparison
-from .comparison_table import chance_remark, comparison_title, shown_interval
 from .conclusion import best_in_words
-from .grid import Column, Grid
 from .summary import Summary
+from .tables.comparison import chance_remark, comparison_title, shown_interval
+from .tables.grid import Column, Grid
 
 BEST = "*"
 

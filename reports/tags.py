@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..traces.run_log import RunLog
+from ..runs.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

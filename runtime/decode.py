@@ -7,22 +7,22 @@ from typing import Literal
 
 import numpy as np
 
-from ..policies.contract import Policy
-from ..policies.request_text import FinishReason
-from ..policies.session import Session
-from ..policies.start import Start
+from ..decoding.contract import Policy
+from ..decoding.request_text import FinishReason
+from ..decoding.session import Session
+from ..decoding.start import Start
 from ..progress import Progress
+from ..runs.log import RunLog
+from ..runs.plain_pace import seconds_per_token
 from ..traces.meta import Sampling
-from ..traces.run_log import RunLog
-from ..traces.thrashing import seconds_per_token
 from .driver import INTERRUPTED, Driver, OnCommit
 from .forward import ForwardKind
-from .kv_fit import check_fit
-from .plain_speed import plain_step_s
+from .kv.fit import check_fit
 from .pools.pool import ModelPool
-from .priced_seconds import Prices
 from .prompts import Prompt
 from .run_setup import Run, session_of
+from .timing.plain_speed import plain_step_s
+from .timing.priced_seconds import Prices
 from .tokenizers import TextStream, make_ending, text_before_stop
 from .world import Memory, TorchWorld
 

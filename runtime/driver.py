@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from ..policies.loop import Loop
-from ..policies.session import Session
-from ..traces.run_ledger import RunLedger
-from .priced_seconds import PricedSeconds
+from ..decoding.loop import Loop
+from ..decoding.session import Session
+from ..runs.ledger import RunLedger
+from .timing.priced_seconds import PricedSeconds
 from .world import TorchWorld
 
 OnCommit = Callable[[Session, list[int]], None]

@@ -1,7 +1,7 @@
 """Oracles have no place among real models."""
 
+from ..decoding.contract import Policy
 from ..policies.about import about_of
-from ..policies.contract import Policy
 from ..policies.policy_options import PolicyClass
 from ..policies.registry import own_policies
 

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 
 from ..policies.lossless.plain import Plain
+from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
 from ..traces.meta import Sampling
-from ..traces.resolution import LOG_PROBS
-from ..traces.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
-from .answers import is_right
+from ..traces.tries.stored_resolution import LOG_PROBS
+from .answer_check import is_right
 from .decode import Output, decode
 from .forward import ForwardKind
-from .noise import RequestNoise
+from .model_views import scores
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .recording.tree_forward import TreeForward, causal_mask
+from .sampling.coupled_noise import RequestNoise
 from .sampling.truncation import truncated
-from .views import scores
 from .world import Memory
 
 

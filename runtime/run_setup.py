@@ -3,23 +3,23 @@
 from dataclasses import asdict
 from typing import Any
 
+from ..counted import counted
+from ..decoding.contract import Policy
+from ..decoding.loop import Loop
+from ..decoding.pool import Pool
+from ..decoding.request_text import Ending
+from ..decoding.session import Session
+from ..decoding.start import Start, prefill_before
 from ..policies.about import about_of
-from ..policies.contract import Policy
-from ..policies.loop import Loop
-from ..policies.pool import Pool
-from ..policies.request_text import Ending
-from ..policies.session import Session
-from ..policies.start import Start, prefill_before
 from ..policies.step_watch import StepWatch
-from ..traces.counted import counted
-from ..traces.run_ledger import RunLedger
+from ..runs.ledger import RunLedger
 from .driver import Driver, OnCommit
 from .no_oracles import refuse_oracle
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
-from .priced_seconds import PricedSeconds, Prices
 from .prompts import Prompt, prompt_tokens
-from .timed_policy import TimedPolicy
+from .timing.priced_seconds import PricedSeconds, Prices
+from .timing.timed_policy import TimedPolicy
 from .world import TorchWorld
 
 

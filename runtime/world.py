@@ -4,12 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..policies.session import Session
-from ..policies.signal import Signal
-from ..policies.verdicts import Drafted, Judged
-from ..policies.world import Deferred, Failed, Item, Op, Results
+from ..decoding.results import Drafted, Judged
+from ..decoding.session import Session
+from ..decoding.signal import Signal
+from ..decoding.world import Deferred, Failed, Item, Op, Results
 from ..traces.meta import Sampling
-from .clock import Clock
 from .executor.draft_processor import DraftProcessor
 from .executor.executor import Executor
 from .executor.foreign_drafter import ForeignDrafter
@@ -19,12 +18,13 @@ from .executor.sampler import make_sampler
 from .executor.verify_processor import VerifyProcessor
 from .forward import ForwardKind, ModelForward
 from .kv import MaskCache, MemberKV, SlotCache
-from .noise import RequestNoise
 from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
+from .sampling.coupled_noise import RequestNoise
 from .state.errors import CacheDesyncError
 from .state.request_state import RequestState
 from .state.state_manager import StateManager
+from .timing.clock import Clock
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")

@@ -6,11 +6,11 @@ Never imports the runtime and never needs torch.
 from .cost import CostModel, CostRangeError, Device, RooflineCost, TableCost, TimedCost, device_sheet, make_cost
 from .recorded_pool import imported_pool, recorded_pool
 from .recording import Recording, tables_of
-from .replay import ReplayWorld, UnrecordedContextError
-from .rounds_tables import RoundsTables
-from .rounds_world import RoundsWorld
+from .rounds.tables import RoundsTables
+from .rounds.world import RoundsWorld
 from .simulate import Scenario, simulate
-from .tables import TraceTables
+from .tries.tables import TraceTables
+from .tries.world import ReplayWorld, UnrecordedContextError
 
 __all__ = [
     "CostModel",

@@ -1,7 +1,7 @@
 """What an operation costs: its forwards, with catch-up, verification width and the rows still running."""
 
-from ..policies.verdicts import Drafted
-from ..policies.world import Forward, Item
+from ..decoding.results import Drafted
+from ..decoding.world import Forward, Item
 from .cost import CostModel, DraftTerms
 
 

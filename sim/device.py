@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator
 
 import simpy
 
-from ..policies.loop import Loop
-from ..policies.world import World
+from ..decoding.loop import Loop
+from ..decoding.world import World
 
 
 def device_process(

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from ..decoding.world import World
 from ..policies.oracles.lookahead import Answer
-from ..policies.world import World
 
 
 class Foreseen(NamedTuple):

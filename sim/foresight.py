@@ -3,10 +3,10 @@
 from copy import deepcopy
 from math import inf
 
+from ..decoding.contract import Policy
+from ..decoding.pool import Pool
 from ..policies.about import about_of
-from ..policies.contract import Policy
 from ..policies.oracles.lookahead import ForwardSeconds, Lookahead
-from ..policies.pool import Pool
 from .cost import CostModel, CostRangeError
 from .paused_collector import paused_collector
 from .recording import Recording

@@ -1,9 +1,9 @@
 """The pool a recording was made from, as policies see it."""
 
-from ..policies.lookup import LookupRule
-from ..policies.pool import Member, Pool
-from ..traces.imported.rounds import RoundsTrace
+from ..decoding.pool import Member, Pool
+from ..decoding.prompt_lookup import LookupRule
 from ..traces.meta import NgramInfo, TraceMeta
+from ..traces.rounds.recording import RoundsTrace
 
 
 def recorded_pool(meta: TraceMeta) -> Pool:

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 from typing import Protocol
 
+from ..decoding.contract import Policy
+from ..decoding.pool import Pool
+from ..decoding.session import Session
+from ..decoding.start import Start
+from ..decoding.world import World
 from ..policies.about import Observable, check_observes
-from ..policies.contract import Policy
-from ..policies.pool import Pool
-from ..policies.session import Session
-from ..policies.start import Start
-from ..policies.world import World
-from ..traces.imported.rounds import RoundsTrace
-from ..traces.text_quality import TextQuality
-from ..traces.trie import Trace
+from ..runs.text_quality import TextQuality
+from ..traces.rounds.recording import RoundsTrace
+from ..traces.tries.trie import Trace
 from .cost import CostModel
 from .foreseen import Foreseen
-from .rounds_tables import RoundsTables
-from .tables import TraceTables
+from .rounds.tables import RoundsTables
+from .tries.tables import TraceTables
 
 
 class RecordedWorld(World, Protocol):

@@ -6,14 +6,14 @@ from typing import Any
 
 import simpy
 
+from ..decoding.contract import Policy
+from ..decoding.loop import Loop
+from ..decoding.start import Start
 from ..policies.about import about_of
-from ..policies.contract import Policy
-from ..policies.loop import Loop
-from ..policies.start import Start
+from ..runs.ledger import RunLedger
+from ..runs.log import RunLog
+from ..runs.text_quality import with_quality
 from ..traces.meta import MOST_SECONDS
-from ..traces.run_ledger import RunLedger
-from ..traces.run_log import RunLog
-from ..traces.text_quality import with_quality
 from .cost import CostModel
 from .device import device_process
 from .foresight import grant_foresight

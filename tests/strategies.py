@@ -14,7 +14,7 @@ from paceline.traces import (
     Trie,
     make_trace,
 )
-from paceline.traces.resolution import ENTROPIES, LOG_PROBS, UNITS
+from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 
 MODEL_NAMES = ("tiny", "mid-0.5b", "large", "target")
 

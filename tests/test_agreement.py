@@ -8,6 +8,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from paceline.decoding.prompt_lookup import LookupRule
+from paceline.decoding.start import Start
 from paceline.policies import (
     Band,
     Commit,
@@ -23,9 +25,7 @@ from paceline.policies import (
     Vouched,
     make_policy,
 )
-from paceline.policies.lookup import LookupRule
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.start import Start
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -34,9 +34,9 @@ from paceline.runtime.world import Memory
 from paceline.sim.cost import made_up_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
+from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 
 from .tiny_models import random_prompts, tiny_pool_of_four
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from paceline.decoding.start import Start
 from paceline.policies import make_policy
-from paceline.policies.start import Start
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import read_trace
-from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 
-from .traces.rounds_strategies import FALLING, difficult_texts, rounds_over
+from .traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
 from .unit_cost import UnitCost
 
 PICO = Path(__file__).parents[1] / "recordings" / "pico.trace"

@@ -13,19 +13,19 @@ from random import Random
 
 import pytest
 import torch
+from paceline.decoding.start import Start
 from paceline.policies import make_policy
-from paceline.policies.start import Start
 from paceline.reports.summary import summarise_run
-from paceline.runtime.noise import gumbel
+from paceline.runs.log import VERIFY, RunLog
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.sampling.coupled_noise import gumbel
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.run_log import VERIFY, RunLog
-from paceline.traces.trie import Trace
+from paceline.traces.tries.trie import Trace
 
 from .reference_decoder import Decoded, ReferenceDecoder
 from .tiny_models import random_prompts, tiny_pool_of_four

@@ -3,19 +3,19 @@
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """
 
-from .closure import Branches, grow, trunk_allowance
 from .errors import TraceFormatError
-from .imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
-from .imported.store import read_rounds, write_rounds
-from .imported.summary import summarise_rounds
 from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
 from .open_recording import open_recording
-from .shifted import shift_acceptance
-from .store import read_trace, write_trace
-from .summary import GroupSummary, TraceSummary, summarise
-from .synthetic import make_trace
-from .synthetic_spec import SyntheticSpec
-from .trie import RequestRecord, Trace, Trie
+from .rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .rounds.store import read_rounds, write_rounds
+from .rounds.summary import summarise_rounds
+from .synthetic.generator import make_trace
+from .synthetic.spec import SyntheticSpec
+from .tries.closure import Branches, grow, trunk_allowance
+from .tries.shifted import shift_acceptance
+from .tries.store import read_trace, write_trace
+from .tries.summary import GroupSummary, TraceSummary, summarise
+from .tries.trie import RequestRecord, Trace, Trie
 
 __all__ = [
     "Branches",

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ..strict_json import decode_json
+from ..whole_files import place_of
 from .errors import TraceFormatError
-from .strict_json import decode_json
-from .whole_files import place_of
 
 META = "meta.json"
 REQUESTS = "requests.parquet"

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from .folder import IMPORTED, kind_of
-from .imported.rounds import RoundsTrace
-from .imported.store import read_rounds
-from .store import read_trace
-from .trie import Trace
+from .rounds.recording import RoundsTrace
+from .rounds.store import read_rounds
+from .tries.store import read_trace
+from .tries.trie import Trace
 
 
 def open_recording(path: Path) -> Trace | RoundsTrace:

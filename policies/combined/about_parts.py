@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from ...decoding.contract import Policy
 from ..about import About, about_of
-from ..contract import Policy
 
 
 def about_parts(parts: Sequence[Policy]) -> About | None:

@@ -4,11 +4,11 @@ Both are measured: seconds per token of whole rounds, recent ones with more weig
 (its drafter is seldom right, or the batch so large that width costs) is set aside for a while and then tried again.
 """
 
+from ...decoding.contract import Outcome, Policy, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Outcome, Policy, Step, Verify
-from ..observation import Observation
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .about_parts import about_parts, most_pending
 
 

@@ -1,8 +1,8 @@
 """Another policy, refused at its first step that could commit other text than the target's."""
 
+from ...decoding.contract import Commit, Outcome, Policy, Step, Verify
+from ...decoding.observation import Observation
 from ..about import About
-from ..contract import Commit, Outcome, Policy, Step, Verify
-from ..observation import Observation
 
 
 class OnlyLossless:

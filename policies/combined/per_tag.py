@@ -1,9 +1,9 @@
 """A policy per task tag: what pays for code need not pay for dialogue."""
 
+from ...decoding.contract import Outcome, Policy, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Outcome, Policy, Step
-from ..observation import Observation
-from ..pool import Pool
 from .about_parts import about_parts, most_pending
 
 

@@ -10,12 +10,12 @@ draft, as every stop here has it, and lambda is one for all requests and stays i
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import drafter_of
-from ..pool import Pool
-from ..stops import EntropyAbove
 from .chain import found_nothing
 
 

@@ -5,12 +5,12 @@ The heuristic schedule of transformers' assisted generation (`num_assistant_toke
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
-from ..pool import Pool
 from .chain import found_nothing
 
 

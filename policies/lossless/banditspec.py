@@ -15,13 +15,13 @@ reward is tokens per second by default, and `reward=tokens` is theirs. What we c
 from random import Random
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Outcome, Step
-from ..observation import Observation
 from ..parts.bandit_learners import Exp3, Ucb
 from ..parts.chain_rounds import ChainRounds
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .chain import Chain
 
 EXPLORE = {"ucb": 1.0, "exp3": 0.3}

@@ -14,13 +14,13 @@ keeps its rate for good.
 from collections import deque
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.cascade_plan import CascadePlanner
 from ..parts.counts import check_count
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .chain import found_nothing
 
 WARMUP_WINDOW = 4

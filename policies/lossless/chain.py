@@ -6,12 +6,12 @@ them (multi-level speculation as in SpecRouter, arXiv:2505.07680; two levels: Le
 
 from dataclasses import replace
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import Stop
 from ..about import About, Observable
 from ..chain_notation import parse_chain
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
-from ..pool import Pool
-from ..stops import Stop
 
 
 class Chain:

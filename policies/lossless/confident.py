@@ -5,12 +5,12 @@ The confidence threshold of transformers' assisted generation (`assistant_confid
 
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import ConfidenceBelow
 from ..about import About, Observable
-from ..contract import Outcome, Step
-from ..observation import Observation
 from ..parts.default_members import drafter_of
-from ..pool import Pool
-from ..stops import ConfidenceBelow
 from .chain import Chain
 
 

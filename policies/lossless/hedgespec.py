@@ -17,13 +17,13 @@ compared with what the target committed. Differences to the paper:
 from random import Random
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.acceptance_rate import AcceptanceRate
 from ..parts.member_seconds import MemberSeconds
 from ..parts.normal_hedge import NormalHedge
-from ..pool import Pool
 from ..speed import round_tokens
 from .chain import found_nothing
 

@@ -2,11 +2,11 @@
 
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Outcome, Step
-from ..observation import Observation
 from ..parts.default_members import lookup_member
-from ..pool import Pool
 from .chain import Chain
 
 

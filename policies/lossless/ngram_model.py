@@ -6,11 +6,11 @@ neither judges what was copied nor runs where something was.
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import drafter_of, lookup_member
-from ..pool import Pool
 from .chain import found_nothing
 
 

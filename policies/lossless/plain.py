@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Outcome, Step, Verify
-from ..observation import Observation
-from ..pool import Pool
 
 
 class Plain:

@@ -8,12 +8,12 @@ the rule stays in the draft, as every stop here has it.
 
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
-from ..contract import Outcome, Step
-from ..observation import Observation
 from ..parts.default_members import drafter_of
-from ..pool import Pool
-from ..stops import EntropyAbove
 from .chain import Chain
 
 

@@ -8,14 +8,14 @@ both are running averages over all requests, and v is a line in k, since width c
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.acceptance_rate import AcceptanceRate
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .chain import found_nothing
 
 

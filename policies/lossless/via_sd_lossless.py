@@ -12,12 +12,12 @@ verifier's distribution, which the runtime hands to the target as their distribu
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules import Ratio
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import drafter_of, middle_verifier
-from ..pool import Pool
-from ..rules import Ratio
 
 
 class ViaSDLossless:

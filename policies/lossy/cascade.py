@@ -8,14 +8,14 @@ of deferral; ours is one option.
 
 from dataclasses import replace
 
+from ...decoding.contract import Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules import Deferral
+from ...decoding.rules.deferral import KINDS
 from ..about import About, Observable
-from ..contract import Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import drafter_of, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
-from ..pool import Pool
-from ..rules import Deferral
-from ..rules.deferral import KINDS
 
 
 class SpeculativeCascade:

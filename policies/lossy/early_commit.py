@@ -11,12 +11,12 @@ its length beforehand.
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import sure_drafter
 from ..parts.whole_commits import WholeCommits
-from ..pool import Pool
 
 
 class EarlyCommit:

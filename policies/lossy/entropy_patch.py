@@ -10,13 +10,13 @@ agrees adds a token of its own. A patch that reaches `most` tokens without a bou
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import sure_drafter
 from ..parts.whole_commits import WholeCommits
-from ..pool import Pool
-from ..stops import EntropyAbove
 
 
 class EntropyPatch:

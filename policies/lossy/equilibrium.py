@@ -6,13 +6,13 @@ answers to a question; a game per token between the drafted token and the target
 
 from typing import ClassVar
 
+from ...decoding.contract import Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules import Equilibrium
 from ..about import About, Observable
-from ..contract import Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
-from ..pool import Pool
-from ..rules import Equilibrium
 
 
 class EquilibriumDecoding:

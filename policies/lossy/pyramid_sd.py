@@ -11,12 +11,12 @@ fuzzy the qualifier: `about` of such an object says lossless.
 
 from dataclasses import replace
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules import Exact, Fuzzy
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import middle_verifier, sure_drafter
-from ..pool import Pool
-from ..rules import Exact, Fuzzy
 
 
 class PyramidSD:

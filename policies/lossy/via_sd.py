@@ -12,15 +12,15 @@ hold a rate of divergences, and the guard against repetition, are ours.
 
 from dataclasses import replace
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ...decoding.rules import Band, Vouched
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
-from ..observation import Observation
 from ..parts.default_members import drafter_of, middle_verifier
 from ..parts.divergence_budget import STRICTEST, DivergenceBudget
 from ..parts.repetition import repeated_share
 from ..parts.whole_commits import WholeCommits
-from ..pool import Pool
-from ..rules import Band, Vouched
 
 STRICTNESS_STEPS = 16
 # Of the guard: n-grams, and how far back it looks. A loop of up to 16 tokens shows in twice its length.

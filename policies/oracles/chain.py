@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import ClassVar
 
+from ...decoding.pool import Pool
 from ..about import About
 from ..lossless.chain import Chain
 from ..parts.counts import check_count
-from ..pool import Pool
 from .foresight import Foresight, Round, answered
 from .oracle import LONGEST, Oracle
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...decoding.contract import Step, Verify
+from ...decoding.estimates import Estimates
+from ...decoding.observation import Load, Observation
+from ...decoding.pool import Pool
+from ...decoding.request_text import RequestText
+from ...decoding.session import Session
+from ...decoding.signal import Signal
+from ...decoding.world import Item, Op, World
 from ..chain_notation import ChainSpec
-from ..contract import Step, Verify
-from ..estimates import Estimates
 from ..lossless.chain import Chain
-from ..observation import Load, Observation
-from ..pool import Pool
-from ..request_text import RequestText
-from ..session import Session
-from ..signal import Signal
-from ..world import Item, Op, World
 from .foresight import Feed, Round, answered
 
 # Of a session, inherited ones included.

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 
-from ..contract import Outcome, Step
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
 from ..lossless.chain import Chain
-from ..observation import Observation
-from ..pool import Pool
 from .foresight import Foresight, Round
 from .least_seconds import Plan, least_seconds
 

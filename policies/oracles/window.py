@@ -6,11 +6,11 @@ No published policy: the least total seconds over the answer among all sequences
 
 from typing import ClassVar
 
+from ...decoding.pool import Pool
 from ..about import About
 from ..lossless.chain import Chain
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
-from ..pool import Pool
 from .foresight import Foresight, Round, answered
 from .oracle import LONGEST, Oracle
 

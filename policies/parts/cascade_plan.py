@@ -6,8 +6,8 @@ Letters: E expected tokens of the round with the target's own, S its seconds, P 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..contract import Draft, Verify
-from ..pool import Pool
+from ...decoding.contract import Draft, Verify
+from ...decoding.pool import Pool
 from .member_seconds import MemberSeconds
 
 # What is tried of drafts below another member: their lengths, and how many of them.

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..contract import Outcome, Policy, Step
-from ..observation import Observation
+from ...decoding.contract import Outcome, Policy, Step
+from ...decoding.observation import Observation
 from .member_seconds import MemberSeconds
 
 

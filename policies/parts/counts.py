@@ -1,6 +1,6 @@
 """Counts among the options of policies: a wrong one is named as the user wrote it, before anything is built from it."""
 
-from ..contract import MOST_TOKENS
+from ...decoding.contract import MOST_TOKENS
 
 
 def check_count(name: str, value: int, *, most: int = MOST_TOKENS) -> None:

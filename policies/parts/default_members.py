@@ -1,6 +1,6 @@
 """The members that policies take if none are named."""
 
-from ..pool import Pool
+from ...decoding.pool import Pool
 
 
 def smallest_model(pool: Pool) -> str:

@@ -1,7 +1,7 @@
 """The shape of two-level policies that differ in the rule only: draft a block, judge it."""
 
-from ..contract import Draft, Step, Verify
-from ..observation import Observation
+from ...decoding.contract import Draft, Step, Verify
+from ...decoding.observation import Observation
 
 
 class DraftedBlocks:

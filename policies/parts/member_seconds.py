@@ -6,8 +6,8 @@ everywhere. A batched operation is charged to its requests in equal shares.
 
 from math import inf, isfinite, nan
 
-from ..contract import Draft, Outcome, Verify
-from ..pool import Pool
+from ...decoding.contract import Draft, Outcome, Verify
+from ...decoding.pool import Pool
 
 
 class MemberSeconds:

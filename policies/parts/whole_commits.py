@@ -1,6 +1,6 @@
 """Commit steps by length, each made once: a policy is called too often to build its steps anew."""
 
-from ..contract import Commit
+from ...decoding.contract import Commit
 
 
 class WholeCommits:

@@ -10,8 +10,8 @@ count, and it would look worse than it is.
 from math import nan
 from typing import NamedTuple
 
-from ..contract import Outcome
-from ..observation import Observation, PendingToken
+from ...decoding.contract import Outcome
+from ...decoding.observation import Observation, PendingToken
 
 
 class Verdict(NamedTuple):

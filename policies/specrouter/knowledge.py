@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..pool import Pool
+from ...decoding.pool import Pool
 from .confidence import Survival, doubt
 from .evidence import Verdict
 from .profile import PerformanceProfiler

@@ -13,8 +13,8 @@ from math import ceil
 
 import numpy as np
 
-from ..contract import Draft
-from ..pool import Pool
+from ...decoding.contract import Draft
+from ...decoding.pool import Pool
 from .counters import Counters
 from .knowledge import Figures, Knowledge
 from .lockstep_search import best_in_step, in_step

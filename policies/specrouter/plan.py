@@ -9,11 +9,11 @@ further token costs the next level to judge. The paper has fixed windows, and `s
 from dataclasses import dataclass
 from math import inf, log
 
+from ...decoding.contract import Draft, Verify
+from ...decoding.pool import Pool
+from ...decoding.rules.stops import ProductBelow
 from ..chain_notation import ChainSpec
-from ..contract import Draft, Verify
 from ..lossless.chain import Chain
-from ..pool import Pool
-from ..stops import ProductBelow
 from .confidence import Survival
 from .knowledge import Figures
 from .search import FoundChain

@@ -12,12 +12,12 @@ depends on tokens and signals alone and both worlds take the same steps.
 
 from typing import ClassVar
 
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.observation import Observation, PendingToken
+from ...decoding.pool import Pool
 from ..about import About, Observable
-from ..contract import Draft, Outcome, Step, Verify
 from ..lossless.chain import found_nothing
-from ..observation import Observation, PendingToken
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .confidence import doubt
 from .counters import Counters
 from .evidence import RoundEvidence

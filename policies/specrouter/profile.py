@@ -8,8 +8,8 @@ over a long prompt is enough to guess what a short verification takes.
 
 import numpy as np
 
+from ...decoding.pool import Pool
 from ..parts.member_seconds import MemberSeconds
-from ..pool import Pool
 from .search import Floats
 
 MEMORY = 16  # forwards that a cell's mean reaches back

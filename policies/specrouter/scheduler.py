@@ -20,9 +20,9 @@ from typing import Literal
 
 import numpy as np
 
-from ..contract import Draft
+from ...decoding.contract import Draft
+from ...decoding.pool import Pool
 from ..parts.counts import check_count
-from ..pool import Pool
 from .counters import Counters
 from .knowledge import Figures, Knowledge
 from .lockstep import Lockstep

@@ -5,7 +5,7 @@ row ends. So rows are gathered until the operation is whole. Nobody learns of th
 that begin after the operation tell of them.
 """
 
-from ..contract import Outcome, Verify
+from ...decoding.contract import Outcome, Verify
 from .profile import PerformanceProfiler
 
 NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation

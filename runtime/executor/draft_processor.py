@@ -5,12 +5,12 @@ Letters: B requests.
 
 from collections.abc import Mapping, Sequence
 
-from ...policies.contract import Draft
-from ...policies.lookup import prompt_lookup
-from ...policies.session import Session
-from ...policies.signal import Signal
-from ...policies.verdicts import Drafted
-from ...policies.world import Deferred, Failed, Item
+from ...decoding.contract import Draft
+from ...decoding.prompt_lookup import prompt_lookup
+from ...decoding.results import Drafted
+from ...decoding.session import Session
+from ...decoding.signal import Signal
+from ...decoding.world import Deferred, Failed, Item
 from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
 from .errors import NonFiniteLogitsError, without_room

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...policies.world import Forward
-from ..clock import Clock
+from ...decoding.world import Forward
 from ..forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
+from ..timing.clock import Clock
 from .phases import Phases
 from .sampler import Sampler
 

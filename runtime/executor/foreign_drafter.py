@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ...policies.contract import Draft
-from ...policies.world import Item
+from ...decoding.contract import Draft
+from ...decoding.world import Item
 from ...traces.meta import Sampling
 from ..state.state_manager import StateManager
 from ..tokenizers.alignment import Alignment

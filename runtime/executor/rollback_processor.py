@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...policies.world import Item
+from ...decoding.world import Item
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 

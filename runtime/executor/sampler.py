@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...policies.rules import Rule, Ruling, ruling
+from ...decoding.rules import Rule, Ruling, ruling
 from ...traces.meta import Sampling
-from ..noise import RequestNoise
 from ..sampling.chance import Chance
+from ..sampling.coupled_noise import RequestNoise
 from ..sampling.rejection import judge, probabilities
 from ..sampling.truncation import truncated
 from ..state.pending_view import PendingView

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...policies.rules import Facts, Rule
-from ...traces.resolution import ENTROPIES, LOG_PROBS
+from ...decoding.rules import Facts, Rule
+from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS
+from ..model_views import entropies
 from ..sampling.rejection import probabilities
 from ..state.pending_view import PendingView
-from ..views import entropies
 
 Flags = NDArray[np.bool_]
 

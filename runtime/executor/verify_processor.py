@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...policies.contract import Verify
-from ...policies.session import Session
-from ...policies.verdicts import Judged
-from ...policies.world import Deferred, Failed, Item
-from ...traces.resolution import UNITS
+from ...decoding.contract import Verify
+from ...decoding.results import Judged
+from ...decoding.session import Session
+from ...decoding.world import Deferred, Failed, Item
+from ...traces.tries.stored_resolution import UNITS
 from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState

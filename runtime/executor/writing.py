@@ -10,8 +10,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ...policies.signal import Signal
-from ...policies.stops import Stop
+from ...decoding.rules.stops import Stop
+from ...decoding.signal import Signal
 from ..state.pending_view import signals
 from ..state.request_state import RequestState
 from .executor import Executor

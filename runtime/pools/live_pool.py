@@ -7,13 +7,13 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ...policies.lookup import LookupRule
+from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
+from .configs.supported import check_supported
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .submodel import make_submodel
-from .supported import check_supported
 
 TARGET, NGRAM = "target", "ngram"
 

@@ -6,10 +6,10 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ...policies.lookup import LookupRule
+from ...decoding.prompt_lookup import LookupRule
 from ..forward import ForwardKind, ModelForward, choose_forward
 from ..tokenizers import Alignment
-from .end_tokens import end_tokens
+from .configs.end_tokens import end_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The pool that was loaded, as policies see it."""
 
-from ...policies.pool import Member, Pool
+from ...decoding.pool import Member, Pool
 from .loaded_members import LoadedMembers
 
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
-from .member_config import MemberConfig
+from .configs.member_config import MemberConfig
 from .pool_file import MemberEntry, PoolFileError
 from .quiet_loading import quiet_loading
 

@@ -9,11 +9,11 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ..threads import use_threads
+from .configs.member_config import MemberConfig, read_member_configs
+from .configs.pool_rules import check_configs, check_order, end_tokens_of_target
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
-from .member_config import MemberConfig, read_member_configs
 from .model_loading import load_model
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
-from .pool_rules import check_configs, check_order, end_tokens_of_target
 from .submodel import make_submodel
 from .tokenizer_loading import load_member_tokenizers, load_tokenizer
 

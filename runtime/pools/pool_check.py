@@ -9,15 +9,15 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ..device_memory import total_bytes
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
+from ..kv.device_memory import total_bytes
 from ..tokenizers import Alignment
+from .configs.member_config import MemberConfig, read_member_config
+from .configs.pool_rules import check_configs, check_order, end_tokens_of_target
 from .loaded_members import describe_model
-from .member_config import MemberConfig, read_member_config
 from .model_loading import usable_device
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
-from .pool_rules import check_configs, check_order, end_tokens_of_target
 from .submodel import make_submodel
 from .tokenizer_loading import load_tokenizer
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ...policies.lookup import LookupRule, Occurrence
+from ...decoding.prompt_lookup import LookupRule, Occurrence
 
 POOL_FILE_NAME = "pool.toml"
 DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...traces.closure import Branches, grow, trunk_allowance
 from ...traces.meta import Closure
-from ...traces.trie import Ints
+from ...traces.tries.closure import Branches, grow, trunk_allowance
+from ...traces.tries.trie import Ints
 
 
 def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:

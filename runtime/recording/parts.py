@@ -9,8 +9,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ...traces.trie import Trie
-from ...traces.whole_files import whole_file, write_whole
+from ...traces.tries.trie import Trie
+from ...whole_files import whole_file, write_whole
 
 _FINGERPRINT_FILE = "fingerprint"
 

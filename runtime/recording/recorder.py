@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 from ...progress import Progress
 from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, TraceMeta, check_title
-from ...traces.store import write_trace
-from ...traces.trie import RequestRecord, Trace
-from ..measure import hardware
-from ..noise import RequestNoise
+from ...traces.tries.store import write_trace
+from ...traces.tries.trie import RequestRecord, Trace
+from ..near_ties.on_trunk import BOUNDS
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
 from ..prompts import Prompt, prompt_tokens
-from ..rounding_ties import BOUNDS
+from ..sampling.coupled_noise import RequestNoise
+from ..timing.forward_seconds import hardware
 from .parts import Parts, Ties
 from .request_trie import RequestRecorder, TrieOptions
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...traces.meta import Closure, Sampling
-from ...traces.resolution import ENTROPIES, LOG_PROBS, UNITS
-from ...traces.trie import Ints, Trie
-from ..noise import RequestNoise
-from ..rounding_ties import near_ties
-from ..views import Views, scores, view
+from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from ...traces.tries.trie import Ints, Trie
+from ..model_views import Views, scores, view
+from ..near_ties.on_trunk import near_ties
+from ..sampling.coupled_noise import RequestNoise
 from .closure import first_allowance, offspring
 from .tree_forward import TreeForward, causal_mask, tree_mask
 

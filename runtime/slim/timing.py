@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...progress import Progress
-from ..measure import measure_costs
 from ..pools.loaded_members import describe_model
 from ..pools.pool import ModelPool
 from ..pools.submodel import make_submodel
+from ..timing.forward_seconds import measure_costs
 from .frontier import VERIFIED_TOKENS
 from .masks import Mask
 

@@ -10,9 +10,9 @@ from math import exp
 import torch
 from torch import Tensor
 
-from ...policies.signal import NO_SIGNAL, Signal
-from ...traces.resolution import ENTROPIES, LOG_PROBS, UNITS
-from ..views import entropies, gaps
+from ...decoding.signal import NO_SIGNAL, Signal
+from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from ..model_views import entropies, gaps
 
 
 class PendingView:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ...policies.session import Session
-from ..noise import RequestNoise
+from ...decoding.session import Session
 from ..sampling.chance import Chance
+from ..sampling.coupled_noise import RequestNoise
 from .pending_view import PendingView
 
 

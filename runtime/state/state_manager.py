@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import torch
 
-from ...policies.session import Session
+from ...decoding.session import Session
 from ..kv.member_kv import SLOT_STEP, MemberKV
 from .errors import CacheDesyncError, KVMemoryError
 from .request_state import RequestState

@@ -11,12 +11,12 @@ from .grid import CostGrid, GridProfile
 from .linear import CostLine
 from .made_up import made_up_cost
 from .make import OnDevice, default_cost, make_cost, measured_on_device
-from .mapped import MappedCost, MappedRoundCost, Reading
-from .priced_as import Price, PricedAsCost
 from .roofline import RooflineCost
-from .scaled import ScaledCost, ScaledRoundCost, scaled
 from .table import Profile, TableCost
 from .timed import TimedCost, has_seconds
+from .what_if.other_device import MappedCost, MappedRoundCost, Reading
+from .what_if.other_model import Price, PricedAsCost
+from .what_if.scaled import ScaledCost, ScaledRoundCost, scaled
 
 __all__ = [
     "LAYER_LAUNCH_S",

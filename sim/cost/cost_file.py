@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from ...strict_json import decode_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable, Record
-from ...traces.strict_json import decode_json, kind_of_json
 from .base import LOOKUP_S, CostRangeError, DraftTerms
 from .drafting import DrafterFigures, RoundFigures
 from .grid import CostGrid, GridProfile

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...traces.imported.rounds import RoundsTrace
 from ...traces.meta import TraceMeta
+from ...traces.rounds.recording import RoundsTrace
 from ...traces.shapes import Named, named_shapes, preset_names
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
 from .devices import Device, device_called, device_sheet
-from .mapped import Reading, mapped
 from .roofline import RooflineCost
-from .scaled import scaled
 from .table import TableCost
 from .timed import TIMED, TimedCost, has_seconds
+from .what_if.other_device import Reading, mapped
+from .what_if.scaled import scaled
 
 DEFAULT_DEVICE = "h100"
 

@@ -5,7 +5,7 @@ from math import inf, isfinite, isnan
 
 import numpy as np
 
-from ...traces.imported.rounds import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
+from ...traces.rounds.recording import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
 from .base import LOOKUP_S, CostRangeError, DraftTerms, RoundScale
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes

@@ -9,7 +9,7 @@ from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done
 from ..cli.untrained_pool import write_untrained_pool
-from ..sim.small_traces import THREE, with_ngram
+from ..sim.tries.small_traces import THREE, with_ngram
 from ..traces.importers.foreign_files import one_file_each
 
 NEIGHBOURS = ("out.json.part", "other.trace.part", "new.part", ".hidden.part", "out.json.tmp")

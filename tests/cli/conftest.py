@@ -3,7 +3,7 @@ import shutil
 import pytest
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
-from ..sim.small_traces import THREE, with_ngram
+from ..sim.tries.small_traces import THREE, with_ngram
 
 
 @pytest.fixture(autouse=True)

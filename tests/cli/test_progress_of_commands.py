@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from paceline import progress
-from paceline.runtime import measure
+from paceline.runtime.timing import forward_seconds as measure
 
 from ..traces.importers.foreign_files import answer
 from .command_line import paceline

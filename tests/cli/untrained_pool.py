@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from paceline.runtime.training.export import export_model, write_pool_file
-from paceline.runtime.training.loop import make_model
-from paceline.runtime.training.recipe import tiny_recipe
+from paceline.laboratory.training.export import export_model, write_pool_file
+from paceline.laboratory.training.loop import make_model
+from paceline.laboratory.training.recipe import tiny_recipe
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PROMPTS = ("Q: one", "Q: two and two", "Q: three")

@@ -7,7 +7,7 @@ from paceline.policies import Member, Pool
 from paceline.policies.chain_notation import parse_chain
 from paceline.policies.check import check_pool
 
-from .strategies import chains, pools
+from ..decoding.strategies import chains, pools
 
 
 @settings(deadline=None)

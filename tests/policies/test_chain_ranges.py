@@ -6,9 +6,9 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.pool import Member, Pool
 from paceline.policies.chain_notation import parse_chain
 from paceline.policies.chain_ranges import chains_in
-from paceline.policies.pool import Member, Pool
 
 POOL = Pool(members=tuple(Member(name=name) for name in ("draft", "mid", "target")))
 

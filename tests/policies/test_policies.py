@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.rules.stops import ProductBelow
 from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
 from paceline.policies.about import About, about_of
 from paceline.policies.check import check_pool
@@ -10,11 +11,10 @@ from paceline.policies.lossless.adaptive import Adaptive
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.lossless.confident import Confident
 from paceline.policies.registry import own_policies
-from paceline.policies.stops import ProductBelow
 from paceline.policies.toy_world import EOS, ToyWorld
 
-from .script import Script, run
-from .strategies import chains, pools
+from ..decoding.script import Script, run
+from ..decoding.strategies import chains, pools
 
 SPECS = {
     "chain": "chain,spec=draft:3/mid:5/target",

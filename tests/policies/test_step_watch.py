@@ -5,8 +5,8 @@ from paceline.policies import Commit, Divergence, Draft, Exact, Lenience, Ratio,
 from paceline.policies.step_watch import StepWatch, WatchedPolicy
 from paceline.sim.recorded_pool import recorded_pool
 
-from ..sim.small_traces import Script, replay, request_of, trace_of
-from ..sim.test_lossy import VIEWS
+from ..sim.tries.small_traces import Script, replay, request_of, trace_of
+from ..sim.tries.test_lossy import VIEWS
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import Commit, Draft, Verify, make_policy
 from paceline.reports.agreement import AROUND, compare_runs
-from paceline.reports.agreement_table import agreement_table, difference_text, total_line
+from paceline.reports.tables.agreement import agreement_table, difference_text, total_line
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
 from rich.console import Console
 
-from ..sim.small_traces import Script, replay
+from ..sim.tries.small_traces import Script, replay
 
 TRACE = make_trace(
     SyntheticSpec(

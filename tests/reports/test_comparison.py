@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports import Comparison, comparison_table, summarise_run
-from paceline.reports.detail_tables import detail_tables
+from paceline.reports import Comparison, summarise_run
 from paceline.reports.interval import mean_interval, t_quantile
+from paceline.reports.tables import comparison as comparison_table
+from paceline.reports.tables.detail import detail_tables
 from rich.console import Console
 from scipy.stats import t as student
 

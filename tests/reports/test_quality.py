@@ -5,11 +5,12 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from paceline.reports import Comparison, comparison_table, quality_of, summarise_run
-from paceline.reports.quality_table import quality_line, quality_table
-from paceline.reports.run_table import run_table
-from paceline.traces.run_log import QUALITY_FIELDS
-from paceline.traces.text_quality import TextQuality, with_quality
+from paceline.reports import Comparison, quality_of, summarise_run
+from paceline.reports.tables import comparison as comparison_table
+from paceline.reports.tables.quality import quality_line, quality_table
+from paceline.reports.tables.run import run_table
+from paceline.runs.log import QUALITY_FIELDS
+from paceline.runs.text_quality import TextQuality, with_quality
 from rich.console import Console
 
 from .test_comparison import META

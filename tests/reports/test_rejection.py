@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.reports.rejection import rejection_rate
+from paceline.runs.log import COMMIT, DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.traces.run_log import COMMIT, DRAFT, VERIFY
 
-from ..sim.small_traces import Anything, replay, with_ngram
+from ..sim.tries.small_traces import Anything, replay, with_ngram
 from ..strategies import synthetic_traces
 from .test_summary import by_hand, by_hand_with_failures
 

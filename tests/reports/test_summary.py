@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, comparison_table, summarise_run
-from paceline.reports.detail_tables import detail_tables
-from paceline.reports.run_table import run_table
+from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, summarise_run
+from paceline.reports.tables import comparison as comparison_table
+from paceline.reports.tables.detail import detail_tables
+from paceline.reports.tables.run import run_table
+from paceline.runs.ledger import RunLedger
+from paceline.runs.log import RunLog
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.run_ledger import RunLedger
-from paceline.traces.run_log import RunLog
 from rich.console import Console
 
-from ..sim.small_traces import Anything, replay, with_ngram
+from ..sim.tries.small_traces import Anything, replay, with_ngram
 from ..strategies import synthetic_traces
 
 DRAFT, VERIFY = False, True

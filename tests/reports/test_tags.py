@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from paceline.policies import make_policy
 from paceline.reports import Comparison, summarise_run
 from paceline.reports.regret import regret_of
-from paceline.reports.tag_table import regret_table, tag_table
+from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tags import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
+from paceline.runs.ledger import RunLedger
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.run_ledger import RunLedger
 from rich.console import Console
 
-from ..sim.small_traces import Anything, replay
+from ..sim.tries.small_traces import Anything, replay
 from ..strategies import traces
 from .test_summary import by_hand, by_hand_ledger
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from paceline.policies.lookup import LookupRule
+from paceline.decoding.prompt_lookup import LookupRule
 from paceline.runtime.pools.loaded_members import LoadedMember
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel

@@ -8,13 +8,13 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
+from paceline.decoding.start import Start
 from paceline.policies import make_policy
-from paceline.policies.start import Start
-from paceline.runtime.noise import RequestNoise
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.run_setup import Run, session_of
+from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 

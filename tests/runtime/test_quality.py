@@ -7,20 +7,20 @@ import torch
 from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.reports import summarise_run
 from paceline.reports.quality import quality_of
-from paceline.runtime.answers import is_right
+from paceline.runs.log import QUALITY_FIELDS
+from paceline.runs.text_quality import with_quality
+from paceline.runtime.answer_check import is_right
 from paceline.runtime.decode import decode
-from paceline.runtime.noise import RequestNoise
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.quality import Alone, text_qualities
 from paceline.runtime.recording.recorder import record
+from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.resolution import LOG_PROB_STEP
-from paceline.traces.run_log import QUALITY_FIELDS
-from paceline.traces.text_quality import with_quality
+from paceline.traces.tries.stored_resolution import LOG_PROB_STEP
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from ..unit_cost import UnitCost

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from paceline.decoding.rules import Exact
 from paceline.policies import (
     Commit,
     ConfidenceBelow,
@@ -18,7 +19,6 @@ from paceline.policies import (
     Verify,
 )
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.rules import Exact
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling

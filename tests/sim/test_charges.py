@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies import ConfidenceBelow, Draft, Verify
+from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.traces.run_log import DRAFT, VERIFY
 
 from ..strategies import synthetic_traces
-from .small_traces import (
+from .tries.small_traces import (
     THREE,
     Anything,
     Script,
@@ -19,7 +19,7 @@ from .small_traces import (
     trace_of,
     with_ngram,
 )
-from .small_traces import (
+from .tries.small_traces import (
     replay_bare as replay,
 )
 

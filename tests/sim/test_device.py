@@ -3,17 +3,17 @@
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.loop import Loop
+from paceline.decoding.session import Session
 from paceline.policies import make_policy
-from paceline.policies.loop import Loop
-from paceline.policies.session import Session
+from paceline.runs.ledger import RunLedger
 from paceline.sim.device import device_process
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.replay import ReplayWorld
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.world import ReplayWorld
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.run_ledger import RunLedger
 
-from .small_traces import easy_cost, replay, table
+from .tries.small_traces import easy_cost, replay, table
 
 TRACE = make_trace(SyntheticSpec(requests=4, tokens=12, prompt_tokens=2))
 OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")

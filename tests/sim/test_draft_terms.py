@@ -3,15 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.start import Start
 from paceline.policies import Draft, Verify, make_policy
-from paceline.policies.start import Start
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost, TimedCost
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.rounds_tables import RoundsTables
+from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 
-from .small_rounds import one_request, recording_of, rounds_of
-from .small_traces import THREE, Script, replay, request_of, table, trace_of
+from .rounds.small_rounds import one_request, recording_of, rounds_of
+from .tries.small_traces import THREE, Script, replay, request_of, table, trace_of
 
 PLAIN_S, ROUND_S, WINDOW = 0.020, 0.008, 6
 KEPT = (6, 1, 6, 4, 0, 6, 2, 6, 5, 3) * 4

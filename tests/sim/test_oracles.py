@@ -11,23 +11,23 @@ import paceline
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.start import Start
 from paceline.policies import PolicyError, make_policy
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
-from paceline.policies.start import Start
 from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
 from paceline.sim.foresight import foresight_of
 from paceline.traces import SyntheticSpec, Trace, make_trace, open_recording
-from paceline.traces.imported.rounds import StatedAcceptance
 from paceline.traces.meta import CostTable
+from paceline.traces.rounds.recording import StatedAcceptance
 
 from ..strategies import synthetic_traces, traces
 from ..unit_cost import UnitCost
-from .small_rounds import one_request, recording_of, sequential
-from .small_traces import easy_cost, replay, table, trunk_of, with_ngram
+from .rounds.small_rounds import one_request, recording_of, sequential
+from .tries.small_traces import easy_cost, replay, table, trunk_of, with_ngram
 
 STARTS = pytest.mark.parametrize("start", [Start.prefill, Start.draft])
 FEW = settings(max_examples=25, deadline=None)

@@ -3,18 +3,18 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.start import Start
 from paceline.policies import Draft, Verify, make_policy
-from paceline.policies.start import Start
 from paceline.reports.summary import summarise_run
+from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.run_log import DRAFT, VERIFY
 
 from ..strategies import synthetic_traces
 from ..unit_cost import UnitCost
-from .small_traces import Anything, Script, easy_cost, replay, table, trunk_of
+from .tries.small_traces import Anything, Script, easy_cost, replay, table, trunk_of
 
 STEP = ("kind", "level", "drafted", "judged", "own", "emitted", "prefill")
 TRACE = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=("draft", "target"), acceptance=(0.8,)))

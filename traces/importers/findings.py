@@ -4,8 +4,8 @@ from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field, fields
 
-from ..imported.form import Form
-from ..imported.rounds import StatedAcceptance
+from ..rounds.recording import StatedAcceptance
+from ..rounds.trust import Form
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..imported.form import Form
-from ..imported.rounds import RoundsRequest
+from ..rounds.recording import RoundsRequest
+from ..rounds.trust import Form
 from . import eagle_timed, frontier, positions, spec_bench, vllm_detailed
 from .learned import Learned
 from .reading.fields import Fields

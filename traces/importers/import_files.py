@@ -6,8 +6,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import TraceFormatError
-from ..imported.rounds import LOOKUP, RoundsMeta, RoundsRequest, RoundsTrace
-from ..imported.store import write_rounds
+from ..rounds.recording import LOOKUP, RoundsMeta, RoundsRequest, RoundsTrace
+from ..rounds.store import write_rounds
 from .called_models import served_model
 from .detect import detect
 from .formats import Format, format_named, format_names

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..imported.form import FORMS, Form
-from ..imported.rounds import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from ..rounds.recording import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from ..rounds.trust import FORMS, Form
 from .findings import Findings
 from .options import ImportOptions
 from .reading.bad_lines import BadLines

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..imported.rounds import MOST
 from ..meta import NAME_PATTERN, ModelInfo, NgramInfo, check_title
+from ..rounds.recording import MOST
 
 MOST_REQUESTS = 1_000_000
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..imported.rounds import TARGET_ALONE, RoundsRequest
 from ..meta import NAME_PATTERN
+from ..rounds.recording import TARGET_ALONE, RoundsRequest
 from .learned import Learned
 from .reading.fields import Fields
 

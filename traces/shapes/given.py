@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ...strict_json import decode_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
-from ..strict_json import decode_json
 from .decoder import Decoder
 from .heads import head_of
 from .hub_config import read_hub_config

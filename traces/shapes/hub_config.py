@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...strict_json import decode_json, kind_of_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
-from ..strict_json import decode_json, kind_of_json
 from .decoder import WIDTHS, Decoder
 from .heads import eagle3, head_of
 

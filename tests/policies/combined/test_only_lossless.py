@@ -5,7 +5,7 @@ from paceline.policies import Commit, Draft, PolicyError, Ratio, Verify, check_p
 from paceline.policies.combined.only_lossless import OnlyLossless
 from paceline.policies.lossless.chain import Chain
 
-from ..script import Script, run
+from ...decoding.script import Script, run
 
 
 @pytest.mark.parametrize("step", [Commit(1), Verify("target", Ratio(0.3))], ids=str)

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.signal import Signal
 from paceline.policies import EntropyAbove, check_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaedl import AdaEDL
 from paceline.policies.lossless.svip import Svip
-from paceline.policies.signal import Signal
 
 FRESH = type("Seen", (), {"num_pending": 0, "last": None, "request_id": "r7"})()
 

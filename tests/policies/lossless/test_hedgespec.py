@@ -5,7 +5,7 @@ from paceline.policies import Member, Pool, make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.hedgespec import HedgeSpec
 
-from ..script import run
+from ...decoding.script import run
 from .recordings import flat, recording, replayed
 
 

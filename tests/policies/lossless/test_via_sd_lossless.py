@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from paceline.policies import Draft, Exact, Ratio, Verify, check_policy
 from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
 
+from ...decoding.strategies import pools
 from ..lossy.watching import POOL, blocks_of, watched
-from ..strategies import pools
 
 
 @settings(max_examples=30, deadline=None)

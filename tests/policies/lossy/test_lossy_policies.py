@@ -1,12 +1,12 @@
 """Policies that may leave the target's text: the contract, bad options, and where they become lossless."""
 
 import pytest
+from paceline.decoding.rules import Deferral, Equilibrium
 from paceline.policies import Draft, Member, Pool, Verify, check_policy, make_policy
 from paceline.policies.about import Observable, about_of
-from paceline.policies.rules import Deferral, Equilibrium
 from paceline.policies.toy_world import EOS, ToyWorld
 
-from ..script import run
+from ...decoding.script import run
 from .watching import POOL, blocks_of, watched
 
 TEXTS = (

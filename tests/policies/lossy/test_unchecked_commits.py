@@ -5,7 +5,7 @@ from paceline.policies.lossy.early_commit import EarlyCommit
 from paceline.policies.lossy.entropy_patch import EntropyPatch
 from paceline.policies.toy_world import ToyWorld
 
-from ..script import run
+from ...decoding.script import run
 from .watching import POOL
 
 

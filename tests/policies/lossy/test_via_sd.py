@@ -5,12 +5,12 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.start import Start
 from paceline.policies import Band, Commit, Draft, Verify, Vouched
 from paceline.policies.lossy.via_sd import ViaSD
-from paceline.policies.start import Start
 from paceline.policies.toy_world import ToyWorld
 
-from ..script import run
+from ...decoding.script import run
 from .watching import POOL, blocks_of, watched
 
 

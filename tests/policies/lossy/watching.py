@@ -1,10 +1,10 @@
 """A policy that is looked at while it decodes one request of the toy models."""
 
+from paceline.decoding.start import Start
 from paceline.policies.check import check_pool
-from paceline.policies.start import Start
 from paceline.policies.toy_world import ToyWorld
 
-from ..script import run
+from ...decoding.script import run
 
 POOL = check_pool()
 

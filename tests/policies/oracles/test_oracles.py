@@ -3,15 +3,15 @@
 from random import Random
 
 import pytest
+from paceline.decoding.loop import Loop
+from paceline.decoding.session import Session
 from paceline.policies import check_policy
 from paceline.policies.check import check_pool
-from paceline.policies.loop import Loop
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.lookahead import Answer, Lookahead
 from paceline.policies.oracles.window import OracleWindow
-from paceline.policies.session import Session
 from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
-from paceline.traces.run_ledger import RunLedger
+from paceline.runs.ledger import RunLedger
 
 POOL = check_pool()
 

@@ -12,8 +12,8 @@ from paceline.policies.specrouter.profile import PerformanceProfiler
 from paceline.policies.specrouter.realised import Realised
 from paceline.policies.specrouter.similarity import PairAgreement
 
-from ..script import Script
-from ..script import run as run_one
+from ...decoding.script import Script
+from ...decoding.script import run as run_one
 
 
 def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():

@@ -9,8 +9,8 @@ from paceline.policies.specrouter.lockstep_search import best_in_step, in_step
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
-from paceline.traces.store import read_trace
+from paceline.sim.tries.tables import TraceTables
+from paceline.traces.tries.store import read_trace
 
 RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
 

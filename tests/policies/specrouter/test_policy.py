@@ -7,10 +7,10 @@ from paceline.policies.check import check_pool
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tables import TraceTables
+from paceline.sim.tries.tables import TraceTables
 from paceline.traces import SyntheticSpec, make_trace
 
-from ..script import run as run_one
+from ...decoding.script import run as run_one
 
 OPTIONS = (
     "",

@@ -2,7 +2,7 @@
 
 import numpy as np
 from paceline.traces import ModelInfo
-from paceline.traces.imported.rounds import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
 
 WINDOW = 4
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
-from paceline.traces.imported.store import read_rounds
 from paceline.traces.importers import FORMATS, ImportOptions, format_names, import_recording
+from paceline.traces.rounds.store import read_rounds
 
 from .foreign_files import STATED, one_file_each
 

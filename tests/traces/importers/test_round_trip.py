@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from paceline.traces import TraceFormatError
-from paceline.traces.imported.store import read_rounds
 from paceline.traces.importers import ImportOptions, format_names, import_recording, read_recording
+from paceline.traces.rounds.store import read_rounds
 
 from .foreign_files import STATED, one_file_each, positions, write_lines
 

@@ -9,8 +9,8 @@ comments) say nothing of it.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ....strict_json import decode_json, kind_of_json
 from ...errors import TraceFormatError
-from ...strict_json import decode_json, kind_of_json
 from .fields import Fields
 
 Refuse = Callable[[TraceFormatError], None]

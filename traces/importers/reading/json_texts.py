@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...strict_json import decode_json
+from ....strict_json import decode_json
 
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
 _OPENING, _CLOSING = (b"[", b"{"), (b"]", b"}")

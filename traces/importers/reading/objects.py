@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from ....strict_json import decode_json, kind_of_json
 from ...errors import TraceFormatError
-from ...strict_json import decode_json, kind_of_json
 from .event_stream import begins_stream, read_stream
 from .fields import Fields
 from .json_texts import JsonText, json_texts

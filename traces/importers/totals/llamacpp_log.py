@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...imported.rounds import RoundsRequest
+from ...rounds.recording import RoundsRequest
 from ..learned import Learned
 from ..reading.fields import Fields
 from ..reading.lines import text_lines

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...imported.rounds import RoundsRequest
+from ...rounds.recording import RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

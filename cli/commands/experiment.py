@@ -1,0 +1,149 @@
+"""`paceline experiment NAME`: one question about chains, measured, tabulated and drawn; `all` and `list`."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...laboratory.experiments.catalogue import Experiment, experiments
+from ...laboratory.figure import check_figure_path, write_figure
+from ...laboratory.finding import Finding, Setting
+from ...laboratory.page import link_between, page, write_page
+from ...laboratory.tables import finding_to_json, terminal_table
+from ...progress import Progress
+from ...reports.tables.grid import Column, Grid
+from ...studies.shipped import shipped
+from ...traces.tries.store import read_trace
+from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
+
+FAILED = 1  # exit code: an experiment of `all` failed
+
+PoolOption = Annotated[
+    Path | None,
+    typer.Option("--pool", help="A pool's folder, with its prompts.jsonl; default: the shipped pool."),
+]
+TraceOption = Annotated[Path | None, typer.Option(help="A .trace folder; default: the shipped recording.")]
+LimitOption = Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)]
+SeedOption = Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")]
+ThreadsOption = Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)]
+
+
+def experiment_app() -> typer.Typer:
+    """The `experiment` group: a command for each experiment, `list` and `all`."""
+    app = typer.Typer(help="Experiments on the shipped pool and recording, or on yours.", no_args_is_help=True)
+    app.command("list")(list_experiments)
+    app.command("all")(run_all)
+    for name, experiment in experiments().items():
+        app.command(name, help=experiment.summary)(_command(name, experiment))
+    return app
+
+
+def list_experiments(json: JsonOption = None) -> None:
+    """List every experiment."""
+    known = experiments()
+    if json is not None:
+        write_json({"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}, json)
+        return
+    columns = tuple(Column(heading=heading, number=False) for heading in ("experiment", "what it measures"))
+    print_table(Grid(columns=columns, rows=tuple((name, one.summary) for name, one in known.items())))
+
+
+def run_all(
+    figures: Annotated[Path, typer.Option(help="Folder for NAME.svg; made where it is missing.")],
+    page_path: Annotated[Path, typer.Option("--page", help="Markdown file that shows all of them; replaced.")],
+    pool: PoolOption = None,
+    trace: TraceOption = None,
+    limit: LimitOption = None,
+    seed: SeedOption = None,
+    threads: ThreadsOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
+    check_json_path(json, page_path)
+    setting = _setting(pool, trace, limit, seed, threads)
+    meta = read_trace(setting.trace).meta
+    check_file_path("--page", page_path)
+    figures.mkdir(parents=True, exist_ok=True)
+    check_figure_path(figures / "all.svg")
+    findings: dict[str, Finding | Exception] = {}
+    known = experiments()
+    for number, (name, experiment) in enumerate(known.items()):
+        start_s = time.monotonic()
+        with Progress(f"experiment {name}", len(known), unit="experiments", done=number):
+            findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
+        said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
+        typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
+    write_page(page(findings, meta, link_between(page_path, figures)), page_path)
+    failed = [name for name, found in findings.items() if isinstance(found, Exception)]
+    if json is not None:
+        write_json({name: _to_json(found) for name, found in findings.items()}, json)
+    if failed:
+        typer.echo(f"paceline: {len(failed)} of {len(findings)} experiments failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _command(name: str, experiment: Experiment) -> Callable[..., None]:
+    """The command of one experiment."""
+
+    def command(
+        pool: PoolOption = None,
+        trace: TraceOption = None,
+        limit: LimitOption = None,
+        seed: SeedOption = None,
+        threads: ThreadsOption = None,
+        figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
+        json: JsonOption = None,
+    ) -> None:
+        check_json_path(json, figure)
+        check_figure_path(figure)
+        given = {"pool": pool, "trace": trace, "seed": seed, "threads": threads}
+        for option, value in given.items():
+            if value is not None and option not in experiment.uses:
+                raise ValueError(f"--{option} has no part in {name}, got {value}")
+        with Progress(f"experiment {name}"):
+            finding = experiment.run(_setting(pool, trace, limit, seed, threads))
+        if figure is not None:
+            write_figure(finding.panels, figure)
+        if json is None:
+            _print(finding)
+        else:
+            write_json(finding_to_json(finding), json)
+
+    return command
+
+
+def _setting(
+    pool: Path | None, trace: Path | None, limit: int | None, seed: int | None, threads: int | None
+) -> Setting:
+    return Setting(
+        pool=shipped("pools", "pico") if pool is None else pool,
+        trace=shipped("recordings", "pico.trace") if trace is None else trace,
+        seed=0 if seed is None else seed,
+        threads=1 if threads is None else threads,
+        limit=limit,
+    )
+
+
+def _tried(experiment: Experiment, setting: Setting, figure: Path) -> Finding | Exception:
+    """What was found and drawn, or why not: one experiment must not lose the others' results."""
+    try:
+        finding = experiment.run(setting)
+        write_figure(finding.panels, figure)
+    except Exception as error:  # noqa: BLE001 - told by name, and in the exit code
+        return error
+    return finding
+
+
+def _to_json(found: Finding | Exception) -> dict[str, Any]:
+    if isinstance(found, Exception):
+        return {"error": f"{type(found).__name__}: {found}"}
+    return finding_to_json(found)
+
+
+def _print(finding: Finding) -> None:
+    say(finding.question)
+    for rows in finding.tables:
+        print_table(terminal_table(rows))
+    say(finding.answer)

@@ -1,0 +1,105 @@
+"""`paceline policy list | check`."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from ...counted import counted
+from ...policies.about import about_of
+from ...policies.check import CheckReport, check_policy, check_pool
+from ...policies.policy_options import PolicyClass, any_key, policy_options, takes_policies
+from ...policies.registry import known_policies, make_policy
+from ...reports.tables.grid import Column, Grid
+from ..output import JsonOption, print_table, write_json
+
+CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
+
+
+def policy_app() -> typer.Typer:
+    """The `policy` group."""
+    app = typer.Typer(help="What policies there are, and whether one keeps the contract.", no_args_is_help=True)
+    app.command("list")(list_policies)
+    app.command("check")(check)
+    return app
+
+
+def list_policies(json: JsonOption = None) -> None:
+    """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options."""
+    rows = [_row(name, cls) for name, cls in known_policies().items()]
+    if json is not None:
+        write_json({"policies": rows}, json)
+        return
+    columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
+    cells = tuple((row["name"], _text_kind(row), _about(row)) for row in rows)
+    print_table(Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells)))))
+
+
+def _row(name: str, cls: PolicyClass) -> dict[str, Any]:
+    """What a policy says of itself; of one that says nothing, and of those made of others, `lossless` is None."""
+    about = about_of(cls)
+    return {
+        "name": name,
+        "summary": (inspect.getdoc(cls) or "").split("\n")[0],
+        "paper": "" if about is None else about.paper,
+        "lossless": None if about is None or takes_policies(cls) else about.lossless,
+        "members": "" if about is None else about.members,
+        "observes": [] if about is None else sorted(about.observes),
+        "oracle": about is not None and about.oracle,
+        "options": _options(cls),
+    }
+
+
+def _about(row: dict[str, Any]) -> str:
+    """What a policy does, and in lines of their own its paper, what it needs, and its options."""
+    parts = {"paper": row["paper"], "needs": _needs(row), "options": row["options"]}
+    return "\n".join([row["summary"], *(f"{name}: {text}" for name, text in parts.items() if text)])
+
+
+def _text_kind(row: dict[str, Any]) -> str:
+    kind = {True: "lossless", False: "LOSSY", None: "depends"}[row["lossless"]]
+    return f"{kind},\nsimulator only" if row["oracle"] else kind
+
+
+def _needs(row: dict[str, Any]) -> str:
+    return "; ".join(need for need in (row["members"], *row["observes"]) if need)
+
+
+def _options(cls: PolicyClass) -> str:
+    words = []
+    for option in policy_options(cls).values():
+        needed = option.default is inspect.Parameter.empty
+        words.append(option.name if needed else f"{option.name}={option.default}")
+    free = any_key(cls)
+    return ", ".join(words if free is None else [*words, f"any of {free}"])
+
+
+def check(
+    policy: Annotated[str, typer.Argument(help="As --policy of compare; members: ngram, draft, mid, slim, target.")],
+    seed: Annotated[int, typer.Option(help="Of the requests and the toy models.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Run a policy through toy models: legal steps, progress, end of text, budgets, batches.
+
+    Exit 1 if it says it is lossless and was not, 2 on a breach of the contract.
+    """
+    report = check_policy(lambda pool: make_policy(policy, pool), name=policy, pool=check_pool(), seed=seed)
+    if json is not None:
+        fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted")
+        write_json({"policy": policy, **{field: getattr(report, field) for field in fields}}, json)
+    else:
+        typer.echo(_told(policy, report))
+    if report.contradicted:
+        raise typer.Exit(CONTRADICTED)
+
+
+def _told(policy: str, report: CheckReport) -> str:
+    kind = "lossless: committed what the target alone writes" if report.lossless else "LOSSY: committed other text"
+    if report.lossless and report.says_lossless is False:
+        kind = "LOSSY by what it says of itself, though it committed what the target alone writes here"
+    if report.contradicted:
+        kind += ", though it says of itself that it is lossless"
+    return (
+        f"{policy}: keeps the contract ({counted(report.num_requests, 'request')}, "
+        f"{counted(report.num_steps, 'step')}, {counted(report.num_tokens, 'token')}); {kind}"
+    )

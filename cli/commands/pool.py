@@ -1,0 +1,73 @@
+"""`paceline pool show | check | train | search-slim`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...counted import counted
+from ...reports.tables.grid import Column, Grid
+from ...studies.runtime_door import runtime_module
+from ..options.models import load_pool
+from ..output import JsonOption, print_table, write_json
+from .pool_check import check
+from .search_slim import search_slim
+
+_FIELDS = {
+    "name": "name",
+    "kind": "kind",
+    "num_parameters": "parameters",
+    "num_layers": "layers",
+    "hidden_size": "hidden size",
+    "kv_bytes_per_token": "KV bytes /token",
+    "dtype": "dtype",
+}
+_NUMBERS = ("num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token")
+
+
+def pool_app() -> typer.Typer:
+    """The `pool` group."""
+    app = typer.Typer(help="Pools of real models.", no_args_is_help=True)
+    app.command("show")(show)
+    app.command("check")(check)
+    app.command("train")(train)
+    app.command("search-slim")(search_slim)
+    return app
+
+
+def show(
+    pool: Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Load a pool and list its members, smallest first."""
+    loaded = load_pool(pool, threads=1)
+    rows = [{field: getattr(member, field) for field in _FIELDS} for member in loaded.members]
+    if json is not None:
+        write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
+        return
+    table = Grid(
+        title=f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}",
+        columns=tuple(Column(heading=heading, number=field in _NUMBERS) for field, heading in _FIELDS.items()),
+        rows=tuple(
+            tuple(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) for row in rows
+        ),
+    )
+    print_table(table)
+
+
+def train(
+    out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, max=1024, help="CPU threads; another number gives other roundings.")
+    ] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
+) -> None:
+    """Train the pool of small models on this machine; a second call continues one that was cut short."""
+    training = runtime_module("laboratory.training")
+    runtime_module("threads").use_threads(threads)
+    recipe = training.tiny_recipe() if tiny else training.Recipe()
+    options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool train {out.name}{options}"
+    training.train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
+    typer.echo(f"{out}: trained; see {out / 'CARD.md'}")

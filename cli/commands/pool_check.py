@@ -1,0 +1,89 @@
+"""`paceline pool check`: what a pool is, what it needs and whether it works, before weights are read."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...counted import counted
+from ...reports.tables.grid import Column, Grid
+from ...studies.runtime_door import runtime_module
+from ...studies.shipped import shipped
+from ..output import JsonOption, print_table, say, write_json
+
+if TYPE_CHECKING:
+    from ...runtime.pools.pool_check import DeviceNeed, MemberCheck, PoolCheck
+
+BROKEN = 1  # exit code: something does not work
+_HEADINGS = ("member", "model", "tokenizer", "end tokens", "vocabulary", "parameters", "weights MB", "KV bytes /token")
+_WORDS = (*_HEADINGS[:4], "dtype", "device", "works")
+
+
+def check(
+    pool: Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
+    path = shipped("pools", "pico") if pool is None else pool
+    found: PoolCheck = runtime_module("pools.pool_check").check_pool(path)
+    if json is None:
+        _print(found)
+    else:
+        write_json({**asdict(found), "works": found.works}, json)
+    if not found.works:
+        raise typer.Exit(BROKEN)
+
+
+def _print(found: "PoolCheck") -> None:
+    headings = (*_HEADINGS, "dtype", "device", "works")
+    known = "unreadable" if found.num_tokens is None else counted(found.num_tokens, "token")
+    context = counted(found.context_tokens, "token")
+    print_table(
+        Grid(
+            title=f"pool {found.name}, context {context}, tokenizer of {known}",
+            columns=tuple(Column(heading=heading, number=heading not in _WORDS) for heading in headings),
+            rows=tuple(map(_row, found.members)),
+        )
+    )
+    for need in found.devices:
+        say(_need(need))
+    problems = [*found.problems, *(problem for member in found.members for problem in member.problems)]
+    for problem in problems:
+        typer.echo(problem)
+    say(f"{counted(len(problems), 'problem')}: this pool does not work" if problems else _supported(found))
+
+
+def _supported(found: "PoolCheck") -> str:
+    tried = [member.name for member in found.members if member.masks_tried_at_load]
+    if not tried:
+        return "everything is supported"
+    return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
+
+
+def _row(member: "MemberCheck") -> tuple[str, ...]:
+    weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
+    return (
+        member.name,
+        member.architecture or (member.kind if member.kind == "ngram" else "-"),
+        "-" if member.kind == "ngram" else member.tokenizer,
+        "-" if member.eos_token_ids is None else ", ".join(map(str, member.eos_token_ids)) or "none",
+        _count(member.vocab_size),
+        _count(member.num_parameters),
+        "-" if weights is None else "shared" if member.kind == "submodel" else weights,
+        _count(member.kv_bytes_per_token),
+        member.dtype,
+        member.device,
+        "no" if member.problems else "yes",
+    )
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _need(need: "DeviceNeed") -> str:
+    return (
+        f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, keys and values of a request of full length "
+        f"{need.kv_bytes / 1e6:,.1f} MB, of {need.total_bytes / 1e9:,.1f} GB"
+    )

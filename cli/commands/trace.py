@@ -1,0 +1,139 @@
+"""`paceline trace inspect | check | make | import`."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...counted import counted
+from ...reports.tables.grid import Grid
+from ...reports.tables.rounds import rounds_tables
+from ...reports.tables.trie import trace_tables
+from ...studies.shipped import shipped
+from ...studies.tokenizer_hash import tokenizer_sha256
+from ...traces.errors import TraceFormatError
+from ...traces.open_recording import open_recording
+from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.summary import summarise_rounds
+from ...traces.synthetic.generator import make_trace
+from ...traces.synthetic.spec import SyntheticSpec
+from ...traces.tries.store import write_trace
+from ...traces.tries.summary import summarise
+from ...traces.tries.trie import Trace
+from ..options.numbers import numbers, words
+from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
+from .trace_import import import_
+
+TraceArgument = Annotated[Path, typer.Argument(help="A .trace folder.")]
+
+
+def trace_app() -> typer.Typer:
+    """The `trace` group."""
+    app = typer.Typer(help="Look at recordings, check them, import or make some.", no_args_is_help=True)
+    app.command("inspect")(inspect)
+    app.command("check")(check)
+    app.command("make")(make)
+    app.command("import")(import_)
+    return app
+
+
+def inspect(
+    trace: Annotated[Path | None, typer.Argument(help="A .trace folder; default: the shipped recording.")] = None,
+    json: JsonOption = None,
+) -> None:
+    """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
+    trace = shipped("recordings", "pico.trace") if trace is None else trace
+    check_json_path(json)
+    recording = open_recording(trace)
+    if isinstance(recording, RoundsTrace):
+        rounds = summarise_rounds(recording, trace)
+        _show(rounds.to_json(), rounds_tables(rounds), json)
+    else:
+        summary = summarise(recording, trace)
+        _show(summary.to_json(), trace_tables(summary), json)
+
+
+def _show(data: dict[str, Any], tables: Iterable[Grid], json: Path | None) -> None:
+    if json is not None:
+        write_json(data, json)
+        return
+    for table in tables:
+        print_table(table)
+
+
+def check(
+    trace: TraceArgument,
+    pool: Annotated[Path | None, typer.Option(help="A pool whose tokenizer the trace must have.")] = None,
+) -> None:
+    """Validate a recording in full; exit 2 with the first broken rule."""
+    recording = open_recording(trace)
+    if pool is not None:
+        _check_tokenizer(recording, trace, pool)
+    typer.echo(f"{trace}: ok, {_size(recording)}")
+
+
+def _check_tokenizer(recording: Trace | RoundsTrace, path: Path, pool: Path) -> None:
+    wanted = tokenizer_sha256(pool)
+    rule = f"must be that of {pool}, {wanted[:12]}"
+    if isinstance(recording, RoundsTrace):
+        raise TraceFormatError(path, "tokenizer_sha256", rule, "none, as it was imported")
+    found = recording.meta.tokenizer_sha256
+    if found != wanted:
+        raise TraceFormatError(path, "tokenizer_sha256", rule, found[:12])
+
+
+def _size(recording: Trace | RoundsTrace) -> str:
+    requests = counted(len(recording.requests), "request")
+    if isinstance(recording, RoundsTrace):
+        rounds = sum(len(rounds.start) for request in recording.requests for rounds in request.rounds.values())
+        return f"IMPORTED from {recording.meta.source}, {requests}, {counted(rounds, 'round')}"
+    nodes = sum(record.trie.num_nodes for record in recording.requests)
+    kind = "SYNTHETIC" if recording.meta.kind == "synthetic" else "recorded"
+    return f"{kind}, {requests}, {counted(nodes, 'context')}"
+
+
+def make(
+    out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
+    requests: Annotated[int, typer.Option(help="Number of requests.")] = 32,
+    tokens: Annotated[int, typer.Option(help="Output tokens per request.")] = 128,
+    prompt_tokens: Annotated[int, typer.Option(help="Prompt tokens per request.")] = 32,
+    models: Annotated[str, typer.Option(help="Names, smallest first, the target last.")] = "draft,target",
+    acceptance: Annotated[str, typer.Option(help="Agreement with the target, one per model below it.")] = "0.8",
+    off_trunk: Annotated[
+        str | None, typer.Option(help="Agreement with the next larger model off the trunk, one per model below it.")
+    ] = None,
+    depth_decay: Annotated[float, typer.Option(help="Share of off-trunk agreement lost per token.")] = 0.05,
+    autocorrelation: Annotated[float, typer.Option(help="Lag-1 correlation of agreement, in [0, 1).")] = 0.0,
+    cost_ratios: Annotated[
+        str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
+    ] = None,
+    target_forward_seconds: Annotated[float, typer.Option(help="Of one token, by the target.")] = 0.02,
+    vocab_size: Annotated[int, typer.Option(help="Number of token ids.")] = 32000,
+    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.")] = 16,
+    run: Annotated[int, typer.Option(help="Most tokens of a model behind a larger one's.")] = 8,
+    tags: Annotated[str, typer.Option(help="Given to the requests in turn.")] = "synthetic",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same trace.")] = 0,
+) -> None:
+    """Write a synthetic recording with the acceptance you ask for; it is labelled synthetic wherever it is shown."""
+    check_new_folder("OUT", out, what="a recording")
+    spec = SyntheticSpec(
+        name=out.name.removesuffix(".trace"),
+        requests=requests,
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        models=words("models", models),
+        acceptance=numbers("acceptance", acceptance),
+        off_trunk=None if off_trunk is None else numbers("off_trunk", off_trunk),
+        depth_decay=depth_decay,
+        autocorrelation=autocorrelation,
+        cost_ratios=None if cost_ratios is None else numbers("cost_ratios", cost_ratios),
+        target_forward_s=target_forward_seconds,
+        vocab_size=vocab_size,
+        reach=reach,
+        run=run,
+        tags=words("tags", tags),
+        seed=seed,
+    )
+    write_trace(make_trace(spec), out)
+    typer.echo(f"{out}: synthetic, {counted(requests, 'request')} of {counted(tokens, 'token')}")

@@ -1,0 +1,35 @@
+"""Where a request's first token comes from, as options."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from ...decoding.start import Start
+
+StartOption = Annotated[
+    Start | None,
+    typer.Option(
+        "--start",
+        help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as each "
+        "method of an imported log began. Default: prefill; of an imported log, recorded.",
+    ),
+]
+
+
+class LiveStart(StrEnum):
+    """How a run of models may begin; only a log can have begun in a way of its own."""
+
+    prefill = "prefill"
+    draft = "draft"
+
+    @property
+    def start(self) -> Start:
+        """The same, as sessions take it."""
+        return Start(self.value)
+
+
+LiveStartOption = Annotated[
+    LiveStart,
+    typer.Option("--start", help="How requests begin: the target's prefill writes the first token, or a draft does."),
+]

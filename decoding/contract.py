@@ -1,0 +1,154 @@
+"""The one question a policy answers about one request: what next?
+
+Two verbs, `decide` and `learn`; three kinds of step. Both worlds (sim and runtime) call them through the same loop.
+Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .foreign_code import said
+from .rules import Exact, Rule
+from .rules.foreign_rules import check_rule, check_stop
+from .rules.stops import Stop
+
+if TYPE_CHECKING:
+    from .observation import Observation
+
+
+class PolicyError(Exception):
+    """A policy raised, broke the contract or made no progress; the message names policy, request and step."""
+
+    def __init__(self, policy: str, request_id: str, step: object, reason: str) -> None:
+        # All four are args, since SimPy builds the error of a process anew from its args.
+        super().__init__(policy, request_id, step, reason)
+        self.policy = policy
+        self.request_id = request_id
+        self.step = step
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
+
+
+RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
+MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
+
+
+def _check_tokens(kind: str, tokens: int) -> None:
+    if not hasattr(tokens, "__index__"):  # integers of numpy have it, floats do not
+        raise ValueError(f"{kind} tokens must be a whole number, got {tokens!r}")
+    if tokens < 1:
+        raise ValueError(f"{kind} tokens must be >= 1, got {tokens}")
+    if tokens > MOST_TOKENS:
+        raise ValueError(f"{kind} tokens must be <= {MOST_TOKENS:,}, got {tokens}")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Append up to `tokens` tokens written by `model`, one forward each.
+
+    The draft is shorter when `stop` holds (that token stays), behind an end-of-sequence token, when pending tokens
+    fill the budget, and when a model-free drafter finds nothing.
+
+    Attributes:
+        model: a pool member below the target.
+        tokens: window, 1 to 1,000,000.
+        stop: ends the draft early; None drafts the whole window.
+
+    Raises:
+        ValueError: `tokens` out of range or not whole, or a stop that is no rule, or cannot be called as one.
+    """
+
+    model: str
+    tokens: int
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        _check_tokens("draft", self.tokens)
+        if self.stop is None:
+            return
+        if isinstance(self.stop, type) or not hasattr(self.stop, "holds"):
+            raise ValueError(f"draft stop must be a rule such as ConfidenceBelow(0.4), got {self.stop!r}")
+        check_stop(self.stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """One forward of `model` over the pending tokens from the first one it has not judged.
+
+    The accepted prefix stays, the first refused token and all behind it go, and the verifier adds a token of its own
+    (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
+    pending it is plain decoding.
+
+    Raises:
+        ValueError: a rule that is none, or cannot be called as one.
+    """
+
+    model: str
+    rule: Rule = field(default_factory=Exact)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rule, type) or not all(hasattr(self.rule, name) for name in RULE_NAMES):
+            raise ValueError(f"verify rule must be a rule such as Exact(), got {self.rule!r}")
+        check_rule(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Take the first `tokens` pending tokens as they are, without (further) verification. Lossy, and counted."""
+
+    tokens: int
+
+    def __post_init__(self) -> None:
+        _check_tokens("commit", self.tokens)
+
+
+Step = Draft | Verify | Commit
+
+
+class Outcome(NamedTuple):
+    """What came of one step of one request (a NamedTuple: one is made per step, and a frozen dataclass costs 5x).
+
+    Attributes:
+        request_id: the request the step was for.
+        step: the step as the policy gave it.
+        num_drafted: tokens a Draft appended.
+        num_judged: pending tokens a Verify looked at.
+        num_accepted: of those, how many stayed; the verifier's own token is not among them.
+        num_own: 1 if the verifier's own token (correction or bonus) was added, else 0.
+        num_emitted: tokens committed to the answer by this step, the target's own token included.
+        refused_at: index among the judged tokens of the first one refused; None if none was.
+        tvd: total variation distance drafter to verifier per judged token up to and including the first refused
+            one, 0 to 1; NaN where the drafter is model-free or the recording does not say.
+        duration_s: seconds of the batched operation this step was part of.
+        num_rows: requests in that operation.
+        done: whether the request is finished.
+        num_escalated: of the accepted tokens, how many the verifier left to the next one (`rules.Band`).
+    """
+
+    request_id: str
+    step: Step
+    num_drafted: int
+    num_judged: int
+    num_accepted: int
+    num_own: int
+    num_emitted: int
+    refused_at: int | None
+    tvd: tuple[float, ...]
+    duration_s: float
+    num_rows: int
+    done: bool
+    num_escalated: int = 0
+
+
+class Policy(Protocol):
+    """What a policy is. Built once per run as `MyPolicy(pool, **options)`; one object serves all requests."""
+
+    def decide(self, seen: "Observation") -> Step:
+        """What next, for this request. `seen` is a live view, valid during the call only."""
+        ...
+
+    def learn(self, outcome: Outcome) -> None:
+        """What came of a step, in the order the steps finished."""
+        ...

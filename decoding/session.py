@@ -1,0 +1,177 @@
+"""The decoding state of one request: what is committed, what is pending, what each model's cache holds.
+
+The session enforces the legal steps and turns what a world did into the next state; both worlds share it. Where an
+answer ends, `RequestText` says.
+
+The **prefill** is the target's forward over the prompt that writes the first token. Who runs it is the loop, not the
+policy; the session says when it is due.
+"""
+
+from .contract import Commit, Draft, Outcome, Step, Verify
+from .pool import Pool
+from .request_text import Ending, RequestText
+from .results import Drafted, Judged
+
+
+class Session(RequestText):
+    """One request while it is decoded. Mutated by `drafted`, `judged`, `prefilled` and `committed`.
+
+    Its world mutates `place` as well, and `cached` through `forget_caches`.
+
+    Args:
+        pool: the members.
+        request_id: unique in the run.
+        tag: task or domain.
+        prompt: at least one token.
+        budget: tokens the answer may have, >= 1.
+        eos: the end-of-sequence tokens; may be none.
+        ending: ends the answer early, at stop strings for one.
+        prefill_before: `[L]` by level, whether a draft by that member comes after the target's prefill. All True, the
+            default, is what engines do: the first token is there before anyone is asked. All False: the first
+            verification reads the prompt as well. Mixed: as the member that drafts first says.
+
+    Attributes (and those of `RequestText`):
+        last: what came of the previous step, None before the first; the prefill is no step of a policy.
+
+    Raises:
+        ValueError: an empty prompt, a budget below 1, or `prefill_before` of another length than the pool.
+    """
+
+    __slots__ = ("last", "pool", "prefill_before", "tag")
+
+    def __init__(
+        self,
+        *,
+        pool: Pool,
+        request_id: str,
+        tag: str,
+        prompt: tuple[int, ...],
+        budget: int,
+        eos: frozenset[int],
+        ending: Ending | None = None,
+        prefill_before: tuple[bool, ...] | None = None,
+    ) -> None:
+        super().__init__(pool=pool, request_id=request_id, prompt=prompt, budget=budget, eos=eos, ending=ending)
+        levels = len(pool.members)
+        if prefill_before is not None and len(prefill_before) != levels:
+            raise ValueError(f"request {request_id}: prefill_before must have {levels} values, got {prefill_before}")
+        self.pool = pool
+        self.tag = tag
+        self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
+        self.last: Outcome | None = None
+
+    @property
+    def prefills_first(self) -> bool:
+        """Whether the prefill is due whatever the policy would do: nothing is written yet, and every draft waits."""
+        return not self.emitted and not self.tokens and all(self.prefill_before)
+
+    def prefills_before(self, step: Step, level: int) -> bool:
+        """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
+        return not self.emitted and not self.tokens and step.__class__ is Draft and self.prefill_before[level]
+
+    def check(self, step: Step) -> int:
+        """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
+        kind = step.__class__
+        if kind is Draft:
+            level = self.pool.level(step.model)  # type: ignore[union-attr]
+            if level == self._target:
+                raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+            if self.room < 1:
+                raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
+            return level
+        if kind is Verify:
+            level = self.pool.level(step.model)  # type: ignore[union-attr]
+            if level == self._target:
+                return level
+            if self.pool.members[level].model_free:
+                raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
+            if self.pool.members[level].drafts_only:
+                raise ValueError(
+                    f"{self.pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
+                    "recording holds no verdicts of it"
+                )
+            if self.judges and self.first_unjudged(level) == len(self.judges):
+                raise ValueError(
+                    "nothing left to judge: a model at or above this one stands behind every pending token"
+                )
+            return level
+        if kind is Commit:
+            if step.tokens > len(self.tokens):  # type: ignore[union-attr]
+                raise ValueError(f"commit beyond pending: num_pending is {len(self.tokens)}")
+            return self._target
+        raise ValueError("not a step: return a Draft, a Verify or a Commit")
+
+    def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
+        """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
+
+        A verifier also needs the position before the first token it judges, so it may drop some of what it holds.
+        """
+        committed = self.num_prompt + len(self.emitted)
+        held = self.cached[level]
+        if verify:
+            before = committed - 1 if level == self._target else committed + self.first_unjudged(level) - 1
+            if held > before:
+                held = before
+        return committed + len(self.tokens) - held, held
+
+    def drafted(self, step: Draft, level: int, drafted: Drafted, *, duration_s: float, num_rows: int) -> Outcome:
+        """Append what was drafted."""
+        count = len(drafted.tokens)
+        if count and not self.pool.members[level].model_free:
+            self.cached[level] = self.context_tokens + count - 1
+        self.tokens += drafted.tokens
+        self.places += drafted.places
+        self.drafters += [level] * count
+        self.judges += [level] * count
+        self.last = outcome = Outcome(self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False)  # noqa: FBT003 - a keyword costs as much as the rest
+        return outcome
+
+    def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
+        """Keep the accepted prefix, drop the rest, add the verifier's own token; by the target, commit."""
+        by_target = level == self._target
+        first = 0 if by_target else self.first_unjudged(level)
+        num_judged = len(self.tokens) - first
+        kept = first + judged.num_accepted
+        refused = judged.num_accepted < num_judged
+        self._truncate(kept, level, first, judged.escalated)
+        num_own = 0
+        if self.room > 0:
+            num_own = 1
+            self.tokens.append(judged.own_token)
+            self.places.append(judged.own_place)
+            self.drafters.append(level)
+            self.judges.append(level)
+        num_emitted = 0
+        if by_target:
+            num_written = len(self.tokens)
+            num_emitted = self._take(num_written)
+            if num_emitted < num_written:  # an ending; the last token it drops is the verifier's own
+                num_own = 0
+        self.last = outcome = Outcome(
+            self.request_id,
+            step,
+            0,
+            num_judged,
+            judged.num_accepted,
+            num_own,
+            num_emitted,
+            judged.num_accepted if refused else None,
+            judged.tvd,
+            duration_s,
+            num_rows,
+            num_emitted > 0 and self.done,
+            len(judged.escalated),
+        )
+        return outcome
+
+    def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
+        """Commit the first token, which the target wrote with nothing pending; no policy's step, so `last` stays."""
+        outcome = self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
+        self.last = None
+        return outcome
+
+    def committed(self, step: Commit) -> Outcome:
+        """Take pending tokens as they are."""
+        num_emitted = self._take(step.tokens)
+        self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, num_emitted, None, (), 0.0, 1, self.done)
+        return outcome

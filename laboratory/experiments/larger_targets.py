@@ -1,0 +1,244 @@
+"""What if the models were larger: the recording at the price of targets of 7B, 70B and 405B, and at 1 : 10 : 100.
+
+Acceptance stays that of the recorded models; only seconds change. Seconds by roofline are a lower bound (docs/costs.md
+says how far off), so read ratios between chains, not seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...reports.summary import summarise_run
+from ...runs.log import RunLog
+from ...sim.cost.base import CostModel
+from ...sim.cost.cost_file import FileCost
+from ...sim.cost.linear import CostLine
+from ...sim.cost.what_if.other_model import Price, PricedAsCost
+from ...sim.simulate import Scenario
+from ...traces.meta import ModelInfo, TraceMeta
+from ...traces.tries.trie import Trace
+from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
+from ..published_models import Family, families, submodel
+from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
+
+WINDOWS = (1, 2, 3, 4, 5, 6, 8, 11)
+LOWER_WINDOWS, UPPER_WINDOWS = (2, 3, 5), (4, 7, 11)  # together at most 16, the shipped recording's reach
+RATIO = (1e-3, 1e-2, 1e-1)  # seconds of any forward of drafter, middle level and target
+CONTEXT_TOKENS = 128  # at which the price of a token is shown
+ADAPTIVE = "specrouter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """One pricing of the recording's members.
+
+    Attributes:
+        name: shown.
+        devices: shown.
+        cost: seconds.
+    """
+
+    name: str
+    devices: str
+    cost: CostModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """What is fastest in one world.
+
+    Attributes:
+        world: the pricing.
+        token_s: seconds of a forward of one token, by role (drafter, middle level, target).
+        two, three: the fastest chain of two and of three levels over all text, and its speed-up.
+        adaptive: speed-up of SpecRouter.
+        exact_share: least share of token decisions that were replayed, not modelled, in these three runs; 0 to 1.
+        gains: by tag, speed of the best three levels over that of the best two on this tag.
+    """
+
+    world: World
+    token_s: tuple[float, ...]
+    two: tuple[str, float]
+    three: tuple[str, float]
+    adaptive: float
+    exact_share: float
+    gains: Mapping[str, float]
+
+
+def run(setting: Setting) -> Finding:
+    """Replay two- and three-level chains and SpecRouter in every world.
+
+    Raises:
+        ValueError: a recording without exactly a drafter, a middle model and a target beside submodels of it.
+    """
+    trace = recording_of(setting)
+    roles = _roles(trace.meta)
+    recorded = scenario_of(setting, trace)
+    found = [_best(replace(recorded, cost=world.cost), trace, roles, world) for world in _worlds(trace.meta, roles)]
+    return Finding(
+        question="Does a middle level pay for larger targets, if acceptance stays what it was recorded to be?",
+        tables=(_speed_table(found), _tag_table(found, tags_of(trace))),
+        panels=_panels(found, tags_of(trace)),
+        answer=_answer(found, tags_of(trace)),
+    )
+
+
+def _roles(meta: TraceMeta) -> tuple[str, str, str]:
+    """Drafter, middle level and target."""
+    own = [model.name for model in meta.models if model.submodel_of is None]
+    if len(own) != 3:
+        raise ValueError(f"recording {meta.name}: models that are no submodels must be 3, got {', '.join(own)}")
+    return own[0], own[1], own[2]
+
+
+def _worlds(meta: TraceMeta, roles: tuple[str, str, str]) -> list[World]:
+    worlds = [_family_world(meta, roles, family) for family in families()]
+    lines = dict(zip(roles, RATIO, strict=True))
+    lines |= {model.name: RATIO[-1] * _share(meta, model) for model in meta.models if model.submodel_of is not None}
+    cost = FileCost("1 : 10 : 100", {name: CostLine(intercept_s=seconds) for name, seconds in lines.items()})
+    return [*worlds, World(name="1 : 10 : 100", devices="any", cost=cost)]
+
+
+def _family_world(meta: TraceMeta, roles: tuple[str, str, str], family: Family) -> World:
+    prices: dict[str, Price] = {
+        roles[0]: family.price(family.drafter, 1),
+        roles[1]: family.price(family.middle, family.middle_devices),
+        roles[2]: family.price(family.target, family.num_devices),
+    }
+    for model in meta.models:
+        if model.submodel_of is not None:
+            shape = submodel(family.target, _share(meta, model))
+            prices[model.name] = family.price(shape, family.num_devices)
+    return World(
+        name=family.name, devices=f"{family.num_devices} {family.device}", cost=PricedAsCost(family.name, prices)
+    )
+
+
+def _share(meta: TraceMeta, model: ModelInfo) -> float:
+    """Parameters of a submodel over those of the model it is a part of."""
+    whole = next(other for other in meta.models if other.name == model.submodel_of)
+    return model.parameters / whole.parameters
+
+
+def _best(scenario: Scenario, trace: Trace, roles: tuple[str, str, str], world: World) -> Best:
+    plain = replayed(scenario, TARGET_ALONE)
+    drafters, target = drafters_of(scenario), scenario.tables.pool.target
+    verifying = [model.name for model in trace.meta.models[:-1]]
+    two = {name: replayed(scenario, name) for name in _two_levels(drafters, target)}
+    three = {name: replayed(scenario, name) for name in _three_levels(drafters, verifying, target)}
+    best_two, best_three = _fastest(two, ALL), _fastest(three, ALL)
+    adaptive = replayed(scenario, ADAPTIVE)
+    alone = speed_of(plain).tokens_per_s
+    return Best(
+        world=world,
+        token_s=tuple(
+            world.cost.forward_s(role, num_rows=1, new_tokens=1, context_tokens=CONTEXT_TOKENS) for role in roles
+        ),
+        two=(best_two, speed_of(two[best_two]).tokens_per_s / alone),
+        three=(best_three, speed_of(three[best_three]).tokens_per_s / alone),
+        adaptive=speed_of(adaptive).tokens_per_s / alone,
+        exact_share=min(summarise_run(log).exact_share for log in (two[best_two], three[best_three], adaptive)),
+        gains={tag: _gain(two, three, tag) for tag in tags_of(trace)},
+    )
+
+
+def _two_levels(drafters: Sequence[str], target: str) -> list[str]:
+    return [f"{drafter}:{window}/{target}" for drafter in drafters for window in WINDOWS]
+
+
+def _three_levels(drafters: Sequence[str], verifying: Sequence[str], target: str) -> list[str]:
+    """Every pair of members below the target, the upper one a model."""
+    pairs = [(a, b) for index, a in enumerate(drafters) for b in drafters[index + 1 :] if b in verifying]
+    return [f"{a}:{low}/{b}:{high}/{target}" for a, b in pairs for low in LOWER_WINDOWS for high in UPPER_WINDOWS]
+
+
+def _fastest(logs: Mapping[str, RunLog], tag: str) -> str:
+    return max(logs, key=lambda name: speed_of(logs[name], tag=tag).tokens_per_s)
+
+
+def _gain(two: Mapping[str, RunLog], three: Mapping[str, RunLog], tag: str) -> float:
+    shallow, deep = two[_fastest(two, tag)], three[_fastest(three, tag)]
+    return speed_of(deep, tag=tag).tokens_per_s / speed_of(shallow, tag=tag).tokens_per_s
+
+
+def _speed_table(found: Sequence[Best]) -> Rows:
+    rows: list[tuple[Cell, ...]] = []
+    for best in found:
+        ratio = " : ".join(f"{seconds / best.token_s[0]:.3g}" for seconds in best.token_s)
+        gain = (best.three[1] / best.two[1] - 1) * 100
+        cells = (*best.two, *best.three, gain, best.adaptive, best.exact_share * 100)
+        rows.append((best.world.name, best.world.devices, ratio, best.token_s[-1] * 1e3, *cells))
+    columns = (
+        Column(name="target (drafter, middle)"),
+        Column(name="devices"),
+        Column(name="seconds of a token, relative"),
+        Column(name="target's token", unit="ms", digits=2),
+        Column(name="best two levels"),
+        Column(name="speed-up", unit="x", digits=2),
+        Column(name="best three levels"),
+        Column(name="speed-up", unit="x", digits=2),
+        Column(name="gain", unit="%", digits=1),
+        Column(name=ADAPTIVE, unit="x", digits=2),
+        Column(name="replayed, least of the three", unit="%", digits=1),
+    )
+    return Rows(
+        title="speed-up over the target alone, batch 1, all text; seconds are modelled",
+        columns=columns,
+        rows=tuple(rows),
+    )
+
+
+def _tag_table(found: Sequence[Best], tags: Sequence[str]) -> Rows:
+    rows: list[tuple[Cell, ...]] = [(best.world.name, *((best.gains[tag] - 1) * 100 for tag in tags)) for best in found]
+    columns = (Column(name="target (drafter, middle)"), *(Column(name=tag, unit="%", digits=1) for tag in tags))
+    return Rows(
+        title="gain of the best three levels over the best two, each the best of the tag",
+        columns=columns,
+        rows=tuple(rows),
+    )
+
+
+def _panels(found: Sequence[Best], tags: Sequence[str]) -> tuple[Panel, ...]:
+    places = x_of(found)
+    bars = [
+        Series(name="best two levels", x=places, y=tuple(best.two[1] for best in found)),
+        Series(name="best three levels", x=places, y=tuple(best.three[1] for best in found)),
+        Series(name=ADAPTIVE, x=places, y=tuple(best.adaptive for best in found)),
+    ]
+    along = x_of(tags)
+    points = [
+        Series(name=best.world.name, x=along, y=tuple((best.gains[tag] - 1) * 100 for tag in tags)) for best in found
+    ]
+    return (
+        Panel(
+            title="all text",
+            x_label="target (drafter, middle)",
+            y_label="speed-up over the target alone",
+            kind="bar",
+            categories=tuple(best.world.name for best in found),
+            series=tuple(bars),
+        ),
+        Panel(
+            title="what a middle level adds",
+            x_label="",
+            y_label="three levels over two, %",
+            kind="scatter",
+            categories=tuple(tags),
+            series=tuple(points),
+        ),
+    )
+
+
+def _answer(found: Sequence[Best], tags: Sequence[str]) -> str:
+    gains = {best.world.name: best.three[1] / best.two[1] - 1 for best in found}
+    told = ", ".join(f"{name} {gain:+.0%}" for name, gain in gains.items())
+    pays = [name for name, gain in gains.items() if round(gain * 100) > 0]  # as told: a gain of 0% is none
+    steep = found[-1]
+    high = max(tags, key=lambda tag: steep.gains[tag])
+    shares = [best.adaptive / max(best.two[1], best.three[1]) for best in found]
+    return (
+        f"A middle level pays in {len(pays)} of {len(found)} worlds; the best three levels against the best two: "
+        f"{told}. "
+        f"At 1 : 10 : 100 the best chain is {max(steep.two, steep.three, key=lambda one: one[1])[0]}, and with the "
+        f"best chains of each kind of text the gain is largest in {high} ({steep.gains[high] - 1:+.0%}). "
+        f"{ADAPTIVE} reaches {min(shares):.0%} to {max(shares):.0%} of the best static chain's speed."
+    )

@@ -1,0 +1,190 @@
+"""Batches of 1 to 64: does the chain that SpecRouter chooses change with the load, and does it pay?
+
+The recording holds fewer than 64 requests: the largest batch holds them all from the start. Beyond the widths that were
+measured, seconds follow their last slope.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...counted import counted
+from ...decoding.contract import Policy
+from ...policies.registry import make_policy
+from ...policies.specrouter.policy import SpecRouter
+from ...runs.log import RunLog
+from ...sim.cost.make import default_cost, make_cost
+from ...sim.simulate import Scenario, simulate
+from ...traces.tries.trie import Trace
+from ..finding import Column, Finding, Panel, Rows, Series, Setting
+from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+WINDOWS = (1, 2, 4, 8)
+LOWER_WINDOWS, UPPER_WINDOWS = (1, 3, 6), (4, 8)
+CHOSEN, PER_TAG, SHARED = "specrouter", "specrouter,select=request", "specrouter,select=batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One batch size. Speeds are output tokens per second.
+
+    Attributes:
+        batch: requests at a time.
+        plain: of the target alone.
+        static: the fastest fixed chain, and its speed.
+        alone: the chain that is fastest at batch 1, and its speed here.
+        routed: of SpecRouter by its defaults.
+        per_tag, shared: of SpecRouter with a chain per tag, and with one for all, in step.
+        own_chain: members of the chain that most tags ended with by the defaults; None where they had none.
+        shared_chain: members of the chain of all by the defaults; None where there was none.
+        switches: times the members of a chain were changed.
+    """
+
+    batch: int
+    plain: float
+    static: tuple[str, float]
+    alone: tuple[str, float]
+    routed: float
+    per_tag: float
+    shared: float
+    own_chain: str | None
+    shared_chain: str | None
+    switches: int
+
+    @property
+    def chosen(self) -> str:
+        """Members in use."""
+        return self.shared_chain or self.own_chain or ""
+
+
+def run(setting: Setting) -> Finding:
+    """Replay fixed chains and SpecRouter at every batch size."""
+    trace = recording_of(setting)
+    cost = make_cost(default_cost(trace.meta), trace.meta, extrapolate=True)
+    scenario = replace(scenario_of(setting, trace), cost=cost)
+    found: list[Loaded] = []
+    for batch in BATCHES:
+        found.append(_loaded(replace(scenario, batch=batch), trace, found[0].static[0] if found else None))
+    return Finding(
+        question="Does the chain that SpecRouter chooses change from batch 1 to 64, and does the choice pay?",
+        tables=(_speeds(found), _chains(found)),
+        panels=(_panel(found),),
+        answer=_answer(found, len(trace.requests)),
+    )
+
+
+def _loaded(scenario: Scenario, trace: Trace, best_alone: str | None) -> Loaded:
+    pool = scenario.tables.pool
+    speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in _fixed_chains(scenario, trace)}
+    static = max(speeds, key=lambda name: speeds[name])
+    router = SpecRouter(pool)
+    routed = _speed(scenario, router, CHOSEN)
+    members = Counter(_members(chain) for chain in router.chains.values())
+    return Loaded(
+        batch=scenario.batch,
+        plain=_speed(scenario, make_policy(TARGET_ALONE, pool), TARGET_ALONE),
+        static=(static, speeds[static]),
+        alone=(best_alone or static, speeds[best_alone or static]),
+        routed=routed,
+        per_tag=_speed(scenario, make_policy(PER_TAG, pool), PER_TAG),
+        shared=_speed(scenario, make_policy(SHARED, pool), SHARED),
+        own_chain=members.most_common(1)[0][0] if members else None,
+        shared_chain=None if router.shared_chain is None else _members(router.shared_chain),
+        switches=router.counters.switches,
+    )
+
+
+def _fixed_chains(scenario: Scenario, trace: Trace) -> list[str]:
+    target = scenario.tables.pool.target
+    drafters = drafters_of(scenario)
+    verifying = [model.name for model in trace.meta.models[:-1]]
+    pairs = [(a, b) for index, a in enumerate(drafters) for b in drafters[index + 1 :] if b in verifying]
+    two = [f"{drafter}:{window}/{target}" for drafter in drafters for window in WINDOWS]
+    return two + [f"{a}:{low}/{b}:{high}/{target}" for a, b in pairs for low in LOWER_WINDOWS for high in UPPER_WINDOWS]
+
+
+def _speed(scenario: Scenario, policy: Policy, name: str) -> float:
+    log: RunLog = simulate(scenario, policy, name)
+    return float(log.requests["emitted_tokens"].sum() / log.requests["finished_at_s"].max())
+
+
+def _members(chain: str) -> str:
+    return "/".join(part.partition(":")[0] for part in chain.split("/"))
+
+
+def _speeds(found: Sequence[Loaded]) -> Rows:
+    rows = tuple(
+        (
+            one.batch,
+            one.plain,
+            one.static[0],
+            one.static[1] / one.plain,
+            one.alone[1] / one.plain,
+            one.routed / one.plain,
+            one.per_tag / one.plain,
+            one.shared / one.plain,
+        )
+        for one in found
+    )
+    columns = (
+        Column(name="batch"),
+        Column(name="target alone", unit="tokens/s", digits=1),
+        Column(name="best fixed chain"),
+        Column(name="its speed-up", unit="x", digits=2),
+        Column(name=f"of {found[0].static[0]}", unit="x", digits=2),
+        Column(name=CHOSEN, unit="x", digits=2),
+        Column(name=PER_TAG, unit="x", digits=2),
+        Column(name=SHARED, unit="x", digits=2),
+    )
+    return Rows(title="speed-up over the target alone at the same batch", columns=columns, rows=rows)
+
+
+def _chains(found: Sequence[Loaded]) -> Rows:
+    columns = (
+        Column(name="batch"),
+        Column(name="members for most tags"),
+        Column(name="members for all, in step"),
+        Column(name="changes of members"),
+    )
+    rows = tuple((one.batch, one.own_chain or "-", one.shared_chain or "-", one.switches) for one in found)
+    return Rows(title="what SpecRouter chose by its defaults", columns=columns, rows=rows)
+
+
+def _panel(found: Sequence[Loaded]) -> Panel:
+    batches = tuple(float(one.batch) for one in found)
+    lines = {
+        "best fixed chain of each batch": [one.static[1] for one in found],
+        f"{found[0].static[0]}, best at batch 1": [one.alone[1] for one in found],
+        CHOSEN: [one.routed for one in found],
+        PER_TAG: [one.per_tag for one in found],
+        SHARED: [one.shared for one in found],
+    }
+    plain = [one.plain for one in found]
+    series = tuple(
+        Series(name=name, x=batches, y=tuple(speed / alone for speed, alone in zip(speeds, plain, strict=True)))
+        for name, speeds in lines.items()
+    )
+    return Panel(
+        title="load",
+        x_label="requests at a time",
+        y_label="speed-up over the target alone",
+        series=series,
+        log_x=True,
+    )
+
+
+def _answer(found: Sequence[Loaded], num_requests: int) -> str:
+    chosen = dict.fromkeys(one.chosen for one in found)
+    changes = "stay the same" if len(chosen) == 1 else "change"
+    pays = [one.batch for one in found if one.routed >= one.static[1]]
+    worst = min(found, key=lambda one: one.routed / one.static[1])
+    where = f"at batch {', '.join(map(str, pays))}" if pays else "at no batch"
+    least = min(one.routed / one.plain for one in found)
+    return (
+        f"Over {counted(num_requests, 'request')} the members in use {changes} with the load ({', '.join(chosen)}). "
+        f"SpecRouter is at least as fast as the best fixed chain of each batch {where}; at worst, at batch "
+        f"{worst.batch}, it reaches {worst.routed / worst.static[1]:.2f} of it. "
+        f"Its speed-up goes from {found[0].routed / found[0].plain:.2f} at batch {found[0].batch} to "
+        f"{found[-1].routed / found[-1].plain:.2f} at batch {found[-1].batch}, and is {least:.2f} at least."
+    )

@@ -1,0 +1,247 @@
+"""What scheduling costs, 2 to 64 pool members: profiling, search, planning and every step, against what it saves.
+
+Pools of 2 to 64 members are made up: each is known by its seconds and by its agreement with every other, no text runs.
+What a round saves is what the search predicts: seconds of its tokens by the target alone less those by the chain found.
+The recording then says what the steps of a run cost and saved. Seconds of thinking are those of this thread: whatever
+else the machine does adds none.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import nan
+from time import thread_time
+
+import numpy as np
+
+from ...counted import counted
+from ...decoding.contract import Outcome, Step
+from ...decoding.observation import Observation
+from ...decoding.pool import Member, Pool
+from ...policies.specrouter.policy import SpecRouter
+from ...policies.specrouter.search import best_chain
+from ...sim.simulate import simulate
+from ..finding import Column, Finding, Panel, Rows, Series, Setting
+from ..replays import TARGET_ALONE, recording_of, replayed, scenario_of
+
+SIZES = (2, 4, 8, 16, 32, 64)
+WINDOW = 16
+EVERY = 8  # rounds between two selections, SpecRouter's default
+REPEATS = 9
+TARGET_S = 0.02
+TOKENS = 24  # verdicts of every pair
+KEY = "made up"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overhead:
+    """Seconds of one selection over a pool.
+
+    Attributes:
+        members: of the pool.
+        profiling_s: reading seconds and agreement.
+        search_s: over chains and windows.
+        planning_s: all of a selection beyond these two: comparing with the present chain, windows' rules, steps.
+        saved_s: predicted, of one round.
+    """
+
+    members: int
+    profiling_s: float
+    search_s: float
+    planning_s: float
+    saved_s: float
+
+    @property
+    def round_s(self) -> float:
+        """Of a selection, per round."""
+        return (self.profiling_s + self.search_s + self.planning_s) / EVERY
+
+
+class _Timed:
+    """Passes on to a policy and adds up the seconds of its steps."""
+
+    def __init__(self, policy: SpecRouter) -> None:
+        self._policy = policy
+        self.deciding_s = self.learning_s = 0.0
+        self.num_steps = 0
+
+    def decide(self, seen: Observation) -> Step:
+        """What the policy says."""
+        start_s = thread_time()
+        step = self._policy.decide(seen)
+        self.deciding_s += thread_time() - start_s
+        self.num_steps += 1
+        return step
+
+    def learn(self, outcome: Outcome) -> None:
+        """Tell the policy."""
+        start_s = thread_time()
+        self._policy.learn(outcome)
+        self.learning_s += thread_time() - start_s
+
+
+def run(setting: Setting) -> Finding:
+    """Time selections over made-up pools, then the steps of a run."""
+    found = [_overhead(size, setting.seed) for size in SIZES]
+    steps, share = _steps(setting)
+    return Finding(
+        question="What does scheduling cost as the pool grows, against what it saves?",
+        tables=(_table(found), steps),
+        panels=(_panel(found),),
+        answer=_answer(found, share),
+    )
+
+
+def _overhead(size: int, seed: int) -> Overhead:
+    policy = _known_pool(size, seed)
+    scheduler = policy.scheduler
+    profiler, agreement = scheduler.knowledge.profiler, scheduler.knowledge.agreement
+
+    def profile() -> None:
+        profiler.table(WINDOW + 1)
+        profiler.entry_s()
+        agreement.rates(KEY)
+
+    rates, seconds, entry_s = agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s()
+    found = best_chain(rates, seconds, entry_s=entry_s)
+
+    def select() -> None:
+        plan = scheduler.plan(KEY, num_rows=1, num_running=1)
+        scheduler.note_round(KEY, plan, num_tokens=1, seconds=None)
+
+    profiling_s = _least_s(profile)
+    search_s = _least_s(lambda: best_chain(rates, seconds, entry_s=entry_s))
+    whole_s = _least_s(select)
+    tokens = 1.0
+    if found.windows:
+        tokens += sum(float(rates[found.levels[-2], -1]) ** kept for kept in range(1, found.windows[-1] + 1))
+    return Overhead(
+        members=size,
+        profiling_s=profiling_s,
+        search_s=search_s,
+        planning_s=max(0.0, whole_s - profiling_s - search_s),
+        saved_s=tokens * (float(seconds[-1, 0]) - found.token_s),
+    )
+
+
+def _known_pool(size: int, seed: int) -> SpecRouter:
+    """A policy that knows all of a pool: larger members agree more and take longer."""
+    rng = np.random.default_rng(seed + size)
+    pool = Pool(tuple(Member(name=f"m{level}") for level in range(size)))
+    policy = SpecRouter(pool, every=1, probe=0, explore=0)
+    scheduler = policy.scheduler
+    shares = np.append(np.sort(rng.uniform(0.01, 0.6, size - 1)), 1.0)
+    for level, share in enumerate(shares):
+        for width in range(1, WINDOW + 2):
+            seconds = TARGET_S * share * (1.0 + 0.02 * width)
+            scheduler.knowledge.profiler.note(level, new_tokens=width, seconds=seconds)
+    for low in range(size):
+        for high in range(low + 1, size):
+            kept = rng.random(TOKENS) < 0.4 + 0.5 * shares[low] / shares[high]
+            for one in kept:
+                scheduler.knowledge.agreement.note(KEY, low, high, kept=bool(one), similar=nan)
+    while scheduler.plan(KEY, num_rows=1, num_running=1).trial:  # the warm-up, played by nobody
+        pass
+    return policy
+
+
+def _least_s(job: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(REPEATS + 1):
+        start_s = thread_time()
+        job()
+        taken.append(thread_time() - start_s)
+    return min(taken[1:])
+
+
+def _steps(setting: Setting) -> tuple[Rows, float]:
+    """The steps of a run on the recording, and the share of what it saved that they cost."""
+    trace = recording_of(setting)
+    scenario = scenario_of(setting, trace)
+    plain_s = float(replayed(scenario, TARGET_ALONE).requests["finished_at_s"].max())
+    policy = SpecRouter(scenario.tables.pool)
+    timed = _Timed(policy)
+    decoding_s = float(simulate(scenario, timed, "specrouter").requests["finished_at_s"].max())
+    thinking_s = timed.deciding_s + timed.learning_s
+    columns = (
+        Column(name="steps"),
+        Column(name="selections"),
+        Column(name="deciding, selections included", unit="s", digits=3),
+        Column(name="learning", unit="s", digits=3),
+        Column(name="decoding", unit="s", digits=2),
+        Column(name="saved against the target alone", unit="s", digits=2),
+        Column(name="thinking over decoding", unit="%", digits=2),
+    )
+    row = (
+        timed.num_steps,
+        policy.counters.selections,
+        timed.deciding_s,
+        timed.learning_s,
+        decoding_s,
+        plain_s - decoding_s,
+        thinking_s / decoding_s * 100,
+    )
+    members = counted(len(scenario.tables.pool.names), "member")
+    title = f"{counted(len(trace.requests), 'request')} of {trace.meta.name}, {members}, batch 1"
+    return Rows(title=title, columns=columns, rows=(row,)), thinking_s / (plain_s - decoding_s)
+
+
+def _table(found: Sequence[Overhead]) -> Rows:
+    rows = tuple(
+        (
+            one.members,
+            one.profiling_s * 1e6,
+            one.search_s * 1e6,
+            one.planning_s * 1e6,
+            one.round_s * 1e6,
+            one.saved_s * 1e3,
+            one.round_s / one.saved_s * 100,
+        )
+        for one in found
+    )
+    columns = (
+        Column(name="members"),
+        Column(name="profiling", unit="us", digits=0),
+        Column(name="search", unit="us", digits=0),
+        Column(name="planning", unit="us", digits=0),
+        Column(name=f"a round of {EVERY}", unit="us", digits=0),
+        Column(name="saved in a round", unit="ms", digits=1),
+        Column(name="spent over saved", unit="%", digits=3),
+    )
+    title = (
+        f"one selection, the quickest of {REPEATS}; windows to {WINDOW}, a target of {TARGET_S * 1e3:.0f} ms a token"
+    )
+    return Rows(title=title, columns=columns, rows=rows)
+
+
+def _panel(found: Sequence[Overhead]) -> Panel:
+    sizes = tuple(float(one.members) for one in found)
+    parts = {
+        "profiling": [one.profiling_s for one in found],
+        "search": [one.search_s for one in found],
+        "planning": [one.planning_s for one in found],
+        "saved in a round": [one.saved_s for one in found],
+    }
+    return Panel(
+        title="one selection",
+        x_label="pool members",
+        y_label="microseconds",
+        series=tuple(
+            Series(name=name, x=sizes, y=tuple(max(seconds * 1e6, 1e-3) for seconds in values))
+            for name, values in parts.items()
+        ),
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _answer(found: Sequence[Overhead], share: float) -> str:
+    first, last = found[0], found[-1]
+    growth = last.search_s / first.search_s
+    return (
+        f"A search over all chains and windows takes {first.search_s * 1e6:.0f} microseconds for {first.members} "
+        f"members and {last.search_s * 1e6:.0f} for {last.members}: {growth:.0f} times as long for "
+        f"{last.members / first.members:.0f} times as many members. "
+        f"With all that belongs to a selection, a round of a pool of {last.members} spends "
+        f"{last.round_s / last.saved_s * 100:.2f}% of what it is predicted to save. "
+        f"On the recording, all thinking of the run took {share * 100:.1f}% of the seconds it saved."
+    )

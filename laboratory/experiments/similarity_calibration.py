@@ -1,0 +1,270 @@
+"""Statistics of similarity against the acceptance they predict, over drafters near and far from the target.
+
+Drafters are the target itself with more and more layers left out, and with noise on its weights. Each statistic is
+taken on the target's own text behind some prompts; observed is what the target accepts when it writes behind them.
+
+SimScore is 1 - E[TVD] (SpecRouter, arXiv:2505.07680), what rejection sampling accepts of one token (Leviathan et al.
+2023, arXiv:2211.17192, Cor. 3.6). Greedy decoding accepts where the two argmax are equal. Coupled sampling accepts
+where the two choose alike with the same noise, which is less than SimScore (Daliri et al. 2024, arXiv:2408.07978).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...policies.lossless.chain import Chain
+from ...runs.log import VERIFY
+from ...studies.runtime_door import runtime_module
+from ...traces.meta import Sampling
+from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
+from ..live_runs import pool_of, prompts_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ...runtime.pools.pool import ModelPool
+    from ...runtime.prompts import Prompt
+    from ...runtime.slim.calibration import Calibration
+
+LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
+NOISE = (0.1, 0.2, 0.3, 0.4)
+WINDOW, PROMPTS, NEW_TOKENS, TEMPERATURE = 4, 12, 40, 1.0
+MODES = ("greedy", "coupled", "rejection")
+SIM_SCORE, EQUAL_ARGMAX, SHARED_NOISE = "1 - E[TVD]", "equal argmax", "shared noise"
+STATISTICS = (SIM_SCORE, EQUAL_ARGMAX, SHARED_NOISE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One drafter with the target, in one mode of sampling.
+
+    Attributes:
+        drafter: in words.
+        mode: of sampling.
+        predicted: by statistic, 0 to 1.
+        observed: share of the looked-at tokens that the target accepted, 0 to 1.
+        tokens: looked at: all up to the first refused one of each verification.
+    """
+
+    drafter: str
+    mode: str
+    predicted: Mapping[str, float]
+    observed: float
+    tokens: int
+
+    def error(self, statistic: str) -> float:
+        """Predicted less observed."""
+        return self.predicted[statistic] - self.observed
+
+
+def run(setting: Setting) -> Finding:
+    """Measure every statistic and the acceptance of every drafter in every mode.
+
+    Raises:
+        ValueError: a target without layers to leave out.
+    """
+    pool = pool_of(setting)
+    prompts = prompts_of(setting, PROMPTS)
+    samplings = {mode: _sampling(mode, setting.seed) for mode in MODES}
+    calibrate = runtime_module("slim.calibration").calibrate
+    greedy, sampled = (
+        calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, sampling=samplings[mode], show_progress=False)
+        for mode in ("greedy", "coupled")
+    )
+    pairs: list[Pair] = []
+    for drafter, model in _drafters(pool, setting.seed):
+        predicted = {"greedy": _predicted(model, greedy)} | dict.fromkeys(MODES[1:], _predicted(model, sampled))
+        for mode, sampling in samplings.items():
+            observed, tokens = _observed(pool, model, prompts, sampling)
+            pair = Pair(drafter=drafter, mode=mode, predicted=predicted[mode], observed=observed, tokens=tokens)
+            pairs.append(pair)
+    return Finding(
+        question="Which statistic of two models predicts how much of a draft is accepted, and how well?",
+        tables=(_errors(pairs), _table(pairs)),
+        panels=_panels(pairs),
+        answer=_answer(pairs),
+    )
+
+
+def _sampling(mode: str, seed: int) -> Sampling:
+    if mode == "greedy":
+        return Sampling(mode="greedy")
+    return Sampling.model_validate({"mode": mode, "temperature": TEMPERATURE, "seed": seed})
+
+
+def _drafters(pool: "ModelPool", seed: int) -> "Iterator[tuple[str, PreTrainedModel]]":
+    """One at a time, since those with noise have weights of their own."""
+    target = runtime_module("slim.find").target_with_layers(pool)
+    num_layers = pool.target.num_layers
+    for skipped in sorted({round(share * num_layers) for share in LEFT_OUT} - {0, num_layers}):
+        mask = spread(skipped, num_layers)
+        yield f"{skipped} of {num_layers} layers left out", runtime_module("pools.submodel").make_submodel(target, mask)
+    for noise in NOISE:
+        yield f"noise {noise:g}", runtime_module("slim.perturbed").perturbed(target, noise, seed=seed)
+
+
+def spread(skipped: int, num_layers: int) -> tuple[int, ...]:
+    """The mask of so many layers, evenly over the depth; the first layer is the last to go."""
+    return tuple(num_layers - 1 - place * num_layers // skipped for place in range(skipped))[::-1]
+
+
+def _predicted(model: "PreTrainedModel", calibration: "Calibration") -> dict[str, float]:
+    distance = runtime_module("slim.distance").measure_distance(model, calibration)
+    agreement = runtime_module("slim.shared_noise").measure_agreement(model, calibration)
+    return {SIM_SCORE: 1 - distance.tvd, EQUAL_ARGMAX: 1 - distance.disagreement, SHARED_NOISE: agreement}
+
+
+def _observed(
+    pool: "ModelPool", model: "PreTrainedModel", prompts: "Sequence[Prompt]", sampling: Sampling
+) -> tuple[float, int]:
+    """Share accepted of the tokens that the target looked at, and their number."""
+    drafter = runtime_module("pools.loaded_members").describe_model("drafter", "model", model, None)
+    pair = replace(pool, members=(drafter, pool.target))
+    spec = f"drafter:{WINDOW}/{pool.target.name}"
+    members = runtime_module("pools.loaded_pool").loaded_pool(pair)
+    outputs, log = runtime_module("decode").decode(
+        pair,
+        Chain(members, spec),
+        prompts,
+        sampling=sampling,
+        max_new_tokens=NEW_TOKENS,
+        name=spec,
+        batch=len(prompts),
+        show_progress=False,
+    )
+    if log.meta["interrupted"]:
+        raise KeyboardInterrupt
+    failed = [output.error for output in outputs if output.error]
+    if failed:
+        raise ValueError(failed[0])
+    verifies = log.steps["kind"] == VERIFY
+    accepted, judged = log.steps["accepted"][verifies], log.steps["judged"][verifies]
+    looked_at = int(np.minimum(accepted + 1, judged).sum())
+    return int(accepted.sum()) / looked_at, looked_at
+
+
+def _of(pairs: Sequence[Pair], mode: str) -> list[Pair]:
+    return [pair for pair in pairs if pair.mode == mode]
+
+
+def _calibration_error(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
+    """Mean absolute difference of predicted and observed, over drafters."""
+    return fmean(abs(pair.error(statistic)) for pair in _of(pairs, mode))
+
+
+def _bias(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
+    """Mean of predicted less observed, over drafters."""
+    return fmean(pair.error(statistic) for pair in _of(pairs, mode))
+
+
+def _errors(pairs: Sequence[Pair]) -> Rows:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            mode,
+            *(_calibration_error(pairs, mode, statistic) * 100 for statistic in STATISTICS),
+            *(_bias(pairs, mode, statistic) * 100 for statistic in STATISTICS),
+            _best(pairs, mode),
+        )
+        for mode in MODES
+    )
+    columns = (
+        Column(name="sampling"),
+        *(Column(name=f"error: {statistic}", digits=1) for statistic in STATISTICS),
+        *(Column(name=f"bias: {statistic}", digits=1) for statistic in STATISTICS),
+        Column(name="best"),
+    )
+    title = "percentage points; error: mean |predicted - observed| over drafters; bias: mean of predicted - observed"
+    return Rows(title=title, columns=columns, rows=rows)
+
+
+def _best(pairs: Sequence[Pair], mode: str) -> str:
+    return min(STATISTICS, key=lambda statistic: _calibration_error(pairs, mode, statistic))
+
+
+def _table(pairs: Sequence[Pair]) -> Rows:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            pair.drafter,
+            pair.mode,
+            *(pair.predicted[statistic] * 100 for statistic in STATISTICS),
+            pair.observed * 100,
+            pair.tokens,
+        )
+        for pair in pairs
+    )
+    columns = (
+        Column(name="drafter"),
+        Column(name="sampling"),
+        *(Column(name=statistic, unit="%", digits=1) for statistic in STATISTICS),
+        Column(name="accepted", unit="%", digits=1),
+        Column(name="tokens looked at"),
+    )
+    title = f"window {WINDOW}, {NEW_TOKENS} new tokens a prompt, sampling at temperature {TEMPERATURE:g}"
+    return Rows(title=title, columns=columns, rows=rows)
+
+
+def _panels(pairs: Sequence[Pair]) -> tuple[Panel, ...]:
+    curves = [
+        Panel(
+            title=mode,
+            x_label="predicted acceptance",
+            y_label="observed acceptance",
+            series=(*(_curve(pairs, mode, statistic) for statistic in STATISTICS), _diagonal(pairs, mode)),
+        )
+        for mode in MODES
+    ]
+    bars = tuple(
+        Series(
+            name=statistic,
+            x=x_of(MODES),
+            y=tuple(_calibration_error(pairs, mode, statistic) * 100 for mode in MODES),
+        )
+        for statistic in STATISTICS
+    )
+    errors = Panel(
+        title="calibration error", x_label="", y_label="percentage points", kind="bar", categories=MODES, series=bars
+    )
+    return (*curves, errors)
+
+
+def _curve(pairs: Sequence[Pair], mode: str, statistic: str) -> Series:
+    points = sorted((pair.predicted[statistic], pair.observed) for pair in _of(pairs, mode))
+    return Series(name=statistic, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
+
+
+def _diagonal(pairs: Sequence[Pair], mode: str) -> Series:
+    """Where predicted is observed, as far as anything was."""
+    values = [value for pair in _of(pairs, mode) for value in (*pair.predicted.values(), pair.observed)]
+    ends = (min(values), max(values))
+    return Series(name="predicted = observed", x=ends, y=ends)
+
+
+def _answer(pairs: Sequence[Pair]) -> str:
+    observed = [pair.observed for pair in pairs]
+    told = [f"for {mode} decoding {_told(pairs, mode)}" for mode in MODES]
+    bias = _bias(pairs, "coupled", SIM_SCORE) * 100
+    return (
+        f"Over drafters whose tokens are accepted from {min(observed):.0%} to {max(observed):.0%}, mean errors in "
+        f"percentage points: {'; '.join(told)}. "
+        f"Under coupled sampling {SIM_SCORE}, the SimScore, is {abs(bias):.1f} points too "
+        f"{'high' if bias > 0 else 'low'} in the mean. "
+        f"An acceptance is of {min(pair.tokens for pair in pairs)} tokens or more, so that chance alone is worth about "
+        f"{_chance(pairs) * 100:.1f} points."
+    )
+
+
+def _told(pairs: Sequence[Pair], mode: str) -> str:
+    """Statistics from the best to the worst."""
+    errors = {statistic: _calibration_error(pairs, mode, statistic) * 100 for statistic in STATISTICS}
+    return ", ".join(
+        f"{statistic} {errors[statistic]:.1f}" for statistic in sorted(errors, key=lambda name: errors[name])
+    )
+
+
+def _chance(pairs: Sequence[Pair]) -> float:
+    """Mean standard error of an observed acceptance, its tokens taken as independent."""
+    return fmean(sqrt(pair.observed * (1 - pair.observed) / pair.tokens) for pair in pairs)

@@ -1,0 +1,255 @@
+"""Slim verifiers from a few layers left out to most: distance to the target, seconds, and speed of a chain.
+
+A slim verifier is the target without some of its layers, found by search (VIA-SD, arXiv:2606.12243). Here it is the
+middle of a chain of three levels, whose text is the target's. Submodels that the pool has stand beside those found.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ...counted import counted
+from ...runs.log import RunLog
+from ...runtime.pools import read_pool_file
+from ...studies.runtime_door import runtime_module
+from ..finding import Column, Finding, Panel, Rows, Series, Setting
+from ..live_runs import pool_of, prompts_of, ran_in_turns
+from ..replays import TARGET_ALONE
+
+if TYPE_CHECKING:
+    from ...runtime.pools.loaded_members import LoadedMember
+    from ...runtime.pools.pool import ModelPool
+    from ...runtime.prompts import Prompt
+    from ...runtime.slim import Frontier, SlimFound
+    from ...runtime.slim.distance import Distance
+
+SHARES = (0.1, 0.2, 0.35, 0.45, 0.6, 0.75)
+TRIALS, RANDOM_TRIALS = 24, 8
+PROMPTS, NEW_TOKENS, RUNS = 12, 32, 3
+DRAFTED, KEPT = 4, 8  # windows: before the slim verifier, and before the target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedUp:
+    """Tokens per second of a chain over those of the target alone.
+
+    Attributes:
+        typical: the median of the runs, each against the target's run beside it.
+        low, high: their range.
+    """
+
+    typical: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One slim verifier.
+
+    Attributes:
+        found: as searched, with distances on the prompts of the search.
+        distance: on other prompts.
+        speed_up: of the chain with it in the middle, over the target alone, on those other prompts.
+    """
+
+    found: "SlimFound"
+    distance: "Distance"
+    speed_up: SpeedUp
+
+
+def run(setting: Setting) -> Finding:
+    """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on.
+
+    Raises:
+        ValueError: a pool without a model below the target, or a target without layers to leave out.
+    """
+    pool = pool_of(setting)
+    drafter = _drafter(pool)
+    prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)
+    frontier = _searched(setting, pool)
+    rows = sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.share, row.tvd))
+    calibration = runtime_module("slim.calibration").calibrate(
+        pool, prompts, max_new_tokens=NEW_TOKENS, show_progress=False
+    )
+    wide = runtime_module("slim.with_slims").with_slims(
+        replace(pool, members=(drafter, pool.target)), {row.name: row.skip_layers for row in rows}
+    )
+    measure = runtime_module("slim.distance").measure_distance
+    distances = [measure(wide.member(row.name).model, calibration) for row in rows]
+    without = f"{drafter.name}:{DRAFTED}/{pool.target.name}"
+    chains = [f"{drafter.name}:{DRAFTED}/{row.name}:{KEPT}/{pool.target.name}" for row in rows]
+    speed_ups = _speed_ups(wide, [without, *chains], prompts)
+    points = [
+        Point(found=row, distance=distance, speed_up=speed_ups[chain])
+        for row, distance, chain in zip(rows, distances, chains, strict=True)
+    ]
+    return Finding(
+        question="How many layers can a verifier leave out before it is too far from the target to pay in a chain?",
+        tables=(_table(points, without, speed_ups[without], len(prompts)),),
+        panels=_panels(points, without, speed_ups[without]),
+        answer=_answer(points, without, speed_ups[without]),
+    )
+
+
+def _drafter(pool: "ModelPool") -> "LoadedMember":
+    """The smallest network of its own; raises ValueError where there is none below the target."""
+    for member in pool.members[:-1]:
+        if member.kind == "model":
+            return member
+    raise ValueError(f"pool {pool.name}: members must hold a model below the target to draft, got none")
+
+
+def _searched(setting: Setting, pool: "ModelPool") -> "Frontier":
+    """A mask for every number of layers that the shares come to, beside the submodels of the pool."""
+    members = read_pool_file(setting.pool)[1].members
+    shares = {round(share * pool.target.num_layers): share for share in reversed(SHARES)}
+    found: Frontier = runtime_module("slim.find").find_slims(
+        pool,
+        prompts_of(setting, PROMPTS),
+        [share for skipped, share in sorted(shares.items()) if 0 < skipped < pool.target.num_layers],
+        runtime_module("slim.search").Budget(trials=TRIALS, random_trials=RANDOM_TRIALS, seed=setting.seed),
+        max_new_tokens=NEW_TOKENS,
+        baselines={entry.name: entry.skip_layers for entry in members if entry.submodel_of == pool.target.name},
+        show_progress=False,
+    )
+    names = {row.name for row in found.found}
+    return replace(found, baselines=tuple(row for row in found.baselines if row.name not in names))
+
+
+def _speed_ups(pool: "ModelPool", chains: Sequence[str], prompts: "Sequence[Prompt]") -> dict[str, SpeedUp]:
+    """By chain, of interleaved runs."""
+    turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
+    runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
+    alone = runs[TARGET_ALONE]
+    return {name: _speed_up(alone, runs[name]) for name in chains}
+
+
+def _request_s(log: RunLog) -> list[float]:
+    """Seconds of every request."""
+    seconds: list[float] = (log.requests["finished_at_s"] - log.requests["admitted_at_s"]).tolist()
+    return seconds
+
+
+def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]) -> SpeedUp:
+    """From seconds `[run][request]`; all texts are the target's, so that the tokens cancel out."""
+    each = [sum(one) / sum(other) for one, other in zip(alone, taken, strict=True)]
+    return SpeedUp(typical=median(each), low=min(each), high=max(each))
+
+
+def _table(points: Sequence[Point], without: str, two_levels: SpeedUp, num_prompts: int) -> Rows:
+    rows = tuple(
+        (
+            point.found.name,
+            len(point.found.skip_layers),
+            " ".join(map(str, point.found.skip_layers)),
+            point.found.how,
+            point.found.tvd,
+            point.distance.tvd,
+            point.distance.disagreement * 100,
+            point.found.seconds_share * 100,
+            "yes" if point.found.dominated else "no",
+            point.speed_up.typical,
+            point.speed_up.low,
+            point.speed_up.high,
+        )
+        for point in points
+    )
+    columns = (
+        Column(name="member"),
+        Column(name="left out", unit="layers"),
+        Column(name="which"),
+        Column(name="found by"),
+        Column(name="TVD, searched on", digits=4),
+        Column(name="TVD, other", digits=4),
+        Column(name="unequal, other", unit="%", digits=1),
+        Column(name="seconds", unit="%", digits=0),
+        Column(name="dominated"),
+        Column(name="speed-up", unit="x", digits=2),
+        Column(name="lowest", digits=2),
+        Column(name="highest", digits=2),
+    )
+    title = (
+        f"{counted(num_prompts, 'prompt')} not searched on, the median of {RUNS} interleaved runs; seconds of a "
+        f"verification against the target's; {without} has a speed-up of {two_levels.typical:.2f}x"
+    )
+    return Rows(title=title, columns=columns, rows=rows)
+
+
+def _panels(points: Sequence[Point], without: str, two_levels: SpeedUp) -> tuple[Panel, ...]:
+    searched = [point for point in points if point.found.how != "pool"]
+    had = [point for point in points if point.found.how == "pool"]
+    groups = [(name, ones) for name, ones in (("found by search", searched), ("in the pool", had)) if ones]
+
+    def series(values: Mapping[str, Sequence[float]], suffix: str = "") -> list[Series]:
+        return [
+            Series(name=name + suffix, x=tuple(point.found.share * 100 for point in ones), y=tuple(values[name]))
+            for name, ones in groups
+        ]
+
+    tvd = {name: [point.distance.tvd for point in ones] for name, ones in groups}
+    unequal = {name: [point.distance.disagreement for point in ones] for name, ones in groups}
+    seconds = {name: [point.found.seconds_share * 100 for point in ones] for name, ones in groups}
+    speed_ups = {name: [point.speed_up.typical for point in ones] for name, ones in groups}
+    ends = tuple(share * 100 for share in (points[0].found.share, points[-1].found.share))
+    level = Series(name=without, x=ends, y=(two_levels.typical, two_levels.typical))
+    x_label = "layers left out, %"
+    return (
+        Panel(
+            title="distance to the target, on other text",
+            x_label=x_label,
+            y_label="TVD, and unequal argmax, 0 to 1",
+            series=(*series(tvd, ", TVD"), *series(unequal, ", unequal argmax")),
+            kind="scatter",
+        ),
+        Panel(
+            title="seconds of a verification",
+            x_label=x_label,
+            y_label="% of the target's",
+            series=tuple(series(seconds)),
+            kind="scatter",
+        ),
+        Panel(
+            title="speed of a chain with it in the middle",
+            x_label=x_label,
+            y_label="speed-up over the target alone",
+            series=(*series(speed_ups), level),
+        ),
+    )
+
+
+def _answer(points: Sequence[Point], without: str, two_levels: SpeedUp) -> str:
+    first, last = points[0], points[-1]
+    best = max(points, key=lambda point: point.speed_up.typical)
+    pairs = [(point.found.tvd, point.distance.tvd) for point in points if point.found.how != "pool"]
+    worst = max(other / searched for searched, other in pairs if searched > 0)
+    return (
+        f"From {first.found.share:.0%} to {last.found.share:.0%} of the layers left out the distance to the target "
+        f"grows from {first.distance.tvd:.3f} to {last.distance.tvd:.3f}, while a verification falls from "
+        f"{first.found.seconds_share:.0%} to {last.found.seconds_share:.0%} of the target's seconds. "
+        f"The fastest chain has {best.found.name}, {best.found.share:.0%} left out, in the middle: "
+        f"{best.speed_up.typical:.2f}x against {two_levels.typical:.2f}x of {without}, so that a middle level "
+        f"{_verdict(best.speed_up, two_levels)}. "
+        f"On text that it was not searched on, no mask is more than {worst:.2f} times as far from the target. "
+        f"{_beside_the_pool(points)}"
+    )
+
+
+def _verdict(best: SpeedUp, two_levels: SpeedUp) -> str:
+    """What the runs say, if they agree."""
+    if best.low > two_levels.high:
+        return "pays in every run"
+    if best.high < two_levels.low:
+        return "pays in no run"
+    ranges = f"{best.low:.2f} to {best.high:.2f} against {two_levels.low:.2f} to {two_levels.high:.2f}"
+    return f"is within the noise of the runs ({ranges})"
+
+
+def _beside_the_pool(points: Sequence[Point]) -> str:
+    """What the pool's own submodels are worth among those found."""
+    had = [point.found for point in points if point.found.how == "pool"]
+    if not had:
+        return "The pool had no submodel of the target to compare with."
+    beaten = [row.name for row in had if row.dominated]
+    return f"Of the submodels that the pool had ({', '.join(row.name for row in had)}), {len(beaten)} are dominated."

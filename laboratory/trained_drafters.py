@@ -1,0 +1,84 @@
+"""Small drafters trained on the spot: one network, the same texts, in the pool's tokens or in tokens of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from ..studies.runtime_door import runtime_module
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from ..runtime.pools.loaded_members import LoadedMember
+    from ..runtime.pools.pool import ModelPool
+    from .training.recipe import Recipe
+    from .training.text.corpus import Corpus
+
+SEQUENCE_TOKENS, ROWS, STEPS = 256, 8, 400
+CORPUS_TOKENS = 600_000
+PEAK_RATE, WARM_UP_STEPS = 1e-2, 50
+WIDTH, HEADS, INNER = 64, 2, 172  # of the shipped pool's drafter: one layer
+MOST_TOKENS = 2**15  # packed texts are 16-bit
+
+
+class DrafterTraining:
+    """Trains drafters for a pool, deterministically for a seed; reads its texts once.
+
+    Args:
+        pool: whose target they draft for.
+        seed: of initial weights and batches; the texts are those the shipped pool was trained on, less in number.
+    """
+
+    def __init__(self, pool: "ModelPool", *, seed: int) -> None:
+        recipes: Any = runtime_module("laboratory.training.recipe")
+        self._pool = pool
+        plain = recipes.Recipe()
+        self._recipe: Recipe = replace(
+            plain,
+            seed=plain.seed + seed,
+            target=recipes.Shape(num_layers=1, hidden_size=WIDTH, num_heads=HEADS, intermediate_size=INNER),
+            target_schedule=recipes.warm_up_and_decay(
+                num_steps=STEPS, num_rows=ROWS, peak_rate=PEAK_RATE, num_warmup_steps=WARM_UP_STEPS
+            ),
+            skip_layers=(),
+            full_share=1.0,
+            slim_share=0.0,
+            corpus_tokens=CORPUS_TOKENS,
+            sequence_tokens=SEQUENCE_TOKENS,
+            context_tokens=pool.context_tokens,
+        )
+        # With the plain seed, the held-out prompts of the shipped pool are held out here too.
+        self._corpus: Corpus = runtime_module("laboratory.training.text.corpus").build_corpus(
+            replace(plain, corpus_tokens=CORPUS_TOKENS)
+        )
+
+    def same_vocabulary(self, name: str) -> "LoadedMember":
+        """A drafter in the pool's own tokens.
+
+        Raises:
+            ValueError: the pool's vocabulary is too large for a drafter of this size.
+        """
+        target: Any = self._pool.target.model
+        size = int(target.config.vocab_size)
+        if size > MOST_TOKENS:
+            raise ValueError(f"pool {self._pool.name}: vocabulary must be <= {MOST_TOKENS} tokens, got {size}")
+        return self._trained(name, self._pool.tokenizer, size, foreign=False)
+
+    def foreign(self, name: str, vocabulary_size: int) -> "LoadedMember":
+        """A drafter with a byte-level tokenizer of its own, trained on the same texts."""
+        recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
+        tokenizer = runtime_module("laboratory.training.text.tokenizer").train_tokenizer(self._corpus, recipe)
+        return self._trained(name, tokenizer, vocabulary_size, foreign=True)
+
+    def _trained(self, name: str, tokenizer: "Tokenizer", vocabulary_size: int, *, foreign: bool) -> "LoadedMember":
+        recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
+        sequences = runtime_module("laboratory.training.text.corpus").pack_corpus(self._corpus, tokenizer, recipe)
+        with TemporaryDirectory(prefix="paceline-drafter-") as folder:
+            model, _ = runtime_module("laboratory.training.target").train_target(
+                sequences, recipe, Path(folder) / "state", show_progress=False
+            )
+        member: LoadedMember = runtime_module("pools.loaded_members").describe_model(
+            name, "model", model.requires_grad_(requires_grad=False), tokenizer if foreign else None
+        )
+        return member

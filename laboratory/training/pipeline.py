@@ -1,0 +1,108 @@
+"""The whole way from a recipe to a pool on disk, one stage after another."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from ...runtime.pools.pool import ModelPool
+from ...whole_files import write_whole
+from .agreement import TaggedPrompt
+from .card import make_card
+from .checkpoint import read_tensors, write_json, write_tensors
+from .distil import train_student
+from .export import export_model, write_pool_file
+from .loop import TrainingRun
+from .recipe import Recipe
+from .target import train_target
+from .teacher import make_teacher
+from .text import Item
+from .text.corpus import Corpus, build_corpus, fit_items, held_out_rows, pack_corpus, write_prompts
+from .text.tokenizer import train_tokenizer
+
+
+def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
+    """Train a pool and write it to `out_dir`.
+
+    Every stage keeps its state in `work_dir`; after a kill the same call continues and comes to the same result.
+
+    Args:
+        recipe: what to train.
+        out_dir: folder of the pool, made where needed.
+        work_dir: folder for checkpoints; may be removed at the end.
+        command: how this was called, for the card.
+
+    Raises:
+        ValueError: if `work_dir` belongs to another recipe.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    _claim(work_dir, recipe)
+    corpus = build_corpus(recipe)
+    tokenizer = _prepare_texts(corpus, recipe, out_dir, work_dir)
+    runs = _train_members(corpus, tokenizer, recipe, out_dir, work_dir)
+    write_pool_file(recipe, out_dir / "pool.toml")
+    card = make_card(
+        ModelPool.load(out_dir, threads=torch.get_num_threads()),
+        read_prompts(out_dir / "prompts.jsonl"),
+        _held_out_items(corpus, tokenizer, recipe),
+        runs,
+        recipe=recipe,
+        command=command,
+    )
+    write_whole(out_dir / "CARD.md", card)
+
+
+def read_prompts(path: Path) -> list[TaggedPrompt]:
+    """Read the held-out prompts of a pool."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [TaggedPrompt(tag=row["tag"], prompt=row["prompt"], answer=row.get("answer")) for row in rows]
+
+
+def _claim(work_dir: Path, recipe: Recipe) -> None:
+    """Checkpoints of another recipe must not leak into this pool; how often to write them may differ."""
+    path = work_dir / "recipe.json"
+    fingerprint = json.loads(json.dumps(asdict(replace(recipe, checkpoint_every_s=0.0))))
+    if not path.exists():
+        write_json(fingerprint, path)
+    if json.loads(path.read_text(encoding="utf-8")) != fingerprint:
+        raise ValueError(f"work_dir must belong to the same recipe, {work_dir} holds another one")
+
+
+def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:
+    """Tokenizer, held-out prompts and packed sequences; the last file written says that all exist."""
+    packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
+    if not packed.exists():
+        tokenizer = train_tokenizer(corpus, recipe)
+        write_whole(learned, tokenizer.to_str(pretty=True))
+        write_tensors({"sequences": pack_corpus(corpus, tokenizer, recipe)}, packed)
+    tokenizer = Tokenizer.from_file(str(learned))
+    write_whole(out_dir / "tokenizer.json", tokenizer.to_str(pretty=True))
+    write_prompts(held_out_rows(corpus, tokenizer, recipe), out_dir / "prompts.jsonl")
+    return tokenizer
+
+
+def _train_members(
+    corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, out_dir: Path, work_dir: Path
+) -> dict[str, TrainingRun]:
+    """Train and export target, mid and draft; returns what each took."""
+    sequences = read_tensors(work_dir / "sequences.safetensors")["sequences"]
+    target, run = train_target(sequences, recipe, work_dir / "target.safetensors")
+    export_model(target, out_dir / "target")
+    runs = {"target": run}
+    teacher = make_teacher(target, corpus, sequences, tokenizer, recipe, work_dir)
+    for name, shape, schedule in (
+        ("mid", recipe.mid, recipe.mid_schedule),
+        ("draft", recipe.draft, recipe.draft_schedule),
+    ):
+        checkpoint = work_dir / f"{name}.safetensors"
+        student, runs[name] = train_student(name, shape, schedule, teacher, recipe, checkpoint)
+        export_model(student, out_dir / name)
+    return runs
+
+
+def _held_out_items(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> dict[str, list[Item]]:
+    """The documents whose beginnings are the held-out prompts."""
+    return {tag: fit_items(items, tokenizer)[: recipe.prompts_per_tag] for tag, items in corpus.held_out.items()}

@@ -1,0 +1,1 @@
+"""Figures as tables for a terminal of any width."""

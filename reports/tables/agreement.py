@@ -1,0 +1,75 @@
+"""Agreements as a table for the terminal, and a difference in words."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ...counted import counted
+from ..agreement import Agreement, Difference
+from ..leaving import Leaving
+from .grid import Column, Grid
+
+Decode = Callable[[list[int]], str]
+
+
+def agreement_table(agreements: Iterable[Agreement]) -> Grid:
+    """One row per policy: what was compared, and where the worlds first differ."""
+    headings = ("policy", "requests", "steps compared", "tokens compared", "first difference")
+    return Grid(
+        columns=tuple(
+            Column(heading=heading, number=heading not in (headings[0], headings[-1])) for heading in headings
+        ),
+        rows=tuple(
+            (row.policy, *(f"{count:,}" for count in (row.num_requests, row.num_steps, row.num_tokens)), _where(row))
+            for row in agreements
+        ),
+    )
+
+
+def total_line(agreements: Sequence[Agreement]) -> str:
+    """What was compared over all policies, and how many of them differ."""
+    num_steps, num_tokens = (sum(row.num_steps for row in agreements), sum(row.num_tokens for row in agreements))
+    differ = sum(row.difference is not None for row in agreements)
+    verdict = f"policies that differ: {differ} of {len(agreements)}" if differ else "no difference"
+    return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
+
+
+def leaving_line(agreement: Agreement, left: Leaving) -> str:
+    """Where a policy left the record, and how much of the run lies before that."""
+    return (
+        f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
+        f"({agreement.num_left} of {counted(agreement.num_requests, 'request')} left it; "
+        f"{agreement.num_steps:,} of {counted(agreement.num_replayed, 'step')} compared)"
+    )
+
+
+def difference_text(agreement: Agreement, difference: Difference, decode: Decode) -> str:
+    """The first difference of a policy with what stands around it, in lines.
+
+    Args:
+        agreement: whose difference it is.
+        difference: what to tell.
+        decode: text of token ids.
+    """
+    parts = {
+        "both had committed": _text(difference.committed, decode),
+        "simulator": difference.replayed.did,
+        "runtime": difference.ran.did,
+        "simulator commits next": _text(difference.replayed.tokens, decode),
+        "runtime commits next": _text(difference.ran.tokens, decode),
+    }
+    width = max(len(name) for name in parts)
+    first = (
+        f"{agreement.policy}: request {difference.request_id}, step {difference.step}, after "
+        f"{counted(difference.num_committed, 'committed token')}; answers differ in "
+        f"{agreement.num_other_answers} of {counted(agreement.num_requests, 'request')}"
+    )
+    return "\n".join([first, *(f"  {name:<{width}}  {part}" for name, part in parts.items())])
+
+
+def _where(agreement: Agreement) -> str:
+    difference = agreement.difference
+    return "none" if difference is None else f"request {difference.request_id}, step {difference.step}"
+
+
+def _text(tokens: Sequence[int], decode: Decode) -> str:
+    """Tokens as quoted text and as ids, which tell apart what reads alike."""
+    return f"{decode(list(tokens))!r} {list(tokens)}" if tokens else "nothing"

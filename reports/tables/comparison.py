@@ -1,0 +1,105 @@
+"""A comparison as a table for the terminal: the first screen, few columns and the fastest policy first."""
+
+from math import floor
+from typing import Any
+
+from ...counted import counted
+from ..comparison import Comparison
+from ..interval import Interval
+from ..start_words import start_words
+from ..summary import Summary
+from .grid import Column, Grid
+
+KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
+# Of columns that are no means over seeds.
+AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
+COLUMNS = (
+    Column(heading="policy", number=False),
+    Column(heading="speed-up"),
+    Column(heading="mean of requests"),
+    Column(heading="tokens/s"),
+    Column(heading="accept. length"),
+    Column(heading="exact share"),
+)
+
+
+def comparison_table(comparison: Comparison) -> Grid:
+    """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
+    return Grid(
+        title=comparison_title(
+            comparison.meta, comparison.rows[0] if comparison.baseline is None else comparison.baseline
+        ),
+        columns=COLUMNS,
+        rows=tuple(_cells(comparison, row) for row in comparison.ranked()),
+        remarks=tuple(_remarks(comparison)),
+        bold=frozenset({(0, 0), (0, 1)}),
+    )
+
+
+def shown_interval(interval: Interval | None, style: str) -> str:
+    """Half the width of an interval, to stand after its mean; empty for none."""
+    return "" if interval is None else f" ± {interval.half_width:{style}}"
+
+
+def _cells(comparison: Comparison, row: Summary) -> tuple[str, ...]:
+    mean_of_requests = comparison.speed_up_mean_of_requests(row)
+    return (
+        row.policy,
+        _speed_up(comparison, row),
+        "unknown" if mean_of_requests is None else f"{mean_of_requests:.2f}x",
+        f"{comparison.output_tokens_per_s(row):,.1f}",
+        f"{row.acceptance_length:.2f}",
+        _share(row.exact_share),
+    )
+
+
+def comparison_title(meta: dict[str, Any], first: Summary) -> str:
+    """What was replayed and how, in a line.
+
+    Args:
+        meta: of the comparison.
+        first: a run of it, for what all have in common.
+    """
+    kind = KINDS.get(meta["kind"], "trace")
+    origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
+    batch = ", ".join(f"{each:,}" for each in meta["batch"]) if isinstance(meta["batch"], list) else meta["batch"]
+    deciding = f", {meta['decide_s']:g} s a decision" if meta["decide_s"] else ""
+    trust = f"; {meta['trust']}" if meta.get("trust") else ""
+    return (
+        f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
+        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}, batch {batch}, "
+        f"seed {meta['seed']}{start_words(meta)}{deciding}{trust}"
+    )
+
+
+def _what_if(meta: dict[str, Any]) -> str:
+    shifts = meta.get("what_if", {}).get("acceptance", {})
+    changes = ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items())
+    return f"; WHAT IF: {changes}" if changes else ""
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    """What a reader of the figures has to know, a line each."""
+    meta = comparison.meta
+    remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
+    chance = chance_remark(max(len(comparison.runs(row)) for row in comparison.rows), meta["seed"])
+    return remarks if chance is None else [*remarks, f"{chance}; {AT_FIRST_SEED}"]
+
+
+def chance_remark(most_runs: int, seed: int) -> str | None:
+    """What the intervals are of; None where every policy was run once."""
+    if most_runs == 1:
+        return None
+    return f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part"
+
+
+def _speed_up(comparison: Comparison, row: Summary) -> str:
+    speed_up = comparison.speed_up(row)
+    if speed_up is None:
+        return "unknown"
+    return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}"
+
+
+def _share(share: float) -> str:
+    """Rounded down: 1 is shown only where every decision was replayed."""
+    return f"{floor(share * 1e4) / 1e4:.4f}" if share < 1 else "1"

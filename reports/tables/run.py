@@ -1,0 +1,63 @@
+"""One run as a table for the terminal."""
+
+from collections.abc import Sequence
+
+from ...counted import counted
+from ..summary import LevelSummary, Summary
+from .grid import Column, Grid
+from .quality import REJECTION_REMARK, quality_line
+
+_HEADINGS = ("member", "seconds", "share", "forwards", "drafted", "judged", "accepted", "acceptance", "refused")
+
+
+def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
+    """One row per member; totals in the title.
+
+    Args:
+        summary: of the run.
+        remarks: what else its reader has to know, a line each.
+        start: how requests began, with a comma before it; empty for the default (`start_words`).
+    """
+    return Grid(
+        title=(
+            f"{summary.policy}: {counted(summary.requests, 'request')}, {counted(summary.output_tokens, 'token')}, "
+            f"{summary.output_tokens_per_s:,.1f} tokens/s, acceptance length {summary.acceptance_length:.2f}, "
+            f"TTFT {summary.ttft_s.mean * 1e3:.1f} ms, TPOT {summary.tpot_s.mean * 1e3:.2f} ms, "
+            f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){start}{_troubles(summary)}"
+        ),
+        columns=tuple(Column(heading=heading, number=heading != "member") for heading in _HEADINGS),
+        rows=tuple(_cells(level) for level in summary.levels),
+        remarks=(*_quality(summary), *remarks),
+    )
+
+
+def _cells(level: LevelSummary) -> tuple[str, ...]:
+    return (
+        level.name,
+        f"{level.duration_s:.3f}",
+        f"{level.share_of_seconds:.1%}",
+        *(f"{count:,}" for count in (level.forwards, level.drafted, level.judged, level.accepted)),
+        f"{level.accepted / level.judged:.1%}" if level.judged else "",
+        f"{level.refused:,}",
+    )
+
+
+def _quality(summary: Summary) -> list[str]:
+    """What a lossy policy refused, and its texts beside the target's; nothing for any other."""
+    quality = summary.quality
+    if quality is None or not quality.lossy:
+        return []
+    lines = [f"rejection rate {summary.rejection_rate:.1%}", quality_line(quality)]
+    return lines if quality.num_divergences is not None else [*lines, REJECTION_REMARK]
+
+
+def _troubles(summary: Summary) -> str:
+    """What went wrong, as a part of the title; empty if nothing did."""
+    troubles = []
+    if summary.failed:
+        troubles.append(f"{counted(summary.failed, 'request')} failed")
+    if summary.preempted:
+        troubles.append(f"{counted(summary.preempted, 'step')} put off for lack of KV memory")
+    if summary.thrashed:
+        troubles.append(f"{counted(summary.thrashed, 'request')} slower than the target alone")
+    return "".join(f"; {trouble}" for trouble in troubles)

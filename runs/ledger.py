@@ -1,0 +1,170 @@
+"""Collects a run log while a loop runs; it fits `policies.ledger.Ledger` by shape."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import astuple
+from math import nan
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, VERIFY, Columns, RunLog, to_columns
+from .text_quality import TextQuality
+
+
+class RunLedger:
+    """Appends one tuple per operation and per step; `finish` turns them into columns."""
+
+    __slots__ = (
+        "_failed",
+        "_indices",
+        "_last_op",
+        "_ops",
+        "_pack_op",
+        "_pack_step",
+        "_preempted",
+        "_requests",
+        "_steps",
+    )
+
+    def __init__(self) -> None:
+        # Packed rows: smaller than tuples, and quicker to append to than an array.array.
+        self._ops = bytearray()
+        self._steps = bytearray()
+        self._pack_op = _packer(OP_FIELDS).pack
+        self._pack_step = _packer(STEP_FIELDS).pack
+        self._last_op = -1
+        self._requests: list[tuple[Any, ...]] = []
+        self._indices: dict[str, int] = {}
+        self._failed: dict[str, tuple[str, float]] = {}
+        self._preempted: Counter[str] = Counter()
+
+    def note_admitted(self, request_id: str, *, tag: str, num_prompt: int, arrived_at_s: float, now_s: float) -> None:
+        """A request starts; its index in `steps` is the order of admission."""
+        self._indices[request_id] = len(self._requests)
+        self._requests.append((request_id, tag, num_prompt, arrived_at_s, now_s))
+
+    def note_op(
+        self,
+        verify: bool,
+        level: int,
+        num_rows: int,
+        num_forwards: int,
+        new_tokens: int,
+        start_s: float,
+        duration_s: float,
+    ) -> None:
+        """An operation finished."""
+        self._last_op += 1
+        self._ops += self._pack_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
+
+    def note_step(
+        self,
+        request_id: str,
+        verify: bool,
+        level: int,
+        asked: int,
+        drafted: int,
+        judged: int,
+        accepted: int,
+        own: int,
+        emitted: int,
+        modelled: int,
+        end_s: float,
+        escalated: int = 0,
+    ) -> None:
+        """A step of one request finished; it belongs to the latest operation."""
+        request = self._indices[request_id]
+        self._steps += self._pack_step(
+            self._last_op,
+            request,
+            verify,
+            level,
+            asked,
+            drafted,
+            judged,
+            accepted,
+            own,
+            emitted,
+            modelled,
+            end_s,
+            escalated,
+            0,
+        )
+
+    def note_prefill(self, request_id: str, level: int, modelled: int, end_s: float) -> None:
+        """The target wrote a request's first token, in the latest operation and with nothing pending."""
+        request = self._indices[request_id]
+        self._steps += self._pack_step(self._last_op, request, VERIFY, level, 0, 0, 0, 0, 1, 1, modelled, end_s, 0, 1)
+
+    def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
+        """Pending tokens were taken as they were."""
+        request = self._indices[request_id]
+        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0, 0)
+
+    def note_failed(self, request_id: str, error: str, end_s: float) -> None:
+        """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
+        if not error:
+            raise ValueError(f"request {request_id}: failed must give a reason, got ''")
+        self._failed[request_id] = (error, end_s)
+
+    def note_preempted(self, request_id: str) -> None:
+        """A step of a request was put off."""
+        self._preempted[request_id] += 1
+
+    def finish(
+        self,
+        meta: dict[str, Any],
+        *,
+        reanchored: Mapping[str, int],
+        divergent: Mapping[str, int],
+        times_plain: Mapping[str, float] | None = None,
+    ) -> RunLog:
+        """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
+
+        What is known of the texts' quality is added by `text_quality.with_quality`.
+
+        Args:
+            meta: what was run.
+            reanchored: per request, times replay resumed on the trunk after leaving the record.
+            divergent: per request, committed tokens that differ from the target's own text at their position.
+            times_plain: per request, its seconds per token over those of plain decoding, where known.
+        """
+        steps = _unpacked(STEP_FIELDS, self._steps)
+        first, last = _first_and_last(steps, len(self._requests))
+        emitted = np.bincount(steps["request"], weights=steps["emitted"], minlength=len(self._requests))
+        rows = []
+        quality = astuple(TextQuality())
+        for index, (request_id, tag, num_prompt, arrived, admitted) in enumerate(self._requests):
+            failed, finished = self._failed.get(request_id, ("", float(last[index])))
+            row = (request_id, tag, num_prompt, int(emitted[index]), arrived, admitted, float(first[index]), finished)
+            counts = (reanchored.get(request_id, 0), divergent.get(request_id, 0))
+            ratio = nan if times_plain is None else times_plain.get(request_id, nan)
+            rows.append((*row, *counts, failed, self._preempted[request_id], ratio, *quality))
+        requests = to_columns(REQUEST_FIELDS, rows)
+        return RunLog(meta=meta, ops=_unpacked(OP_FIELDS, self._ops), steps=steps, requests=requests)
+
+
+def _first_and_last(steps: Columns, num_requests: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """When each request's first and last step that emitted ended, seconds; NaN for one that never did."""
+    first = np.full(num_requests, np.nan)
+    last = np.full(num_requests, np.nan)
+    commits = np.flatnonzero(steps["emitted"] > 0)
+    # Steps are in order of time: writing backwards leaves each request's first commit.
+    first[steps["request"][commits][::-1]] = steps["end_s"][commits][::-1]
+    last[steps["request"][commits]] = steps["end_s"][commits]
+    return first, last
+
+
+def _packer(fields: tuple[str, ...]) -> Struct:
+    """Rows of 64-bit integers, and of doubles for durations and instants."""
+    return Struct("=" + "".join("d" if field.endswith("_s") else "q" for field in fields))
+
+
+def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
+    """Columns from packed rows."""
+    kinds = [(field, "=f8" if field.endswith("_s") else "=i8") for field in fields]
+    table = np.frombuffer(rows, dtype=np.dtype(kinds))
+    return {field: table[field].copy() for field in fields}

@@ -1,0 +1,159 @@
+"""The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
+
+A run appends a tuple per operation and per step (a few hundred nanoseconds); columns are made at the end.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ..traces.folder import check_outside
+from ..whole_files import whole_folder
+
+Columns = dict[str, NDArray[Any]]
+
+OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
+STEP_FIELDS = (
+    "op",
+    "request",
+    "kind",
+    "level",
+    "asked",
+    "drafted",
+    "judged",
+    "accepted",
+    "own",
+    "emitted",
+    "modelled",
+    "end_s",
+    "escalated",
+    "prefill",
+)
+# Of a request's text, see `text_quality.TextQuality`.
+QUALITY_FIELDS = (
+    "divergences",
+    "seen_tokens",
+    "scored_tokens",
+    "log_prob",
+    "trunk_tokens",
+    "trunk_log_prob",
+    "same_tokens",
+    "same_start",
+    "exact_start",
+    "right",
+    "trunk_right",
+)
+REQUEST_FIELDS = (
+    "request_id",
+    "tag",
+    "prompt_tokens",
+    "emitted_tokens",
+    "arrived_at_s",
+    "admitted_at_s",
+    "first_token_at_s",
+    "finished_at_s",
+    "reanchored",
+    "divergent_tokens",
+    "failed",
+    "preempted",
+    "times_plain",
+    *QUALITY_FIELDS,
+)
+# Kinds of steps and operations.
+DRAFT, VERIFY, COMMIT = range(3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """What happened in one run.
+
+    Attributes:
+        meta: what was run: policy, trace or pool, cost, batch, seed, members in level order.
+        ops: one row per batched operation (OP_FIELDS).
+        steps: one row per step of a request (STEP_FIELDS); `op` is -1 for a Commit, which runs nothing; `prefill` is 1
+            for the loop's own step, in which the target wrote the first token, and 0 for what a policy decided.
+        requests: one row per finished or failed request (REQUEST_FIELDS), in the order of their index in `steps`.
+    """
+
+    meta: dict[str, Any]
+    ops: Columns
+    steps: Columns
+    requests: Columns
+
+    def rounds(self) -> Columns:
+        """One row per round: everything of a request between two commits by the target, the prefill among these.
+
+        Columns: `request`, `round` (0-based), `end_s`, `drafted`, `judged` and `accepted` by the target in it,
+        `emitted` (by the target, its own token included). The prefill is no round, and steps behind a request's last
+        commit by the target are in none.
+        """
+        steps = self.steps
+        target = len(self.meta["members"]) - 1
+        closes = (steps["kind"] == VERIFY) & (steps["level"] == target) & (steps["prefill"] == 0)
+        order = np.argsort(steps["request"], kind="stable")
+        requests = steps["request"][order]
+        ends = np.flatnonzero(closes[order])
+        at = order[ends]
+        first = np.searchsorted(requests[ends], requests[ends], side="left")
+        # A round starts behind the one before it, and not before its request's first step.
+        starts = np.searchsorted(requests, requests[ends], side="left")
+        starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
+        drafted = np.concatenate([[0], np.cumsum(steps["drafted"][order])])
+        return {
+            "request": requests[ends],
+            "round": np.arange(len(ends)) - first,
+            "end_s": steps["end_s"][at],
+            "drafted": drafted[ends + 1] - drafted[starts],
+            "judged": steps["judged"][at],
+            "accepted": steps["accepted"][at],
+            "emitted": steps["emitted"][at],
+        }
+
+
+def to_columns(fields: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Columns:
+    """Rows to arrays, one per field; empty int arrays for no rows."""
+    if not rows:
+        return {field: np.zeros(0, dtype=np.int64) for field in fields}
+    return {field: np.asarray(column) for field, column in zip(fields, zip(*rows, strict=True), strict=True)}
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """As `whole_folder`, and nothing is replaced.
+
+    Raises:
+        ValueError: `path` exists, or lies inside a recording.
+    """
+    if path.exists() or path.is_symlink():
+        raise ValueError(f"{path}: exists already; a run is never overwritten")
+    check_outside(path)
+    with whole_folder(path) as part:
+        yield part
+
+
+def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = None) -> None:
+    """Write `path/` with meta.json, ops, steps, rounds and requests, whole or not at all.
+
+    Args:
+        log: what happened.
+        path: folder to make.
+        extra: further text files by name.
+
+    Raises:
+        ValueError: `path` exists.
+    """
+    tables = {"ops": log.ops, "steps": log.steps, "rounds": log.rounds(), "requests": log.requests}
+    with new_folder(path) as part:
+        for name, columns in tables.items():
+            pq.write_table(pa.table(dict(columns)), part / f"{name}.parquet", compression="zstd")
+        (part / "meta.json").write_text(json.dumps(log.meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        for name, text in (extra or {}).items():
+            (part / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,67 @@
+"""How good a request's text is in the eyes of the target: what both worlds measure of lossy policies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from .log import QUALITY_FIELDS, RunLog
+
+UNKNOWN_COUNT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextQuality:
+    """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
+
+    A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
+    each at least -64 nats (`resolution.LOG_PROBS`).
+
+    Attributes:
+        divergences: committed tokens that the target would not have written in their very context.
+        seen_tokens: committed tokens of whose context that is known.
+        scored_tokens: those of them whose log-probability is known.
+        log_prob: sum of these, nats, <= 0.
+        trunk_tokens: of the target's own text.
+        trunk_log_prob: sum over all of them, nats, <= 0.
+        same_tokens: positions at which the two texts are the same.
+        same_start: leading ones among them.
+        exact_start: leading committed tokens whose very contexts are on record; all of them if replay never left it.
+        right: 1 if the answer is right, 0 if not.
+        trunk_right: the same of the target's own text.
+    """
+
+    divergences: int = UNKNOWN_COUNT
+    seen_tokens: int = 0
+    scored_tokens: int = 0
+    log_prob: float = 0.0
+    trunk_tokens: int = UNKNOWN_COUNT
+    trunk_log_prob: float = 0.0
+    same_tokens: int = UNKNOWN_COUNT
+    same_start: int = UNKNOWN_COUNT
+    exact_start: int = UNKNOWN_COUNT
+    right: int = UNKNOWN_COUNT
+    trunk_right: int = UNKNOWN_COUNT
+
+
+def same_counts(tokens: list[int], trunk: list[int]) -> tuple[int, int]:
+    """(positions at which two texts are the same, leading ones among them)."""
+    same = [ours == theirs for ours, theirs in zip(tokens, trunk, strict=False)]
+    return sum(same), next((index for index, alike in enumerate(same) if not alike), len(same))
+
+
+def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
+    """The log with what is known of its requests' texts.
+
+    Args:
+        log: of a run.
+        qualities: by request; one that is missing stays unknown.
+    """
+    unknown = TextQuality()
+    rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
+    columns = {field.name: np.asarray([getattr(row, field.name) for row in rows]) for field in fields(TextQuality)}
+    emitted, trunk, same = (log.requests["emitted_tokens"], columns["trunk_tokens"], columns["same_tokens"])
+    # Of a lossy run on real models nothing else says how many positions differ.
+    differ = np.where(same >= 0, np.maximum(emitted, trunk) - same, log.requests["divergent_tokens"])
+    assert tuple(columns) == QUALITY_FIELDS
+    return replace(log, requests={**log.requests, **columns, "divergent_tokens": differ})

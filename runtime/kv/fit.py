@@ -1,0 +1,36 @@
+"""Refuses a batch whose caches cannot be held at all, before anything runs."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ...decoding.session import Session
+from ..pools.loaded_members import LoadedMembers
+from ..world import Memory
+from .device_memory import total_bytes
+
+
+def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:
+    """Compare what the first requests may come to hold with what the devices have in all.
+
+    With a limit the runtime preempts instead, so a batch of any size is served.
+
+    Raises:
+        ValueError: some device has less memory than that.
+    """
+    if memory.limit_bytes is not None or not sessions:
+        return
+    longest = max(session.num_prompt + session.budget for session in sessions)
+    needed: dict[torch.device, int] = {}
+    for member in pool.members:
+        if member.model is not None:
+            device = member.model.device
+            held = len(sessions) * longest * member.kv_bytes_per_token
+            needed[device] = needed.get(device, 0) + held
+    for device, num_bytes in needed.items():
+        total = total_bytes(device)
+        if num_bytes > total:
+            raise ValueError(
+                f"batch must fit into memory: {len(sessions)} requests of up to {longest} tokens take {num_bytes:,} "
+                f"bytes of keys and values on {device}, which has {total:,}; give a KV limit to have requests preempted"
+            )

@@ -1,0 +1,1 @@
+"""Choices between two tokens that rounding may turn over."""

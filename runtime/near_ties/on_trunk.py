@@ -1,0 +1,34 @@
+"""Choices between two tokens that rounding may turn over, so that another width of forward writes another text.
+
+A forward over more rows or more tokens sums in another order. What that does to the difference of a model's two best
+scores was measured as a share of the largest logit of the context, on 150 contexts of each model of the shipped pool,
+fed token by token and in steps of 2, 5 and all tokens: at most 8.9e-7 in float32, 1.3e-3 in float16 and 1.1e-2 in
+bfloat16. The bounds are the next power of two above that, and four times as much for float32, which has room for it.
+
+Letters: Q contexts, V vocabulary.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...traces.meta import Sampling
+from ..model_views import scores
+
+# By the dtype of a model's weights, as a share of the largest logit.
+BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
+
+
+def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | None) -> Tensor:
+    """`[Q]` whether rounding may turn the choice of the next token over.
+
+    Args:
+        logits: `[Q, V]` of one model, in the dtype of its weights.
+        sampling: greedy or coupled.
+        noise: `[Q, V]` if coupled, None if greedy.
+    """
+    largest = logits.float().abs().amax(-1) / (sampling.temperature or 1.0)
+    best = scores(logits, sampling, noise).topk(2, dim=-1).values
+    found: Tensor = best[..., 0] - best[..., 1] < BOUNDS[logits.dtype] * largest
+    return found

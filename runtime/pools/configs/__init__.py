@@ -1,0 +1,1 @@
+"""Configs of pool members, read and checked before any weights are loaded."""

@@ -1,0 +1,85 @@
+"""The models that recorder and runtime can do, and why not the others: asked before any weights are loaded.
+
+Both feed a model chosen tokens of many contexts at once, each with its own mask, over keys and values of every token
+so far, of which some are dropped again. A model has to take such a mask, and must keep nothing else of the past.
+"""
+
+import inspect
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ...forward.layer_masks import attention_of, layer_windows
+from .config_error import ConfigError
+
+# A model that does not name one of these may take it for granted in **kwargs and drop it.
+NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
+NEEDED_FIELDS = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
+# Attention that depends on more than the mask: biases by distance, chunks, sinks, keys shared between layers, ...
+OTHER_ATTENTION = {
+    "alibi": "must be false: biases by distance are made from another mask than the one given",
+    "attention_chunk_size": "must be null: attention in chunks is not supported",
+    "num_kv_shared_layers": "must be 0: layers that share keys and values are not supported",
+    "kv_lora_rank": "must be null: compressed keys and values are not supported",
+    "use_bidirectional_attention": "must be false: a token must not look ahead",
+    "add_cross_attention": "must be false: there is no other text to look at",
+    "quantization_config": "must be absent: quantised weights are not supported",
+}
+
+
+def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel], *, context_tokens: int) -> None:
+    """Raises ConfigError with the first reason against a model of this config.
+
+    Args:
+        config: of the model.
+        model_class: that is, or would be, built from it.
+        context_tokens: longest text it is used with.
+    """
+    values: Any = config
+    if values.is_encoder_decoder:
+        raise ConfigError("is_encoder_decoder", "must be false: only decoders of text are supported", value=True)
+    for field in NEEDED_FIELDS:
+        if type(getattr(values, field, None)) is not int:
+            rule = "must be a decoder of text alone, whose config says " + ", ".join(NEEDED_FIELDS)
+            raise ConfigError("model_type", f"{rule} ({field} is missing)", values.model_type)
+    _check_past(config, model_class)
+    _check_attention(config, model_class)
+    _check_rope(config, context_tokens)
+
+
+def _check_past(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
+    """All a model keeps of the past must be keys and values by token."""
+    if getattr(model_class, "_is_stateful", False):
+        rule = "must keep keys and values of every token, not a running state that cannot be rolled back"
+        raise ConfigError("model_type", rule, config.model_type)
+    try:
+        layer_windows(config)
+    except ValueError as error:
+        field, _, rule = str(error).partition(", got ")[0].partition(" ")
+        raise ConfigError(field, rule, getattr(config, field)) from error
+
+
+def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
+    for field, rule in OTHER_ATTENTION.items():
+        if getattr(config, field, None):
+            raise ConfigError(field, rule, getattr(config, field))
+    if attention_of(config) == "sdpa" and not getattr(model_class, "_supports_sdpa", False):
+        rule = "must be one whose attention is PyTorch's (sdpa), without sinks or biases of its own"
+        raise ConfigError("model_type", rule, config.model_type)
+    if attention_of(config) == "sdpa" and getattr(config, "attn_logit_softcapping", None):
+        rule = f"must be null for model_type {config.model_type}: sdpa caps no scores"
+        raise ConfigError("attn_logit_softcapping", rule, config.attn_logit_softcapping)
+    arguments = inspect.signature(model_class.forward).parameters
+    missing = [name for name in NEEDED_ARGUMENTS if name not in arguments]
+    if missing:
+        rule = f"must be one whose forward takes {', '.join(NEEDED_ARGUMENTS)} ({missing[0]} is missing)"
+        raise ConfigError("model_type", rule, config.model_type)
+
+
+def _check_rope(config: PreTrainedConfig, context_tokens: int) -> None:
+    """Positions that turn differently once the text is longer would spoil the keys that are held already."""
+    rope: Any = getattr(config, "rope_parameters", None) or {}
+    original = rope.get("original_max_position_embeddings") if isinstance(rope, dict) else None
+    if isinstance(rope, dict) and rope.get("rope_type") == "longrope" and original and context_tokens > original:
+        rule = f"must not be longrope for contexts beyond {original} tokens (context_tokens is {context_tokens})"
+        raise ConfigError("rope_parameters.rope_type", rule, "longrope")

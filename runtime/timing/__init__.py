@@ -1,0 +1,1 @@
+"""Seconds of the runtime: measured, or taken from a price list."""

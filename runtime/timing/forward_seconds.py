@@ -1,0 +1,185 @@
+"""Seconds of one forward of each model of a pool, on the device it is loaded on.
+
+A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as batched
+verification has them. Every row stands behind up to 128 tokens of context in a slot cache. What is timed is what the
+runtime runs: placing the tokens, and the forward. Medians of repeats, as measured: nothing is smoothed.
+"""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from ...counted import counted
+from ...progress import Progress
+from ...traces.meta import CostTable
+from ..forward import ModelForward
+from ..kv import SlotCache
+from ..pools.pool import ModelPool
+
+NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)
+CONTEXT_TOKENS = 128
+_LONGEST_ROW = 32
+_BATCHED_ROW = 16
+_TOKENS_PER_FORWARD = 16  # that what every forward costs is worth, roughly; for progress alone
+
+
+def measure_costs(
+    pool: ModelPool,
+    *,
+    new_tokens: Sequence[int] = NEW_TOKENS,
+    repeats: int = 21,
+    stage: str = "timing forwards",
+    show_progress: bool = True,
+) -> dict[str, CostTable]:
+    """Measured seconds of one forward, by member that has a model.
+
+    A round times every point of every model once, so that a slow spell of the machine falls on all alike; a first
+    round warms up and is not counted, nor is one forward of each model's smallest point when its turn comes. Batched
+    points have rounds of their own: a small point behind a large one would pay for its memory traffic. Threads are
+    those torch has (`ModelPool.load(threads=...)` sets them).
+
+    Args:
+        pool: the models, each on its device.
+        new_tokens: points, strictly increasing; above 32 multiples of 16.
+        repeats: counted rounds, >= 1.
+        stage: what progress calls it.
+        show_progress: say how far it has come.
+
+    Raises:
+        ValueError: a point above 32 that is no multiple of 16, or no repeats.
+    """
+    if repeats < 1:
+        raise ValueError(f"repeats must be >= 1, got {repeats}")
+    for count in new_tokens:
+        if count > _LONGEST_ROW and count % _BATCHED_ROW:
+            raise ValueError(f"new_tokens above {_LONGEST_ROW} must be multiples of {_BATCHED_ROW}, got {count}")
+    context = max(1, min(CONTEXT_TOKENS, pool.context_tokens - _LONGEST_ROW))
+    small = [count for count in new_tokens if count <= _LONGEST_ROW]
+    groups = [group for group in (small, list(new_tokens[len(small) :])) if group]
+    forwards = {
+        member.name: pool.forward(level, "auto", share_weights=True)
+        for level, member in enumerate(pool.members)
+        if member.model is not None
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in forwards}
+    with Progress(stage, 100, unit="%", shown=show_progress) as progress:
+        done = _Share(progress, len(forwards) * sum(_work(group, context, repeats) for group in groups))
+        for group in groups:
+            medians = _medians(forwards, group, context, repeats, done)
+            for name in forwards:
+                seconds[name] += medians[name]
+    return {name: CostTable(new_tokens=tuple(new_tokens), seconds=tuple(taken)) for name, taken in seconds.items()}
+
+
+def _medians(
+    forwards: dict[str, ModelForward],
+    group: Sequence[int],
+    context: int,
+    repeats: int,
+    done: "_Share",
+) -> dict[str, list[float]]:
+    """Median seconds of each point of a group, by model, over `repeats` rounds and one more to warm up."""
+    points: dict[str, list[Callable[[], object]]] = {name: [] for name in forwards}
+    for name, forward in forwards.items():
+        for count in group:
+            points[name].append(_forward_of(forward, count, context))
+            done.add(_preparation(count, context))
+    taken: dict[str, list[list[float]]] = {name: [[] for _ in group] for name in forwards}
+    for _ in range(repeats + 1):
+        for name, forward in forwards.items():
+            # The other models pushed this one out of the processor's caches; a draft is back in from its second token.
+            points[name][0]()
+            for seconds, point in zip(taken[name], points[name], strict=True):
+                seconds.append(timed(point, forward.kv_shape.device))
+            done.add(_round(group))
+    return {name: [median(seconds[1:]) for seconds in rows] for name, rows in taken.items()}
+
+
+class _Share:
+    """Work that is done, as a share of all there is: a round of large points takes far longer than one of small ones.
+
+    Args:
+        progress: told percents.
+        total: of what `_work` counts.
+    """
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def add(self, work: int) -> None:
+        """So much more is done."""
+        self._done += work
+        self._progress.advance_to(100 * self._done // self._total)
+
+
+def _work(group: Sequence[int], context: int, repeats: int) -> int:
+    """What a model takes for a group of points, in tokens."""
+    return sum(_preparation(count, context) for count in group) + (repeats + 1) * _round(group)
+
+
+def _preparation(count: int, context: int) -> int:
+    """Each row's context goes through a forward of its own."""
+    return _num_rows(count) * (_TOKENS_PER_FORWARD + context)
+
+
+def _round(group: Sequence[int]) -> int:
+    return sum(_TOKENS_PER_FORWARD + count for count in group)
+
+
+def _num_rows(count: int) -> int:
+    return 1 if count <= _LONGEST_ROW else count // _BATCHED_ROW
+
+
+def timed(action: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the device's queue empty before and after."""
+    _wait(device)
+    started = time.perf_counter()
+    action()
+    _wait(device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[], object]:
+    """A forward of `count` new tokens that can be called again and again; each call rolls the cache back first."""
+    requests = [str(row) for row in range(_num_rows(count))]
+    width = count // len(requests)
+    shape = forward.kv_shape
+    cache = SlotCache(shape)
+    for request in requests:
+        held = torch.zeros(context, dtype=torch.long, device=shape.device)
+        forward(held, cache.place([request], [context]), cache, slice(-1, None))
+    tokens = torch.zeros(count, dtype=torch.long, device=shape.device)
+
+    def run() -> None:
+        for request in requests:
+            cache.roll_back(request, context)
+        forward(tokens, cache.place(requests, [width] * len(requests)), cache, slice(None))
+
+    return run
+
+
+def hardware(device: torch.device | None = None) -> str:
+    """The machine in words: processor, cores, threads torch uses, and the accelerator if the device is one."""
+    words = f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
+    if device is None or device.type != "cuda":
+        return words
+    return f"{torch.cuda.get_device_name(device)}; {words}"
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.is_file():
+        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

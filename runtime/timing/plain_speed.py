@@ -1,0 +1,47 @@
+"""How fast the target alone would be: the measure of whether speculation paid."""
+
+from math import nan
+from statistics import median
+
+from ...decoding.contract import Verify
+from ...decoding.results import Judged
+from ...decoding.session import Session
+from ...decoding.world import Item, Op
+from ...traces.meta import Sampling
+from ..forward import ForwardKind
+from ..pools.loaded_members import LoadedMembers
+from ..pools.loaded_pool import loaded_pool
+from ..world import TorchWorld
+
+REPEATS = 7
+
+
+def plain_step_s(
+    pool: LoadedMembers, sampling: Sampling, num_rows: int, context_tokens: int, *, forward: ForwardKind = "auto"
+) -> float:
+    """Seconds of one step of plain decoding for `num_rows` requests together; NaN if the target's logits are broken.
+
+    A step is a forward of one token of each request and the choice of the next; the median of a few is taken, behind
+    about `context_tokens` tokens.
+    """
+    members = loaded_pool(pool)
+    world = TorchWorld(pool=pool, sampling=sampling, forward=forward)
+    prompt = (0,) * max(1, min(context_tokens, pool.context_tokens - REPEATS - 1))
+    step = Verify(members.target)
+    items = []
+    for number in range(num_rows):
+        session = Session(
+            pool=members, request_id=str(number), tag="", prompt=prompt, budget=REPEATS + 1, eos=frozenset()
+        )
+        world.open(session)
+        items.append(Item(session, step))
+    op = Op(level=members.target_level, verify=True, items=items)
+    taken = []
+    for _ in range(REPEATS + 1):
+        results = world.execute(op)
+        taken.append(results.duration_s)
+        for item, row in zip(items, results.rows, strict=True):
+            if not isinstance(row, Judged):
+                return nan
+            item.session.judged(step, members.target_level, row, duration_s=0.0, num_rows=num_rows)
+    return median(taken[1:])  # the first one read the prompts

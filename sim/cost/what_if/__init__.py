@@ -1,0 +1,1 @@
+"""Seconds of another device, of other models, or scaled by member."""

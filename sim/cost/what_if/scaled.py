@@ -1,0 +1,97 @@
+"""What if a model were faster: seconds of another cost model, scaled by member."""
+
+from collections.abc import Mapping
+
+from ..base import CostModel, DraftTerms, RoundCost, RoundScale
+
+LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
+
+
+def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
+    """`cost` with the seconds of some members multiplied.
+
+    Of recorded rounds, drafting is scaled as their drafter, verification and prefill as the target.
+
+    Args:
+        cost: what is scaled.
+        factors: by member; 1e-6 to 1e6.
+        target: the pool's last member.
+
+    Raises:
+        ValueError: a factor out of range.
+    """
+    for model, factor in factors.items():
+        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            raise ValueError(f"scale of {model} must be in [{LEAST_FACTOR:g}, {MOST_FACTOR:g}], got {factor}")
+    if not factors:
+        return cost
+    if isinstance(cost, RoundCost):
+        return ScaledRoundCost(cost, factors, target)
+    return ScaledCost(cost, factors)
+
+
+class ScaledCost:
+    """Seconds of another cost model, multiplied by a factor for each member; see `scaled`."""
+
+    def __init__(self, cost: CostModel, factors: Mapping[str, float]) -> None:
+        self.name = ", ".join([cost.name, *(f"{model} x{factor:g}" for model, factor in factors.items())])
+        self.lookup_s = cost.lookup_s
+        self._cost = cost
+        self._factors = dict(factors)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        seconds = self._cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        return seconds * self._factors.get(model, 1.0)
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft costs as a whole; see `CostModel`."""
+        terms, factor = self._cost.draft_terms(model), self._factors.get(model, 1.0)
+        if terms is None:
+            return None
+        per_token_s = None if terms.per_token_s is None else terms.per_token_s * factor
+        return DraftTerms(terms.per_round_s * factor, per_token_s)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return self._cost.notes()
+
+
+class ScaledRoundCost:
+    """As `ScaledCost`, of a cost model that knows recorded rounds."""
+
+    def __init__(self, cost: RoundCost, factors: Mapping[str, float], target: str) -> None:
+        self._forwards = ScaledCost(cost, factors)
+        self.name = self._forwards.name
+        self.lookup_s = cost.lookup_s
+        self._cost = cost
+        self._factors = dict(factors)
+        self._target_factor = factors.get(target, 1.0)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        return self._forwards.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
+        """Seconds of a recorded round; see `RoundCost`."""
+        seconds = self._cost.round_s(request_id, start, drafter)
+        if seconds is None:
+            return None
+        return seconds[0] * self._factors.get(drafter, 1.0), seconds[1] * self._target_factor
+
+    def round_scale(self, request_id: str, drafter: str) -> RoundScale:
+        """See `RoundCost`."""
+        scale = self._cost.round_scale(request_id, drafter)
+        return scale._replace(most_draft_s=scale.most_draft_s * self._factors.get(drafter, 1.0))
+
+    def prefill_s(self, request_id: str, method: str) -> float:
+        """Seconds before the first round; see `RoundCost`."""
+        return self._cost.prefill_s(request_id, method) * self._target_factor
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """What a Draft costs as a whole; see `CostModel`."""
+        return self._forwards.draft_terms(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return self._cost.notes()

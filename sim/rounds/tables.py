@@ -1,0 +1,53 @@
+"""An imported recording, ready for replay by any number of policies."""
+
+from ...decoding.start import Start, prefill_before
+from ...policies.about import Observable
+from ...policies.oracles.lookahead import Answer
+from ...traces.rounds.recording import RoundsTrace
+from ..cost import CostModel
+from ..foreseen import Foreseen
+from ..hazard import Hazard
+from ..recorded_pool import imported_pool
+from .world import ON_TRUNK, RoundsWorld
+
+
+class RoundsTables:
+    """An imported recording; see `recording.Recording`."""
+
+    def __init__(self, trace: RoundsTrace) -> None:
+        self.trace = trace
+        self.name = trace.meta.name
+        self.kind: str = trace.meta.kind
+        self.pool = imported_pool(trace)
+        self.num_requests = len(trace.requests)
+        has_text = all(request.output for request in trace.requests)
+        self.observables = frozenset({Observable.text}) if has_text else frozenset[Observable]()
+        self.default_start = Start.recorded
+        self._fitted = Hazard(trace)
+
+    def prefill_before(self, start: Start) -> tuple[bool, ...]:
+        """See `recording.Recording`; the target, and lookups, wait for the prefill if every drafter did."""
+        if start is not Start.recorded:
+            return prefill_before(start, self.pool)
+        drafters = self.trace.meta.drafters
+        every = all(drafter.prefilled for drafter in drafters)
+        num_free = len(self.pool.members) - len(drafters) - 1
+        return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
+
+    def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
+        """See `recording.Recording`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
+        world = self.world(cost, seed=seed, strict=False)
+        answers = {}
+        for session in world.sessions(prefill_before):
+            text = world.foresee(session.request_id)
+            answers[session.request_id] = Answer(session, text, [ON_TRUNK] * (len(text) + 1))
+        return Foreseen(world, answers, drawn=not strict)
+
+    def world(self, cost: CostModel, *, seed: int, strict: bool) -> RoundsWorld:
+        """A world that replays it."""
+        return RoundsWorld(
+            trace=self.trace,
+            pool=self.pool,
+            cost=cost,
+            hazard=None if strict else self._fitted.reseeded(seed),
+        )

@@ -1,0 +1,1 @@
+"""Replay of recordings that know contexts: walks in a request's trie."""

@@ -1,0 +1,145 @@
+"""The same policy on a recording and on the models that made it, as `paceline agree` compares them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..cli.options.lossless import admitted
+from ..cli.options.memory import CacheMode
+from ..decoding.contract import Policy
+from ..decoding.start import Start
+from ..policies.registry import make_policy
+from ..policies.step_watch import StepWatch, WatchedPolicy
+from ..progress import Progress
+from ..reports.agreement import Agreement, compare_runs, joined
+from ..runs.log import RunLog
+from ..runtime.prompts import Prompt
+from ..sim.cost import made_up_cost
+from ..sim.simulate import Scenario, simulate
+from ..sim.tries.tables import TraceTables
+from ..sim.tries.world import UnrecordedContextError
+from ..traces.tries.trie import Trace
+from .runtime_door import runtime_module
+
+if TYPE_CHECKING:
+    from ..runtime.pools.pool import ModelPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay: its log, and the committed tokens by request."""
+
+    log: RunLog
+    tokens: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothWorlds:
+    """What a policy is run on in either world. Both tell it the same made-up seconds.
+
+    Attributes:
+        pool: the models.
+        recording: of the prompts, made from the pool.
+        prompts: in the order of the recording.
+        batch: requests running at a time.
+        cache: how the runtime keeps keys and values.
+        start: how requests begin.
+        lossless: whether only lossless policies were asked for.
+    """
+
+    pool: "ModelPool"
+    recording: Trace
+    prompts: Sequence[Prompt]
+    batch: int
+    cache: CacheMode
+    start: Start
+    lossless: bool
+
+    def replay(self, name: str) -> Replay | None:
+        """A replay that stays on record; None for a policy whose lossy steps take it out.
+
+        Raises:
+            ValueError: the policy took none such and left the record all the same.
+        """
+        try:
+            return self._replay(name, strict=True)
+        except _LeftRecordError as left:
+            if left.watch.inexact:
+                return None
+            request_id, position, _ = left.cause.args
+            closure = self.recording.meta.closure
+            raise ValueError(
+                f"policy {name} leaves the recording (request {request_id}, output position {position}), and what is "
+                f"modelled cannot agree: it was recorded with --closure {closure.kind} --reach {closure.reach} "
+                f"--run {closure.run}; record deeper"
+            ) from left.cause
+
+    def agreement(self, name: str, policy: Policy, replay: Replay | None, progress: Progress) -> Agreement:
+        """How far the policy takes the same steps in both worlds.
+
+        One that leaves the record is run anew for each batch of requests: what it learns behind the record's end must
+        not reach the next ones.
+
+        Args:
+            name: of the policy.
+            policy: built for the runtime.
+            replay: by `replay`.
+            progress: over policies; told which requests are run.
+        """
+        if replay is not None:
+            return self._compared(name, policy, replay)
+        parts = []
+        for start in range(0, len(self.prompts), self.batch):
+            progress.note(f"{name}, request {start + 1} of {len(self.prompts)}")
+            parts.append(self._part(start)._lossy_agreement(name))
+        return joined(parts)
+
+    def _part(self, start: int) -> "BothWorlds":
+        part = slice(start, start + self.batch)
+        recording = replace(self.recording, requests=self.recording.requests[part])
+        return replace(self, recording=recording, prompts=self.prompts[part])
+
+    def _lossy_agreement(self, name: str) -> Agreement:
+        members = runtime_module("pools.loaded_pool").loaded_pool(self.pool)
+        return self._compared(name, make_policy(name, members), self._replay(name, strict=False))
+
+    def _replay(self, name: str, *, strict: bool) -> Replay:
+        tables = TraceTables(self.recording)
+        cost = made_up_cost(self.recording.meta.model_names)
+        scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start)
+        policy = admitted(make_policy(name, tables.pool), name, lossless=self.lossless)
+        watch = StepWatch(tables.pool.target)
+        tokens: dict[str, list[int]] = {}
+        try:
+            log = simulate(scenario, WatchedPolicy(policy, watch), name, outputs=tokens)
+        except UnrecordedContextError as error:
+            raise _LeftRecordError(watch, error) from error
+        return Replay(log=log, tokens=tokens)
+
+    def _compared(self, name: str, policy: Policy, replay: Replay) -> Agreement:
+        outputs, ran = runtime_module("decode").decode(
+            self.pool,
+            policy,
+            self.prompts,
+            sampling=self.recording.meta.sampling,
+            max_new_tokens=self.recording.requests[0].max_new_tokens,
+            name=name,
+            batch=self.batch,
+            start=self.start,
+            memory=runtime_module("world").Memory(cache=self.cache.value),
+            prices=made_up_cost(self.recording.meta.model_names),
+            show_progress=False,
+        )
+        if ran.meta["interrupted"]:
+            raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing
+        ran_tokens = {output.request_id: output.tokens for output in outputs}
+        return compare_runs(replay.log, ran, replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
+
+
+class _LeftRecordError(Exception):
+    """A strict replay came to the end of its record."""
+
+    def __init__(self, watch: StepWatch, cause: UnrecordedContextError) -> None:
+        super().__init__(str(cause))
+        self.watch = watch
+        self.cause = cause

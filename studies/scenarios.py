@@ -1,0 +1,79 @@
+"""What a comparison runs under at each seed, and the what-if on acceptance that is drawn anew for each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from ..cli.options.named_numbers import named_numbers
+from ..sim.cost import CostModel
+from ..sim.recording import Recording, tables_of
+from ..sim.simulate import Scenario
+from ..traces.rounds.recording import RoundsTrace
+from ..traces.tries.shifted import shift_acceptance
+from ..traces.tries.trie import Trace
+
+SeedsOption = Annotated[
+    int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000)
+]
+ShiftOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."),
+]
+
+
+class Scenarios:
+    """The same scenario at every seed; with a shift of acceptance each seed has a recording of its own.
+
+    Args:
+        recording: as it is, without what-ifs.
+        first: at the first seed; its tables are those of `recording`.
+        shifts: by drafter, change of its rate of acceptance.
+        num_seeds: >= 1.
+
+    Attributes:
+        shifted: whether decisions of drafters are turned over by chance.
+    """
+
+    def __init__(
+        self, recording: Trace | RoundsTrace, first: Scenario, shifts: Mapping[str, float], num_seeds: int
+    ) -> None:
+        self.first = first
+        self.shifts = dict(shifts)
+        self.num_seeds = num_seeds
+        self.shifted = bool(shifts)
+        self._recording = recording
+        self._made: dict[int, Scenario] = {}
+
+    def at(self, index: int) -> Scenario:
+        """At the seed `index` behind the first, 0 to `num_seeds` - 1; raises ValueError for a shift out of range."""
+        if index not in self._made:
+            seed = self.first.seed + index
+            tables = self.first.tables
+            if self.shifted:
+                tables = _shifted(self._recording, self.shifts, seed)
+            self._made[index] = replace(self.first, tables=tables, seed=seed)
+        return self._made[index]
+
+    def with_batch(self, batch: int) -> "Scenarios":
+        """With so many requests running at a time."""
+        return Scenarios(self._recording, replace(self.first, batch=batch), self.shifts, self.num_seeds)
+
+    def with_cost(self, cost: CostModel) -> "Scenarios":
+        """The same seeds at other seconds; recordings that were shifted are not shifted anew."""
+        other = Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
+        other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
+        return other
+
+
+def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: int) -> Recording:
+    # One line for each kind: a constrained type variable does not take their union.
+    if isinstance(recording, RoundsTrace):
+        return tables_of(shift_acceptance(recording, shifts, seed=seed))
+    return tables_of(shift_acceptance(recording, shifts, seed=seed))
+
+
+def shifts_of(options: Sequence[str] | None) -> dict[str, float]:
+    """From `NAME=DELTA` texts; raises ValueError for one that is none, and for a name given twice."""
+    return named_numbers("--shift-acceptance", "DELTA", options)

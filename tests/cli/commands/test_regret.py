@@ -1,0 +1,117 @@
+"""`paceline compare --by-tag` and `--regret`, and oracles where they have no place."""
+
+import json
+
+import pytest
+
+from ..command_line import done, refused
+
+CHAINS = ("draft:2/target", "draft:4/target", "draft:3/mid:6/target")
+TAG_KEYS = {"requests", "output_tokens", "duration_s", "output_tokens_per_s", "speed_up"}
+
+
+def compared(trace, *args):
+    asked = [word for chain in CHAINS for word in ("--policy", chain)]
+    return json.loads(done("compare", "--trace", trace, *asked, *args, "--json", "-"))
+
+
+def test_by_tag(trace):
+    data = compared(trace, "--by-tag")
+    assert set(data) == {"meta", "policies", "by_tag"}
+    assert [row["policy"] for row in data["by_tag"]] == list(CHAINS)
+    for row, whole in zip(data["by_tag"], data["policies"], strict=True):
+        assert set(row) == {"policy", "tags"}
+        assert list(row["tags"]) == ["code", "math"]
+        assert all(set(share) == TAG_KEYS for share in row["tags"].values())
+        for figure in ("requests", "output_tokens", "duration_s"):
+            assert sum(share[figure] for share in row["tags"].values()) == pytest.approx(whole[figure])
+
+
+def test_by_tag_in_a_batch(trace):
+    data = compared(trace, "--by-tag", "--batch", "3", "--decide-seconds", "0.01")
+    for row, whole in zip(data["by_tag"], data["policies"], strict=True):
+        assert sum(share["duration_s"] for share in row["tags"].values()) == pytest.approx(whole["duration_s"])
+
+
+def test_regret(trace):
+    data = compared(trace, "--regret")
+    assert set(data) == {"meta", "policies", "regret"}
+    assert [row["policy"] for row in data["policies"]] == [*CHAINS, "oracle-window", "oracle-chain"]
+    regret = data["regret"]
+    assert set(regret) == {"reference", "best_static", "policies"}
+    assert regret["reference"] == "oracle-chain"
+    assert set(regret["best_static"]) == {"code", "math"}
+    assert set(regret["best_static"].values()) <= set(CHAINS)
+    speed = {row["policy"]: row["output_tokens_per_s"] for row in data["policies"]}
+    for row in regret["policies"]:
+        assert set(row) == {"policy", "over_reference", "over_static"}
+        assert row["over_reference"] == pytest.approx(speed["oracle-chain"] / speed[row["policy"]] - 1)
+        assert row["over_reference"] >= 0
+    for tag, best in regret["best_static"].items():
+        assert {row["policy"]: row["over_static"][tag] for row in regret["policies"]}[best] == 0
+
+
+def test_an_oracle_with_options_is_the_reference(trace):
+    data = compared(trace, "--policy", "oracle-chain,most=2,levels=2", "--regret")
+    assert [row["policy"] for row in data["policies"]][len(CHAINS) :] == [
+        "oracle-chain,most=2,levels=2",
+        "oracle-window",
+    ]
+    assert data["regret"]["reference"] == "oracle-chain,most=2,levels=2"
+
+
+def test_lossless_and_strict_comparisons_may_have_oracles(trace):
+    assert compared(trace, "--regret", "--lossless", "--strict")["regret"]["policies"]
+
+
+def test_tables(trace):
+    text = done("compare", "--trace", trace, "--policy", "draft:4/target", "--by-tag", "--regret")
+    words = " ".join(text.split())
+    assert "speed-up by tag" in words
+    assert "against the target alone on the same requests, at the first seed" in words
+    assert "regret over oracle-chain" in words
+    assert "(code: draft:4/target; math: draft:4/target)" in words
+
+
+def test_plans_take_no_part_in_chance(trace):
+    data = compared(trace, "--policy", "oracle-window", "--shift-acceptance", "draft=+0.1", "--seeds", "2")
+    assert data["policies"][-1]["exact_share"] == 1
+    assert data["policies"][-1]["seeds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("oracle-window,most=0", "policy 'oracle-window,most=0': most must be in [1, 1,000], got 0"),
+        ("oracle-window,draft=nobody", "unknown model 'nobody'; this pool has ngram, draft, mid, target"),
+        ("oracle-window,draft=target", "draft must be a member below the target, got 'target'"),
+        ("oracle-chain,most=0", "policy 'oracle-chain,most=0': most must be in [1, 1,000], got 0"),
+        ("oracle-chain,levels=1", "levels must be >= 2, got 1"),
+        ("oracle-chain,most=many", "option 'most' must be a whole number, got 'many'"),
+    ],
+)
+def test_bad_options(trace, policy, message):
+    assert message in refused("compare", "--trace", trace, "--policy", policy)
+
+
+def test_imported_recordings_have_a_future_of_known_and_drawn_rounds(tmp_path):
+    (tmp_path / "log.jsonl").write_text(
+        '{"id": "a", "prompt_tokens": 20, "drafters": {"eagle": [4, 3, 2, 1, 3, 2, 1]}}\n'
+    )
+    line = {"intercept_s": 0.001, "per_new_token_s": 0, "per_kv_token_s": 0}
+    (tmp_path / "line.json").write_text(json.dumps({"eagle": line, "target": line}))
+    done("trace", "import", "positions", "log.jsonl", "--window", "eagle=4", "--out", "log.trace")
+    imported = ("compare", "--trace", "log.trace", "--cost", "line.json")
+    found = json.loads(done(*imported, "--policy", "eagle:4/target", "--regret", "--by-tag", "--json", "-"))
+    speeds = {row["policy"]: row["speed_up"] for row in found["policies"]}
+    assert speeds["oracle-chain"] >= speeds["oracle-window"] >= speeds["eagle:4/target"] > 0
+    assert found["regret"]
+
+
+@pytest.mark.parametrize("command", ["run", "agree"])
+def test_real_models_have_no_future_and_need_not_be_loaded_to_say_so(tmp_path, monkeypatch, command):
+    monkeypatch.setattr(f"paceline.cli.{command}.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
+    policy = "oracle-window,most=4"
+    line = refused(command, "--prompts", "prompts.jsonl", "--policy", policy, "--threads", "1")
+    assert line == f"policy {policy} sees ahead, which only a recording can grant"

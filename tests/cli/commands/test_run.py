@@ -1,0 +1,192 @@
+"""`paceline run`: what it writes, and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from paceline.cli.options.memory import CacheMode, dead_share_of, limit_bytes
+from paceline.policies.lossless.plain import Plain
+from paceline.policies.registry import make_policy
+
+from ..command_line import done, paceline, refused
+
+PROMPTS = ("Q: one", "Q: two and two", "Q: three")
+
+
+@pytest.fixture
+def prompts(tmp_path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": f"r{index}", "tag": "sums", "prompt": text} for index, text in enumerate(PROMPTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def ran(prompts, *options):
+    return ("run", "--prompts", prompts, "--max-new-tokens", 6, *options)
+
+
+def test_outputs_and_log_lie_in_a_new_folder(prompts, tmp_path):
+    printed = done(*ran(prompts, "--out", "out", "--policy", "draft:2/target", "--batch", 2))
+    assert "draft:2/target: 3 requests" in printed
+    assert "acceptance" in printed
+    rows = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["request_id"] for row in rows] == ["r0", "r1", "r2"]
+    assert all(len(row["tokens"]) <= 6 and row["finish_reason"] in {"length", "eos"} for row in rows)
+    meta = json.loads((tmp_path / "out" / "meta.json").read_text(encoding="utf-8"))
+    assert meta["batch"] == 2
+    assert meta["cache"] == "slots"
+    requests = pq.read_table(tmp_path / "out" / "requests.parquet")
+    assert set(requests["failed"].to_pylist()) == {""}
+    assert pq.read_table(tmp_path / "out" / "ops.parquet")["num_rows"].to_numpy().max() == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--cache", "mask", "--dead-share", 0.2, "--batch", 3),
+        ("--forward", "modules", "--batch", 3),
+        ("--kv-limit-mib", 3, "--batch", 3),
+        ("--debug", "--policy", "draft:2/mid:3/target"),
+    ],
+)
+def test_how_it_runs_does_not_change_the_text(prompts, options):
+    plain = json.loads(done(*ran(prompts, "--json", "-")))
+    other = json.loads(done(*ran(prompts, "--json", "-", *options)))
+    assert [row["tokens"] for row in other["outputs"]] == [row["tokens"] for row in plain["outputs"]]
+
+
+def test_rejection_sampling_is_reproducible(prompts):
+    options = ("--sampling", "rejection", "--temperature", 0.9, "--seed", 3, "--top-p", 0.9, "--top-k", 40)
+    one, two = (done(*ran(prompts, "--policy", "draft:3/target", *options, "--json", "-")) for _ in range(2))
+    texts = [[row["tokens"] for row in json.loads(printed)["outputs"]] for printed in (one, two)]
+    assert texts[0] == texts[1]
+
+
+def test_a_stop_string_ends_an_answer(prompts):
+    free = json.loads(done(*ran(prompts, "--json", "-")))["outputs"][0]
+    stop = free["text"][2:4]
+    cut = json.loads(done(*ran(prompts, "--json", "-", "--stop", stop)))["outputs"][0]
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == free["text"][: free["text"].find(stop)]
+    assert len(cut["tokens"]) <= len(free["tokens"])
+
+
+def test_a_request_that_fails_leaves_the_others_and_exits_with_one(prompts, tmp_path):
+    """So little memory that the longer prompts fit not even alone."""
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": "short", "prompt": "Q"}, {"id": "long", "prompt": "word " * 100}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    result = paceline(*ran(path, "--out", "out", "--kv-limit-mib", 1.5))
+    assert result.code == 1
+    assert "paceline: failed: request long: " in result.err
+    assert "1 of 2 requests failed" in result.err
+    assert "Traceback" not in result.err
+    lines = (tmp_path / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["finish_reason"] for line in lines] == ["length", "error"]
+
+
+def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
+    class Interrupted(Plain):
+        calls = 0
+
+        def decide(self, seen):
+            Interrupted.calls += 1
+            if Interrupted.calls == 9:
+                raise KeyboardInterrupt
+            return super().decide(seen)
+
+    monkeypatch.setattr(
+        "paceline.cli.commands.run.make_policy",
+        lambda name, pool: Interrupted(pool) if name == "plain" else make_policy(name, pool),
+    )
+    result = paceline(*ran(prompts, "--out", "out"))
+    assert result.code == 130
+    assert result.err == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
+    assert len((tmp_path / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--stop", ""), "--stop must not be empty"),
+        (("--stop", "\udcff"), "--stop must be UTF-8"),
+        (("--policy", "plain", "--policy", "ngram"), "--policy must be given once, got plain, ngram"),
+        (("--out", "prompts.jsonl/x"), "--out prompts.jsonl/x: cannot be made in "),
+        (("--out", ""), "--out must name a new folder"),
+        (("--json", ""), "--json must name a file"),
+        (("--out", "same", "--json", "same"), "--json must be a file of its own, got 'same'"),
+        (("--sampling", "rejection", "--temperature", -1, "--seed", 1), "--temperature must be >= 0.001"),
+        (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 1.5), "--top-p must be in (0, 1]"),
+        (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-p", 0), "--top-p must be in (0, 1]"),
+        (("--sampling", "coupled", "--temperature", 1, "--seed", 1, "--top-k", 0), "--top-k must be >= 1"),
+        (("--top-k", 3), "greedy takes none"),
+        (("--kv-limit-mib", 0), "--kv-limit-mib must be > 0"),
+        (("--kv-limit-mib", "nan"), "--kv-limit-mib must be > 0"),
+        (("--dead-share", 0.5), "--dead-share belongs to --cache mask"),
+        (("--cache", "mask", "--dead-share", 0), "--dead-share must be in (0, 1]"),
+        (("--cache", "paged"), "Invalid value for '--cache'"),
+        (("--batch", 0), "Invalid value for '--batch'"),
+        (("--forward", "eager"), "Invalid value for '--forward'"),
+        (("--max-new-tokens", 100_000), "must fit into the pool's context of 512 tokens"),
+        (("--policy", "draft:2/large"), "large"),
+    ],
+)
+def test_bad_options_are_one_line(prompts, options, told):
+    assert told in refused(*ran(prompts, *options))
+
+
+def test_a_batch_larger_than_the_machine_is_refused_before_it_runs(prompts, monkeypatch):
+    monkeypatch.setattr("paceline.runtime.kv.fit.total_bytes", lambda device: 10_000)
+    assert "batch must fit into memory: 3 requests" in refused(*ran(prompts, "--batch", 8))
+
+
+def test_prompts_longer_than_the_context(tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"id": "long", "prompt": "many words " * 400}) + "\n", encoding="utf-8")
+    assert refused(*ran(path)).startswith("request long: prompt of ")
+
+
+def test_the_memory_options_by_themselves():
+    assert limit_bytes(None) is None
+    assert limit_bytes(2) == 2 * 2**20
+    assert dead_share_of(CacheMode.slots, None) == 0.5
+
+
+POLICY_THAT_INTERRUPTS = """
+import os, signal, threading
+from paceline.policies import Verify
+
+class Interrupts:
+    def __init__(self, pool):
+        self.target, self.calls = pool.target, 0
+
+    def decide(self, seen):
+        self.calls += 1
+        if self.calls == 9:
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            os.kill(os.getpid(), signal.SIGINT)
+        return Verify(self.target)
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_path):
+    (tmp_path / "interrupts.py").write_text(POLICY_THAT_INTERRUPTS, encoding="utf-8")
+    command = [*map(str, ran(prompts, "--out", "out")), "--policy", "interrupts.py:Interrupts"]
+    process = subprocess.run(
+        [sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert process.returncode == 130
+    assert process.stderr == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
+    assert (tmp_path / "out" / "outputs.jsonl").is_file()
+
+
+def test_fewer_requests_than_the_batch_are_told(prompts):
+    told = "--batch 32: the run has 3 requests, so at most 3 run together"
+    assert told in done(*ran(prompts, "--batch", 32))
+    assert "run together" not in done(*ran(prompts, "--batch", 3))

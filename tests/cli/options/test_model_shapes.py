@@ -1,0 +1,136 @@
+"""`--models` of `compare` and `trace import`: presets, configs and what is assumed from names."""
+
+import json
+
+import pytest
+from paceline.traces.rounds.store import write_rounds
+from paceline.traces.shapes import presets
+
+from ...sim.rounds.small_rounds import one_request, recording_of, rounds_of
+from ..command_line import done, refused
+
+
+def recorded(path, *, drafter="eagle3", target="target", **request):
+    rounds = rounds_of((0, 2, 4), (3, 4, 4), (8, 2, 4))
+    recording = recording_of(
+        one_request({"": 11, drafter: 11}, {drafter: rounds}, **request), drafters=((drafter, True, 4),)
+    )
+    meta = recording.meta.model_copy(update={"name": "served", "target": target})
+    write_rounds(iter(recording.requests), lambda: meta, path)
+    return path
+
+
+def compared(trace, *args):
+    return json.loads(done("compare", "--trace", trace, *args, "--json", "-"))
+
+
+def test_names_of_common_logs_answer_at_the_first_try(tmp_path):
+    trace = recorded(tmp_path / "served.trace", target="Llama-3.1-8B-Instruct")
+    data = compared(trace, "--cost", "h100")
+    assert data["meta"]["cost_notes"] == [
+        "assumed from names, unless --models says otherwise: eagle3 is the EAGLE-3 head of the target; "
+        "Llama-3.1-8B-Instruct is llama-3.1-8b"
+    ]
+    assert data == compared(trace), "a device is the default where shapes are known"
+
+
+def test_presets_and_configs_come_to_the_same(tmp_path):
+    trace = recorded(tmp_path / "served.trace")
+    named = compared(trace, "--models", "llama-3.1-8b")
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "intermediate_size": 14_336,
+                "vocab_size": 128_256,
+                "dtype": "bfloat16",
+            }
+        )
+    )
+    assert compared(trace, "--models", f"target={config}") == named
+    both = compared(trace, "--models", "target=llama-3.1-8b", "--models", "eagle3=eagle3")
+    assert both["policies"] == named["policies"]
+    assert both["meta"]["cost_notes"] == []
+
+
+ROUNDS = [{"id": "a", "prompt_tokens": 5, "drafters": {"eagle3": [2, 1, 1, 3, 2, 1, 2, 1]}}]
+
+
+@pytest.mark.parametrize(
+    ("first", "shape"),
+    [
+        ({"model": "meta-llama/Llama-3.1-8B-Instruct"}, "llama-3.1-8b"),
+        ({"model_id": "Qwen3-8B", "tokenizer": "x"}, "qwen-3-8b"),
+        ({"server": {"model_path": "/models/Qwen2.5-7B-Instruct"}}, "qwen-2.5-7b"),
+        ({"model": "mystery"}, None),
+        ({"model": "Llama-3.1-8B-Instruct-FP8"}, None),
+        ({"models": "Qwen3-8B"}, None),
+        ({"text": '"model": "Qwen3-8B"'}, None),
+    ],
+)
+def test_the_model_that_a_log_names_is_the_target(tmp_path, first, shape):
+    log = tmp_path / "positions.jsonl"
+    log.write_text("\n".join(json.dumps({**first, **line}) for line in ROUNDS))
+    done("trace", "import", "positions", log, "--out", tmp_path / "served.trace")
+    meta = json.loads((tmp_path / "served.trace" / "meta.json").read_text())
+    assert meta["served_model"] == (shape or "")
+    if shape is None:
+        assert "no shape for target" in refused("compare", "--trace", tmp_path / "served.trace", "--cost", "h100")
+        return
+    data = compared(tmp_path / "served.trace", "--cost", "h100")
+    assert data["meta"]["cost_notes"][0].endswith(f"eagle3 is the EAGLE-3 head of the target; target is {shape}")
+    other = compared(tmp_path / "served.trace", "--cost", "h100", "--models", "target=gemma-3-1b")
+    assert other["policies"] != data["policies"]
+
+
+def test_what_copies_text_costs_a_lookup(tmp_path):
+    trace = recorded(tmp_path / "served.trace", drafter="ngram-cpu", target="Qwen3-8B")
+    data = compared(trace, "--policy", "ngram-cpu:4/Qwen3-8B", "--cost", "h100")
+    drafter = data["policies"][0]["levels"][0]
+    assert drafter["duration_s"] == pytest.approx(drafter["forwards"] * 1e-5)
+    assert data["meta"]["cost_notes"][0].endswith("ngram-cpu copies text; Qwen3-8B is qwen-3-8b")
+
+
+def test_unknown_names_are_told_with_what_is_known(tmp_path):
+    trace = recorded(tmp_path / "served.trace", drafter="mystery")
+    told = refused("compare", "--trace", trace, "--cost", "h100")
+    assert told.startswith(
+        "cost h100: no shape for target, mystery: give --models target=PRESET, target=config.json or"
+    )
+    assert all(name in told for name in presets())
+    assert "--cost h100 --models target=llama-3.1-8b" in refused("compare", "--trace", trace)
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        ("nobody=llama-3.1-8b", "--models must name members of the recording (eagle3, target), got 'nobody'"),
+        ("target=mystery", "--models must be a config.json or a preset ("),
+        ("target=nowhere.json", "nowhere.json: file: must be a readable file"),
+    ],
+)
+def test_models_that_are_wrong(tmp_path, models, told):
+    assert told in refused("compare", "--trace", recorded(tmp_path / "served.trace"), "--models", models)
+
+
+def test_a_recording_of_contexts_holds_its_shapes():
+    assert "--models is for imported recordings; pico holds" in refused("compare", "--models", "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("cost", [(), ("--cost", "timed"), ("--cost", "line.json")])
+def test_shapes_that_the_cost_would_not_look_at_are_refused(tmp_path, cost):
+    """Seconds measured, or of a file, need no shapes; a device of the sheet does, and so does taking them to one."""
+    trace = recorded(tmp_path / "served.trace", wall_s={"": 0.33, "eagle3": 0.2}, prefill_s={})
+    (tmp_path / "line.json").write_text(json.dumps({key: {"intercept_s": 0.01} for key in ("eagle3", "target")}))
+    words = ("--policy", "eagle3:4/target", *cost)
+    done("compare", "--trace", trace, *words)
+    line = refused("compare", "--trace", trace, *words, "--models", "llama-3.1-8b")
+    name = cost[-1] if cost else "timed"
+    assert line == f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
+    for served in (("--cost", "h100"), ("--cost", "timed", "--on", "h200", "--measured-on", "h100")):
+        done("compare", "--trace", trace, *words[:2], *served, "--models", "llama-3.1-8b")

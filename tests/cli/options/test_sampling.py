@@ -1,0 +1,77 @@
+"""`--sampling` and what belongs to it: each mistake is one clear line."""
+
+import pytest
+from paceline.cli.options.sampling import RecordedSamplingMode, SamplingMode, sampling_of
+from paceline.traces.meta import Sampling
+
+from ..command_line import done, refused
+
+SAMPLED = [SamplingMode.coupled, SamplingMode.rejection]
+
+
+@pytest.mark.parametrize("mode", SAMPLED)
+def test_all_options_reach_the_sampling(mode):
+    wanted = Sampling(mode=mode.value, temperature=0.8, seed=1, top_p=0.9, top_k=40)
+    assert sampling_of(mode, 0.8, 1, 0.9, 40) == wanted
+    assert sampling_of(mode, 0.8, 1) == Sampling(mode=mode.value, temperature=0.8, seed=1)
+
+
+def test_greedy_is_the_plain_one():
+    assert sampling_of(SamplingMode.greedy, None, None, None, None) == Sampling(mode="greedy")
+
+
+@pytest.mark.parametrize(
+    "options", [(0.8, None, None, None), (None, 1, None, None), (None, None, 0.9, None), (None, None, None, 3)]
+)
+def test_greedy_takes_no_option(options):
+    with pytest.raises(ValueError, match="belong to --sampling coupled or rejection; greedy takes none"):
+        sampling_of(SamplingMode.greedy, *options)
+    with pytest.raises(ValueError, match="belong to --sampling coupled; greedy takes none"):
+        sampling_of(RecordedSamplingMode.greedy, *options)
+
+
+@pytest.mark.parametrize("mode", SAMPLED)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((None, 1, None, None), "needs --temperature and --seed"),
+        ((0.8, None, None, None), "needs --temperature and --seed"),
+        ((-1.0, 1, None, None), "--temperature must be >= 0.001 and finite, got -1.0"),
+        ((float("inf"), 1, None, None), "--temperature must be >= 0.001 and finite, got inf"),
+        ((0.8, 1, 0.0, None), r"--top-p must be in \(0, 1\], got 0.0"),
+        ((0.8, 1, 1.5, None), r"--top-p must be in \(0, 1\], got 1.5"),
+        ((0.8, 1, float("nan"), None), r"--top-p must be in \(0, 1\], got nan"),
+        ((0.8, 1, None, 0), "--top-k must be >= 1, got 0"),
+    ],
+)
+def test_options_that_cannot_be(mode, options, told):
+    with pytest.raises(ValueError, match=told):
+        sampling_of(mode, *options)
+
+
+@pytest.mark.parametrize("command", [("record", "out"), ("agree",)])
+def test_a_recording_is_not_of_rejection_sampling(tmp_path, command):
+    """Neither offered nor taken."""
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "x", "prompt": "one"}\n')
+    options = ["--sampling", "rejection", "--temperature", "0.8", "--seed", "1"]
+    line = refused(*command, "--prompts", "prompts.jsonl", *options)
+    assert line == "Invalid value for '--sampling': 'rejection' is not one of 'greedy', 'coupled'."
+    shown = done(*command[:1], "--help")
+    assert "<greedy|coupled>" in shown
+    assert "rejection" not in shown
+    assert "rejection" in done("run", "--help")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--top-p", "1.5"], "--top-p must be in (0, 1], got 1.5"),
+        (["--top-k", "0"], "--top-k must be >= 1, got 0"),
+        (["--temperature", "-1"], "--temperature must be >= 0.001 and finite, got -1.0"),
+    ],
+)
+def test_record_refuses_in_one_line(tmp_path, options, told):
+    (tmp_path / "prompts.jsonl").write_text('{"id": "a", "tag": "x", "prompt": "one"}\n')
+    given = ["--sampling", "coupled", "--temperature", "0.8", "--seed", "1", *options]
+    assert refused("record", "out", "--prompts", "prompts.jsonl", *given) == told

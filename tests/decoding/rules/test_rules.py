@@ -1,0 +1,231 @@
+"""Rules are arithmetic: the same verdict for floats, numpy arrays and torch tensors."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy, Ruling, ruling, unknown_facts
+from paceline.policies import (
+    Band,
+    Divergence,
+    Exact,
+    Facts,
+    Lenience,
+    Ratio,
+    Typical,
+    Vouched,
+)
+
+PROBS = st.floats(0.0, 1.0)
+SHARES = st.floats(0.01, 1.0)
+FACTS = st.builds(
+    Facts,
+    same=st.booleans(),
+    draft_prob=PROBS,
+    target_prob=PROBS,
+    top_prob=PROBS,
+    entropy=st.floats(0.0, 10.0),
+    tvd=PROBS,
+    judge=st.integers(0, 4),
+    draft_top_prob=PROBS,
+    own_draft_prob=PROBS,
+)
+
+
+@st.composite
+def bands(draw):
+    accept = draw(SHARES)
+    return Band(accept, draw(st.floats(0.0, accept, exclude_max=True)))
+
+
+WEIGHTS = st.floats(0.01, 5.0)
+RULES = st.one_of(
+    st.just(Exact()),
+    st.builds(Ratio, SHARES),
+    st.builds(Typical, SHARES, SHARES),
+    st.builds(Lenience, SHARES),
+    st.builds(Divergence, PROBS),
+    st.builds(Fuzzy, PROBS),
+    bands(),
+    st.builds(Vouched, st.integers(1, 4)),
+    st.builds(Deferral, st.sampled_from(["chow", "diff", "opt", "token"]), PROBS),
+    st.builds(Equilibrium, generator=WEIGHTS, discriminator=WEIGHTS, eta=WEIGHTS, rounds=st.integers(1, 9)),
+)
+
+
+def accepted_by_definition(rule, facts):
+    """Each rule once more, in the words of its paper."""
+    match rule:
+        case Exact():
+            return facts.same
+        case Ratio(theta=share) | Lenience(lenience=share):
+            return facts.target_prob >= share * facts.top_prob
+        case Typical():
+            return facts.target_prob > min(rule.eps, rule.delta * math.exp(-facts.entropy))
+        case Divergence():
+            return facts.tvd <= rule.tau
+        case Fuzzy():
+            return facts.same or facts.tvd <= rule.tau
+        case Band():
+            return facts.target_prob >= rule.accept * facts.top_prob
+        case Vouched():
+            return facts.same or facts.judge >= rule.level
+        case Deferral(kind="chow"):
+            return facts.same or not facts.draft_top_prob < 1 - rule.eps
+        case Deferral(kind="diff"):
+            return facts.same or not facts.draft_top_prob < facts.top_prob - rule.eps
+        case Deferral(kind="opt"):
+            return facts.same or not facts.draft_top_prob < facts.top_prob - rule.eps * facts.tvd
+        case Deferral(kind="token"):
+            return facts.same or not facts.target_prob < facts.top_prob * (1 - rule.eps)
+        case Equilibrium():
+            return facts.same or game(rule, facts)[1][0] >= 0.5
+    raise AssertionError(rule)
+
+
+def game(rule, facts):
+    """The Consensus Game as its paper has it: policies over candidates and verdicts, piKL update by update.
+
+    Returns what the generator gives (drafted, own) where it should be correct, and what the discriminator believes of
+    each to be correct.
+    """
+    tiny = 2.0**-100
+    a = (facts.draft_prob + tiny) / (facts.draft_prob + facts.own_draft_prob + 2 * tiny)
+    b = (facts.target_prob + tiny) / (facts.target_prob + facts.top_prob + 2 * tiny)
+    # [verdict][candidate] for the generator, [candidate][verdict] for the discriminator; verdict 0 is "correct".
+    generators, discriminators = [np.array([[a, 1 - a], [1 - a, a]])], [np.array([[b, 1 - b], [1 - b, b]])]
+    with np.errstate(divide="ignore"):
+        prior, belief = np.log(generators[0]), np.log(discriminators[0])
+    for number in range(1, rule.rounds + 1):
+        gains = np.mean(discriminators, axis=0).T / 2, np.mean(generators, axis=0).T / 2
+        slack = 1 / (rule.eta * number)
+        generator = np.exp((gains[0] + rule.generator * prior) / (slack + rule.generator))
+        discriminator = np.exp((gains[1] + rule.discriminator * belief) / (slack + rule.discriminator))
+        generators.append(generator / generator.sum(axis=1, keepdims=True))
+        discriminators.append(discriminator / discriminator.sum(axis=1, keepdims=True))
+    return generators[-1][0], discriminators[-1][:, 0]
+
+
+@settings(deadline=None)
+@given(st.builds(Equilibrium, generator=WEIGHTS, discriminator=WEIGHTS, eta=WEIGHTS, rounds=st.integers(1, 9)), FACTS)
+def test_the_equilibrium_is_that_of_the_whole_game(rule, facts):
+    likely = facts._replace(
+        **{
+            name: 0.01 + 0.99 * getattr(facts, name)
+            for name in ("draft_prob", "own_draft_prob", "target_prob", "top_prob")
+        }
+    )
+    drafter, verifier = rule.consensus(likely)
+    generator, discriminator = game(rule, likely)
+    assert drafter == pytest.approx(generator[0], abs=1e-9)
+    assert verifier == pytest.approx(discriminator[0], abs=1e-9)
+    assert generator.sum() == pytest.approx(1.0)
+    assert discriminator.sum() == pytest.approx(1.0)  # so one number says it all
+
+
+def test_a_sure_drafter_talks_a_torn_verifier_round():
+    torn = Facts(False, 0.9, 0.4, 0.45, 1.0, 0.3, 0, 0.9, 0.05)  # noqa: FBT003 - by position as everywhere
+    assert Equilibrium().accepts(torn)
+    assert not Equilibrium().accepts(torn._replace(target_prob=0.001))
+    assert not Equilibrium().accepts(torn._replace(draft_prob=0.05, own_draft_prob=0.05))
+    assert not Equilibrium(discriminator=9.0).accepts(torn)
+
+
+@settings(deadline=None)
+@given(RULES, FACTS)
+def test_rules_accept_by_their_definition(rule, facts):
+    assert rule.accepts(facts) == accepted_by_definition(rule, facts)
+
+
+@settings(deadline=None)
+@given(RULES, st.lists(FACTS, min_size=1, max_size=5))
+def test_rules_work_elementwise_on_arrays_and_tensors(rule, rows):
+    one_by_one = [bool(rule.accepts(facts)) for facts in rows]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    assert np.asarray(rule.accepts(Facts(*columns))).tolist() == one_by_one
+    tensors = [torch.from_numpy(column) for column in columns]
+    assert rule.accepts(Facts(*tensors)).tolist() == one_by_one
+
+
+@settings(deadline=None)
+@given(bands(), st.lists(FACTS, min_size=1, max_size=5))
+def test_a_band_escalates_elementwise_and_never_what_it_keeps(band, rows):
+    for facts in rows:
+        ratio = facts.target_prob - band.escalate * facts.top_prob
+        expected = Ruling.keep if band.accepts(facts) else Ruling.escalate if ratio < 0 else Ruling.refuse
+        assert ruling(band, facts) is expected
+    one_by_one = [bool(band.escalates(facts)) for facts in rows]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    assert band.escalates(Facts(*columns)).tolist() == one_by_one
+    assert band.escalates(Facts(*map(torch.from_numpy, columns))).tolist() == one_by_one
+
+
+@settings(deadline=None)
+@given(FACTS)
+def test_a_band_that_escalates_nothing_is_a_ratio(facts):
+    assert ruling(Band(0.7, 0.0), facts) is ruling(Ratio(0.7), facts)
+
+
+@settings(deadline=None)
+@given(RULES)
+def test_what_is_known_of_a_token_outside_the_record(rule):
+    """Who stands behind it: enough for one rule only."""
+    for judge in range(5):
+        kept = isinstance(rule, Vouched) and judge >= rule.level
+        assert ruling(rule, unknown_facts(judge)) is (Ruling.keep if kept else Ruling.refuse)
+
+
+@settings(deadline=None)
+@given(RULES)
+def test_only_exact_is_lossless(rule):
+    assert rule.lossless == isinstance(rule, Exact)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([Ratio, Lenience]), SHARES, SHARES, FACTS)
+def test_a_smaller_share_accepts_no_less(kind, one, other, facts):
+    strict, lax = kind(max(one, other)), kind(min(one, other))
+    assert not strict.accepts(facts) or lax.accepts(facts)
+
+
+def test_an_unknown_distance_is_refused():
+    """A model-free drafter has no distribution; NaN compares false."""
+    facts = unknown_facts(0)._replace(same=True, target_prob=0.5, top_prob=0.5, entropy=1.0)
+    assert not Divergence(1.0).accepts(facts)
+    assert Fuzzy(0.0).accepts(facts), "but what the verifier writes itself stays under a fuzzy rule"
+
+
+@pytest.mark.parametrize(
+    ("build", "rule"),
+    [
+        (lambda: Ratio(0.0), r"theta must be in \(0, 1\], got 0.0"),
+        (lambda: Ratio(1.5), r"theta must be in \(0, 1\], got 1.5"),
+        (lambda: Ratio(math.nan), r"theta must be in \(0, 1\], got nan"),
+        (lambda: Lenience(-1.0), r"lenience must be in \(0, 1\], got -1.0"),
+        (lambda: Typical(0.0, 0.5), r"eps must be in \(0, 1\], got 0.0"),
+        (lambda: Typical(0.5, 2.0), r"delta must be in \(0, 1\], got 2.0"),
+        (lambda: Divergence(1.1), r"tau must be in \[0, 1\], got 1.1"),
+        (lambda: Divergence(math.nan), r"tau must be in \[0, 1\], got nan"),
+        (lambda: Fuzzy(-0.1), r"tau must be in \[0, 1\], got -0.1"),
+        (lambda: Band(0.0, 0.0), r"accept must be in \(0, 1\], got 0.0"),
+        (lambda: Band(1.5, 0.2), r"accept must be in \(0, 1\], got 1.5"),
+        (lambda: Band(0.3, 0.3), r"escalate must be in \[0, accept=0.3\), got 0.3"),
+        (lambda: Band(0.6, -0.1), r"escalate must be in \[0, accept=0.6\), got -0.1"),
+        (lambda: Band(0.6, math.nan), r"escalate must be in \[0, accept=0.6\), got nan"),
+        (lambda: Vouched(0), r"level must be >= 1, got 0"),
+        (lambda: Deferral("best", 0.2), r"kind must be one of chow, diff, opt, token, got 'best'"),
+        (lambda: Deferral("opt", 1.5), r"eps must be in \[0, 1\], got 1.5"),
+        (lambda: Deferral("opt", math.nan), r"eps must be in \[0, 1\], got nan"),
+        (lambda: Equilibrium(generator=0.0), r"generator must be in \[0.01, 100\], got 0.0"),
+        (lambda: Equilibrium(discriminator=math.nan), r"discriminator must be in \[0.01, 100\], got nan"),
+        (lambda: Equilibrium(eta=0.0), r"eta must be > 0 and finite, got 0.0"),
+        (lambda: Equilibrium(eta=math.inf), r"eta must be > 0 and finite, got inf"),
+        (lambda: Equilibrium(rounds=0), r"rounds must be in \[1, 100\], got 0"),
+    ],
+)
+def test_thresholds_out_of_range_are_refused(build, rule):
+    with pytest.raises(ValueError, match=rule):
+        build()

@@ -1,0 +1,148 @@
+"""A breach of the contract ends the run with an error that names the policy, the request and the step."""
+
+import pytest
+from paceline.decoding.loop import IDLE_STEPS, Loop
+from paceline.decoding.session import Session
+from paceline.decoding.start import Start
+from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError, Verify
+from paceline.policies.check import check_pool
+from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.runs.ledger import RunLedger
+
+from .script import Script, run
+
+ILLEGAL = {
+    "unknown drafter": ([Draft("nobody", 2)], "unknown model 'nobody'; this pool has ngram, draft, mid, slim, target"),
+    "unknown verifier": ([Verify("nobody")], "unknown model 'nobody'"),
+    "draft by the target": ([Draft("target", 2)], "the target does not draft"),
+    "verify by a member without weights": ([Verify("ngram")], "ngram is model-free and cannot verify"),
+    "commit of nothing": ([Commit(1)], "commit beyond pending: num_pending is 0"),
+    "commit beyond pending": ([Draft("draft", 3), Commit(4)], "commit beyond pending: num_pending is 3"),
+    "verify by the drafter itself": ([Draft("mid", 2), Verify("mid")], "nothing left to judge"),
+    "verify by a smaller model": ([Draft("draft", 2), Verify("slim"), Verify("mid")], "nothing left to judge"),
+    "verify twice": ([Draft("draft", 2), Verify("mid"), Verify("mid")], "nothing left to judge"),
+    "draft without room": ([Draft("draft", 12), Draft("draft", 1)], "no room to draft"),
+    "nothing": ([None], "not a step: return a Draft, a Verify or a Commit"),
+    "a text": (["target"], "not a step: return a Draft, a Verify or a Commit"),
+    "the class": ([Draft], "decide raised TypeError"),
+    "empty window": ([lambda seen: Draft("draft", 0)], r"decide raised ValueError\('draft tokens must be >= 1, got 0'"),
+    "empty commit": ([lambda seen: Commit(0)], r"decide raised ValueError\('commit tokens must be >= 1, got 0'"),
+    "an exception": ([lambda seen: 1 / 0], r"decide raised ZeroDivisionError\('division by zero'"),
+    "an unknown model asked about": ([lambda seen: seen.waiting("nobody")], "decide raised ValueError"),
+}
+
+
+@pytest.mark.parametrize("case", ILLEGAL)
+def test_an_illegal_step_is_named(case):
+    steps, reason = ILLEGAL[case]
+    last = steps[-1]
+    shown = "None" if callable(last) else str(last)
+    with pytest.raises(PolicyError, match=reason) as caught:
+        run(Script(*steps), name="my-policy")
+    assert str(caught.value).startswith(f"policy my-policy, request r7, step {shown}: ")
+
+
+def test_an_exception_keeps_its_cause():
+    with pytest.raises(PolicyError) as caught:
+        run(Script(lambda seen: 1 / 0))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_exception_while_learning_names_the_step():
+    class Forgetful(Script):
+        def learn(self, outcome):
+            raise KeyError("window")
+
+    with pytest.raises(
+        PolicyError, match=r"policy mine, request r7, step Draft\(.*: learn raised KeyError\('window'\)"
+    ):
+        run(Forgetful(Draft("draft", 2)))
+
+
+def test_no_progress_is_an_error():
+    """Nothing in this prompt repeats, so a lookup finds nothing."""
+    with pytest.raises(
+        PolicyError, match=rf"request r7, step Draft\(model='ngram'.* no progress in {IDLE_STEPS} steps"
+    ):
+        run(Script(*[Draft("ngram", 2)] * 99))
+
+
+def test_progress_starts_the_count_of_idle_steps_anew():
+    almost = [Draft("ngram", 2)] * (IDLE_STEPS - 1)
+    trunk = run(Script(*[Verify("target")] * 2), budget=2, prompt=(1, 2, 3)).emitted
+    assert not {1, 2, 3} & set(trunk), "else the lookup finds something"
+    session = run(Script(*almost, Verify("target"), *almost, Verify("target")), budget=2)
+    assert session.emitted == trunk
+
+
+def test_a_verifiers_own_token_is_progress():
+    """It stands between two runs of lookups that find nothing, each one step short of a standstill."""
+    almost = [Draft("ngram", 2)] * (IDLE_STEPS - 1)
+    steps = Script(*almost, Verify("mid"), *almost, Verify("target"), Verify("target"))
+    session = run(steps, budget=2, start=Start.draft)
+    assert len(session.emitted) == 2
+
+
+@pytest.mark.parametrize("step", [Draft("draft", 1), Verify("target")])
+def test_steps_print_what_was_asked(step):
+    assert step.model in str(step)
+
+
+@pytest.mark.parametrize(
+    ("build", "rule"),
+    [
+        (lambda: Draft("draft", -1), "draft tokens must be >= 1, got -1"),
+        (lambda: Verify("target", Exact), "verify rule must be a rule such as Exact"),
+        (lambda: Draft("draft", 2, ConfidenceBelow), "draft stop must be a rule such as ConfidenceBelow"),
+        (lambda: Draft("draft", 2.5), "draft tokens must be a whole number, got 2.5"),
+        (lambda: Draft("draft", 2, 0.4), "draft stop must be a rule such as ConfidenceBelow"),
+        (lambda: Verify("target", "exact"), "verify rule must be a rule such as Exact"),
+        (lambda: Commit(0), "commit tokens must be >= 1, got 0"),
+        (lambda: Commit("all"), "commit tokens must be a whole number, got 'all'"),
+    ],
+)
+def test_steps_that_mean_nothing_cannot_be_built(build, rule):
+    with pytest.raises(ValueError, match=rule):
+        build()
+
+
+def test_a_request_runs_once_at_a_time():
+    pool = check_pool()
+    loop = Loop(pool=pool, policy=Script(), name="mine", world=ToyWorld(pool), ledger=RunLedger())
+    session = Session(pool=pool, request_id="r7", tag="", prompt=(1,), budget=2, eos=frozenset({EOS}))
+    loop.admit(session)
+    with pytest.raises(ValueError, match="request r7 is already running"):
+        loop.admit(session)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "budget", "rule"), [((), 2, "prompt must hold"), ((1,), 0, "max_new_tokens must be")]
+)
+def test_a_request_needs_a_prompt_and_a_budget(prompt, budget, rule):
+    with pytest.raises(ValueError, match=f"request r7: {rule}"):
+        Session(pool=check_pool(), request_id="r7", tag="", prompt=prompt, budget=budget, eos=frozenset({EOS}))
+
+
+def test_outcomes_say_what_came_of_each_step():
+    """Four drafted tokens, judged by a middle model and the target; `learn` and `seen.last` get the same record."""
+    lasts = []
+    script = Script(
+        Draft("draft", 4),
+        lambda seen: lasts.append(seen.last) or Verify("mid"),
+        lambda seen: lasts.append(seen.last) or Verify("target"),
+        lambda seen: lasts.append(seen.last) or Draft("slim", 1),
+        Commit(1),
+        *[Verify("target")] * 12,
+    )
+    session = run(script, start=Start.draft)
+    drafted, by_mid, by_target, _, commit, *_, last = script.learnt
+    assert lasts == [drafted, by_mid, by_target]
+    assert (drafted.num_drafted, drafted.num_judged, drafted.num_emitted) == (4, 0, 0)
+    assert by_mid.num_judged == 4
+    assert by_mid.num_own == 1
+    assert by_target.num_judged == by_mid.num_accepted + 1
+    assert by_target.num_emitted == by_target.num_accepted + 1
+    assert (commit.num_emitted, commit.num_judged) == (1, 0)
+    assert [outcome.done for outcome in script.learnt] == [False] * (len(script.learnt) - 1) + [True]
+    assert sum(outcome.num_emitted for outcome in script.learnt) == len(session.emitted)
+    assert last.request_id == "r7"

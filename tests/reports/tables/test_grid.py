@@ -1,0 +1,120 @@
+"""Tables at any width: every cell can be found whole, lines are as wide as each other, and none is too wide."""
+
+import re
+from io import StringIO
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.reports.tables.encodings import draws_boxes, shown_in
+from paceline.reports.tables.grid import Column, Grid, facts
+from rich.cells import cell_len
+from rich.console import Console
+
+POLICIES = st.sampled_from(["plain", "draft:12/mid:6/target", "adaptive,draft=eagle,start=4,most=12", "specrouter"])
+FIGURES = st.sampled_from(["1.00x", "2.13x ± 0.02", "1,234,567.8", "0.9953", ""])
+HEADINGS = ("speed-up", "mean of requests", "tokens/s", "target calls /token", "log-lik. /token (own)", "refused")
+
+
+@st.composite
+def grids(draw):
+    count = draw(st.integers(1, len(HEADINGS)))
+    rows = draw(st.lists(st.tuples(POLICIES, *[FIGURES] * count), min_size=1, max_size=4))
+    headings = HEADINGS[:count]
+    columns = (Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings))
+    return Grid(columns=columns, rows=tuple(rows), title="a title", remarks=("a remark of some words",))
+
+
+class Screen(StringIO):
+    def __init__(self, encoding):
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self):
+        return self._encoding
+
+
+def printed(grid, width, encoding="utf-8"):
+    screen = Screen(encoding)
+    Console(file=screen, width=width, highlight=False).print(grid, crop=False)
+    return screen.getvalue()
+
+
+def parts_of(text, edge="┃┏┡│└├"):
+    """The tables of a print, each a list of lines."""
+    tables = [[]]
+    for line in text.splitlines():
+        if line[:1] in edge:
+            if line[0] == "┏":
+                tables.append([])
+            tables[-1].append(line)
+    return [table for table in tables if table]
+
+
+@settings(max_examples=150, deadline=None)
+@given(grid=grids(), width=st.integers(48, 160))
+def test_nothing_is_cut_at_any_width(grid, width):
+    text = printed(grid, width)
+    assert "…" not in text
+    assert all(cell_len(line) <= width for line in text.splitlines())
+    for table in parts_of(text):
+        assert len({cell_len(line) for line in table}) == 1
+    figures = [cell for row in grid.rows for cell in row[1:] if cell]
+    shown = re.findall(r"[^│┃]+", text)
+    for figure in figures:
+        assert sum(cell.strip() == figure for cell in shown) == figures.count(figure)
+
+
+def test_what_does_not_fit_is_printed_in_parts_each_with_its_first_column():
+    grid = Grid(
+        columns=(Column(heading="policy", number=False), *(Column(heading=f"tag number {tag}") for tag in range(12))),
+        rows=(("draft:4/target", *["1.25x"] * 12),),
+    )
+    tables = parts_of(printed(grid, 60))
+    assert len(tables) > 1
+    assert all("draft:4/" in "".join(table) for table in tables)
+    assert sum(line.count("1.25x") for table in tables for line in table) == 12
+    assert len(parts_of(printed(grid, 400))) == 1
+
+
+def test_a_number_wider_than_the_console_is_shown_whole():
+    grid = Grid(columns=(Column(heading="policy", number=False), Column(heading="n")), rows=(("plain", "9" * 30),))
+    assert "9" * 30 in printed(grid, 20)
+
+
+def test_facts_have_no_heading():
+    text = printed(facts("a recording", {"requests": "60", "hardware": "a machine of two cores"}), 30)
+    assert text.splitlines()[0] == "a recording"
+    assert "┃" not in text
+    assert "│requests" in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(grid=grids(), width=st.integers(60, 160), encoding=st.sampled_from(["ascii", "latin-1", "cp1252"]))
+def test_what_a_screen_cannot_show_is_spelled(grid, width, encoding):
+    text = printed(grid, width, encoding)
+    text.encode(encoding)
+    assert not draws_boxes(encoding)
+    lines = [line for line in text.splitlines() if line[:1] in "|+"]
+    assert len({len(line) for line in lines[: lines.index(lines[0], 1) + 1]}) == 1
+    if encoding == "ascii":
+        assert "±" not in text
+        assert text.count("+- 0.02") == sum(cell.count("±") for row in grid.rows for cell in row)
+
+
+def test_lookalikes_and_escapes():
+    assert shown_in("1 ± 2 × 3 µs … é", "ascii") == "1 +- 2 x 3 us ... \\xe9"
+    assert shown_in("1 ± 2 × 3 µs … é", "latin-1") == "1 ± 2 × 3 µs ... é"
+    assert shown_in("日本", "utf-8") == "日本"
+
+
+def test_only_what_is_bold_stands_out():
+    grid = Grid(
+        columns=(Column(heading="policy", number=False), Column(heading="speed-up")),
+        rows=(("plain", "1.00x"), ("draft:4/target", "1.70x")),
+        bold=frozenset({(1, 1)}),
+    )
+    screen = Screen("utf-8")
+    Console(file=screen, width=60, highlight=False, force_terminal=True, color_system="standard").print(grid)
+    assert "\x1b[1m    1.70x \x1b[0m" in screen.getvalue()
+    assert "1m    1.00x" not in screen.getvalue()

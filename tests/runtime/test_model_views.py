@@ -1,0 +1,84 @@
+import numpy as np
+import pytest
+import torch
+from paceline.runtime.model_views import scores, total_variation, view
+from paceline.runtime.sampling.coupled_noise import RequestNoise
+from paceline.traces.meta import Sampling
+from scipy.special import log_softmax
+from scipy.stats import entropy
+
+GREEDY = Sampling(mode="greedy")
+COUPLED = Sampling(mode="coupled", temperature=0.7, seed=5)
+
+
+def random_logits(num_models=3, num_contexts=40, vocab_size=17):
+    generator = torch.Generator().manual_seed(4)
+    return [torch.randn(num_contexts, vocab_size, generator=generator) * 3 for _ in range(num_models)]
+
+
+def noise_rows(num_contexts=40, vocab_size=17):
+    return RequestNoise(seed=5, request_id="a", vocab_size=vocab_size).rows(range(num_contexts))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, COUPLED])
+def test_equals_float64_formulas(sampling):
+    logits = random_logits()
+    noise = None if sampling is GREEDY else noise_rows()
+    seen = view(logits, sampling=sampling, noise=noise)
+    plain = np.stack([model.numpy().astype(np.float64) for model in logits]) / (sampling.temperature or 1.0)
+    chosen = (plain if noise is None else plain + noise).argmax(axis=-1)
+    log_probs = log_softmax(plain, axis=-1)
+    probs = np.exp(log_probs)
+    best = np.sort(probs, axis=-1)
+    assert np.array_equal(seen.next_token, chosen)
+    assert np.allclose(seen.next_log_prob, np.take_along_axis(log_probs, chosen[..., None], -1)[..., 0], atol=1e-5)
+    assert np.allclose(seen.top_log_prob, log_probs.max(axis=-1), atol=1e-5)
+    assert np.allclose(seen.gap, best[..., -1] - best[..., -2], atol=1e-6)
+    assert np.allclose(seen.entropy, entropy(probs, axis=-1), atol=1e-5)
+    distances = [np.abs(probs[low] - probs[high]).sum(-1) / 2 for low, high in ((0, 1), (0, 2), (1, 2))]
+    assert np.allclose(seen.tvd, distances, atol=1e-6)
+    assert not seen.near_tie.any()
+    assert np.array_equal(seen.next_log_prob, seen.top_log_prob) == (sampling is GREEDY)
+    context, token = np.array([0, 7, 7], dtype=np.int32), np.array([3, 0, 16], dtype=np.int32)
+    assert np.allclose(seen.log_prob_of(context, token), log_probs[:, context, token], atol=1e-5)
+
+
+def test_ties_go_to_the_first_token_and_are_counted():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [0.0, 2.0, 2.0 + 5e-5], [0.0, 2.0, 2.0 + 5e-4]])
+    seen = view([logits], sampling=GREEDY, noise=None)
+    assert seen.next_token.tolist() == [[1, 2, 2]]
+    assert seen.near_tie.tolist() == [[True, True, False]]
+    assert seen.tvd.shape == (0, 3)
+
+
+def test_the_noise_decides_what_a_near_tie_is():
+    logits, noise = torch.tensor([[0.0, 2.0, 2.0]]), np.array([[0.0, 0.0, 1.0]], dtype=np.float32)
+    assert not view([logits], sampling=COUPLED, noise=noise).near_tie.any()
+    assert view([logits], sampling=COUPLED, noise=np.zeros_like(noise)).near_tie.all()
+
+
+def test_sure_and_opposite_models_stay_in_range():
+    sure = torch.tensor([[300.0, 0.0, -300.0]])
+    seen = view([sure, sure.flip(-1)], sampling=GREEDY, noise=None)
+    assert seen.tvd.tolist() == [[1.0]]
+    assert seen.gap.tolist() == [[1.0], [1.0]]
+    assert seen.entropy.tolist() == [[0.0], [0.0]]
+    assert seen.next_log_prob.tolist() == [[0.0], [0.0]]
+
+
+def test_half_precision_logits_are_judged_in_float32():
+    seen = view([model.to(torch.bfloat16) for model in random_logits()], sampling=GREEDY, noise=None)
+    assert seen.log_probs.dtype == torch.float32
+
+
+def test_distance_of_a_distribution_to_itself_is_none():
+    probs = torch.softmax(random_logits()[0], dim=-1)
+    assert total_variation(probs, probs).max() == 0
+
+
+@pytest.mark.parametrize(("sampling", "noise"), [(GREEDY, noise_rows()), (COUPLED, None)])
+def test_noise_belongs_to_coupled_sampling(sampling, noise):
+    with pytest.raises(ValueError, match=r"sampling takes (a|no) noise"):
+        view(random_logits(), sampling=sampling, noise=noise)
+    with pytest.raises(ValueError, match=r"sampling takes (a|no) noise"):
+        scores(random_logits()[0], sampling, noise)

@@ -1,0 +1,334 @@
+"""The estimate against processes whose rates are known, and the draws made from it."""
+
+from math import erfc
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.sim.hazard import Hazard
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+
+from ...traces.rounds.rounds_strategies import bernoulli_trace, rounds_traces
+
+LONG = 1_000_000
+
+
+def one_drafter(*requests, by_start=True, window=None):
+    """A recording of drafter `d` from (tag, length of the text, rows of start, accepted, drafted) by request."""
+    records = []
+    for index, (tag, length, rows) in enumerate(requests):
+        columns = np.array(rows, np.int32).reshape(-1, 3).T
+        rounds = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
+        found = {"d": rounds} if len(rows) else {}
+        records.append(RoundsRequest(request_id=f"q{index}", tag=tag, num_tokens={"": length}, rounds=found))
+    drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
+    return RoundsTrace(meta=RoundsMeta(name="by hand", source="test", drafters=drafters), requests=tuple(records))
+
+
+def one_after_another(accepted, drafted):
+    start = np.concatenate(([0], np.cumsum(np.asarray(accepted)[:-1] + 1)))
+    return np.stack((start, accepted, np.broadcast_to(drafted, start.shape)), axis=1)
+
+
+def drawn_rounds(hazard, request_id, length, window):
+    """Accepted tokens of rounds that follow one another, all of them drawn."""
+    accepted, start = [], 0
+    while start < length:
+        kept = 0
+        while kept < window and hazard.agrees(request_id, 0, start=start, depth=kept, known=0):
+            kept += 1
+        accepted.append(kept)
+        start += kept + 1
+    return accepted
+
+
+def rounds_of_a_walk(rng, rho, hazards, length):
+    """Rounds whose lengths depend on a normal walk along the text; the last of `hazards` ends the window."""
+    noise = rng.standard_normal(length) * np.sqrt(1 - rho**2)
+    z, walk = rng.standard_normal(), []
+    for step in noise:
+        walk.append(z)
+        z = rho * z + step
+    survival = np.cumprod(hazards)
+    accepted, start = [], 0
+    while start < length:
+        kept = int((0.5 * erfc(-walk[start] / 2**0.5) < survival).sum())
+        accepted.append(kept)
+        start += kept + 1
+    return one_after_another(accepted, len(hazards))
+
+
+# -- the estimate
+
+
+def test_rates_are_those_counted_where_nothing_is_censored():
+    rng = np.random.default_rng(0)
+    accepted = np.minimum(rng.geometric(0.3, 20_000) - 1, 6)
+    fit = Hazard(one_drafter(("a", LONG, one_after_another(accepted, 9)))).fit(0)
+    counted = [(accepted > depth).sum() / (accepted >= depth).sum() for depth in range(6)]
+    np.testing.assert_allclose(fit.depths.hazards(0.0), [*counted, 0.0], rtol=1e-12)
+
+
+def test_a_censored_round_tells_of_agreements_only():
+    """Three windows by hand: 600 rounds of one token, 600 of two, 600 of three, each with its refusals."""
+    rows = [(0, 1)] * 150 + [(1, 1)] * 450 + [(0, 2)] * 100 + [(1, 2)] * 200 + [(2, 2)] * 300 + [(3, 3)] * 600
+    accepted, drafted = np.array(rows).T
+    hazards = Hazard(one_drafter(("a", LONG, one_after_another(accepted, drafted)))).fit(0).depths.hazards(0.0)
+    assert hazards == pytest.approx([155 / 180, 90 / 110, 1.0])
+
+
+def test_nothing_is_refused_where_nothing_was():
+    trace = one_drafter(("a", LONG, one_after_another(np.full(100, 4), 4)), ("b", 50, []))
+    hazard = Hazard(trace)
+    assert drawn_rounds(hazard, "q0", 500, 4) == drawn_rounds(hazard, "q1", 500, 4) == [4] * 100
+
+
+def test_depths_seen_too_rarely_share_a_rate():
+    """Of 1000 rounds 400 get to depth 2 and 200 to depth 3, none farther: from depth 2 on 600 decisions were seen."""
+    accepted = np.repeat([0, 1, 2, 3], [300, 300, 200, 200])
+    fit = Hazard(one_drafter(("a", LONG, one_after_another(accepted, 9)))).fit(0)
+    assert fit.depths.hazards(0.0) == pytest.approx([70 / 100, 40 / 70, 20 / 60])
+
+
+def test_the_spread_between_requests_is_found():
+    rng = np.random.default_rng(1)
+    alpha, betas, requests = np.array([1.5, 1.0, 0.5, 0.5]), 0.8 * rng.standard_normal(400), []
+    for beta in betas:
+        survival = np.cumprod(1 / (1 + np.exp(-alpha - beta)))
+        accepted = (rng.random((40, 1)) < survival).sum(axis=1)
+        requests.append(("a", LONG, one_after_another(accepted, 4)))
+    fit = Hazard(one_drafter(*requests)).fit(0).depths
+    assert fit.sigma == pytest.approx(betas.std(), abs=0.04)
+    np.testing.assert_allclose(fit.alpha, alpha + betas.mean(), atol=0.06)
+    assert np.corrcoef(fit.beta, betas)[0, 1] > 0.9
+    np.testing.assert_allclose(np.sqrt(np.mean((fit.beta - betas) ** 2)), fit.spread.mean(), rtol=0.25)
+
+
+def test_few_rounds_do_not_blow_up_the_spread():
+    """Most requests never refuse: only a fit that integrates over requests tells this from certainty."""
+    rng = np.random.default_rng(2)
+    rounds = [(rng.random((6, 3)) < 0.97).cumprod(axis=1).sum(axis=1) for _ in range(80)]
+    requests = [("a", LONG, one_after_another(accepted, 3)) for accepted in rounds]
+    fit = Hazard(one_drafter(*requests)).fit(0).depths
+    assert fit.sigma < 1.0
+    assert fit.hazards(0.0) == pytest.approx([0.97] * 2, abs=0.02)
+
+
+def test_requests_with_nothing_in_common_are_told_apart():
+    """One always agrees and one never does: the most likely spread would be infinite."""
+    never, always = ([(start, kept, 1) for start in range(0, 200, 2)] for kept in (0, 1))
+    hazard = Hazard(one_drafter(("a", 201, never), ("a", 201, always)))
+    assert hazard.fit(0).depths.sigma < 10
+    assert np.mean(drawn_rounds(hazard, "q0", 2000, 1)) < 0.05
+    assert np.mean(drawn_rounds(hazard, "q1", 2000, 1)) > 0.95
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.85])
+def test_persistence_along_the_text_is_found_and_lengths_kept(rho):
+    rng = np.random.default_rng(3)
+    rows = [rounds_of_a_walk(rng, rho, [0.8, 0.75, 0.6, 0.7], 400) for _ in range(150)]
+    trace = one_drafter(*[("a", 400, row) for row in rows], *[("a", 400, [])] * 150)
+    hazard = Hazard(trace)
+    assert hazard.fit(0).difficulty.persistence == pytest.approx(rho, abs=0.06)
+    drawn = np.concatenate([drawn_rounds(hazard, f"q{150 + index}", 400, 4) for index in range(150)])
+    recorded = np.concatenate([row[:, 1] for row in rows])
+    assert drawn.mean() + 1 == pytest.approx(recorded.mean() + 1, rel=0.015)
+    for tokens in range(1, 5):
+        assert np.mean(drawn >= tokens) == pytest.approx(np.mean(recorded >= tokens), abs=0.02)
+
+
+def test_neighbouring_rounds_are_alike_as_in_the_recording():
+    rng = np.random.default_rng(4)
+    rows = [rounds_of_a_walk(rng, 0.8, [0.8, 0.75, 0.6, 0.7], 400) for _ in range(100)]
+    hazard = Hazard(one_drafter(*[("a", 400, row) for row in rows], *[("a", 400, [])] * 100))
+    drawn = [np.array(drawn_rounds(hazard, f"q{100 + index}", 400, 4)) for index in range(100)]
+
+    def neighbours(texts):
+        return np.corrcoef(np.concatenate([one[:-1] for one in texts]), np.concatenate([one[1:] for one in texts]))[
+            0, 1
+        ]
+
+    assert neighbours(drawn) == pytest.approx(neighbours([row[:, 1] for row in rows]), abs=0.06)
+
+
+def test_the_end_of_a_text_is_no_refusal():
+    """From every position, with drafts that the end cuts: the rate stays 0.9, where counting all gives 0.88."""
+    rng = np.random.default_rng(5)
+    requests = []
+    for _ in range(200):
+        refusals = np.append(np.flatnonzero(rng.random(39) > 0.9), 39)
+        start = np.arange(40)
+        accepted = np.minimum(refusals[np.searchsorted(refusals, start)] - start, 6)
+        requests.append(("a", 40, np.stack((start, accepted, np.full(40, 6)), axis=1)))
+    rates = Hazard(one_drafter(*requests)).fit(0).depths.hazards(0.0)
+    assert rates == pytest.approx([0.9] * 6, abs=0.01)
+
+
+def test_texts_shorter_than_a_draft_are_used_all_the_same():
+    """Each text of four tokens: one kept and one refused, then one kept that the end of the text cut."""
+    trace = one_drafter(*[("a", 4, [(0, 1, 8), (2, 1, 8)])] * 600)
+    assert Hazard(trace).fit(0).depths.hazards(0.0) == [1.0, 0.0]
+
+
+# -- who stands for whom
+
+
+def test_a_request_without_rounds_is_like_others_of_its_tag():
+    rng = np.random.default_rng(6)
+
+    def rows(rate):
+        return one_after_another((rng.random((100, 5)) < rate).cumprod(axis=1).sum(axis=1), 5)
+
+    known = [("poor", LONG, rows(0.3)) for _ in range(20)] + [("good", LONG, rows(0.9)) for _ in range(20)]
+    hazard = Hazard(one_drafter(*known, ("poor", LONG, []), ("good", LONG, []), ("rare", LONG, [])))
+    poor, good, rare = (np.mean(drawn_rounds(hazard, f"q{index}", 4000, 5)) for index in (40, 41, 42))
+    assert poor == pytest.approx(0.43, abs=0.1)
+    assert good == pytest.approx(3.69, abs=0.3)
+    assert rare == pytest.approx(poor, abs=0.2) or rare == pytest.approx(good, abs=0.4)
+
+
+def test_requests_without_rounds_have_the_mean_of_those_with():
+    """Requests differ a lot; tokens per round over many texts of one length are those of the recording."""
+    rng = np.random.default_rng(7)
+    requests = []
+    for rate in rng.uniform(0.2, 0.95, 200):
+        accepted, left = [], 300
+        while left > 0:
+            accepted.append(int((rng.random(5) < rate).cumprod().sum()))
+            left -= accepted[-1] + 1
+        requests.append(("a", 300, one_after_another(accepted, 5)))
+    hazard = Hazard(one_drafter(*requests, *[("a", 300, [])] * 400))
+    drawn = np.concatenate([drawn_rounds(hazard, f"q{200 + index}", 300, 5) for index in range(400)])
+    recorded = np.concatenate([rows[:, 1] for _, _, rows in requests])
+    assert drawn.mean() + 1 == pytest.approx(recorded.mean() + 1, rel=0.03)
+
+
+# -- draws
+
+
+def questions(rng, count, known=0):
+    return [
+        (f"q{rng.randrange(6)}", {"start": rng.randrange(600), "depth": known + rng.randrange(9), "known": known})
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+@pytest.mark.parametrize("known", [0, 2])
+def test_draws_do_not_depend_on_the_order_of_questions(by_start, known):
+    trace = bernoulli_trace(by_start=by_start)
+    asked = questions(Random(0), 2000, known)
+    one, other = Hazard(trace, seed=4), Hazard(trace, seed=4)
+    forwards = [one.agrees(request_id, 0, **where) for request_id, where in asked]
+    backwards = [other.agrees(request_id, 0, **where) for request_id, where in reversed(asked)]
+    assert forwards == backwards[::-1]
+    assert {True, False} == set(forwards)
+
+
+@pytest.mark.parametrize("by_start", [True, False])
+def test_another_seed_is_other_luck_from_the_same_estimate(by_start):
+    trace = bernoulli_trace(by_start=by_start)
+    first, second = Hazard(trace, seed=0), Hazard(trace, seed=1)
+    shared = first.reseeded(1)
+    asked = questions(Random(1), 500)
+    answers = [
+        [hazard.agrees(request_id, 0, **where) for request_id, where in asked] for hazard in (first, second, shared)
+    ]
+    assert answers[0] != answers[1] == answers[2]
+    assert shared.fit(0) is first.fit(0)
+
+
+def test_a_longer_window_agrees_as_far_as_a_shorter_one():
+    """Of a drafter fed by start, a round has one fate: what is drawn behind a refusal is refused too."""
+    hazard = Hazard(bernoulli_trace(by_start=True))
+    for start in range(300):
+        agreed = [hazard.agrees("q3", 0, start=start, depth=depth, known=0) for depth in range(12)]
+        assert agreed == sorted(agreed, reverse=True)
+
+
+def test_known_tokens_leave_the_rate_of_the_rest():
+    hazard = Hazard(bernoulli_trace(by_start=True, share=0.7, requests=60))
+    drawn = [
+        hazard.agrees(f"q{index}", 0, start=start, depth=3, known=3) for index in range(60) for start in range(200)
+    ]
+    assert np.mean(drawn) == pytest.approx(0.7, abs=0.03)
+
+
+def test_a_token_of_a_token_drafter_has_one_fate_in_every_round():
+    """At one position the draw is the same; only the rate depends on how deep the round is there."""
+    trace = bernoulli_trace(by_start=False)
+    hazard = Hazard(trace)
+    rates = hazard.fit(0).depths.hazards(0.0)
+    assert max(rates) - min(rates) < 0.1
+    answers = [
+        [hazard.agrees("q5", 0, start=p - depth, depth=depth, known=0) for depth in range(6)] for p in range(10, 500)
+    ]
+    assert np.mean([len(set(answer)) == 1 for answer in answers]) > 0.85
+    assert np.mean(answers) == pytest.approx(0.7, abs=0.06)
+
+
+def test_a_request_dropped_from_the_cache_draws_the_same_again(monkeypatch):
+    monkeypatch.setattr("paceline.sim.hazard.draws._MOST_CACHED", 2)
+    trace = bernoulli_trace(by_start=True)
+    asked = questions(Random(2), 300)
+    crowded = Hazard(trace)
+    alone = [crowded.reseeded(0).agrees(request_id, 0, **where) for request_id, where in asked]
+    assert [crowded.agrees(request_id, 0, **where) for request_id, where in asked] == alone
+    assert len(crowded._luck) <= 2
+
+
+# -- edges
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [(0, 0, 0)], [(0, 0, 0), (1, 0, 0)]], ids=["no round", "an empty draft", "empty drafts"]
+)
+def test_nothing_to_fit_is_said_in_one_line(rows):
+    hazard = Hazard(one_drafter(("a", 20, rows)))
+    with pytest.raises(ValueError, match=r"^recording must hold decisions of drafter d to draw others from, got none$"):
+        hazard.agrees("q0", 0, start=0, depth=0, known=0)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("by_start", [True, False])
+def test_one_round_is_enough(by_start, window):
+    hazard = Hazard(one_drafter(("a", 20, [(0, 2, -1)]), by_start=by_start, window=window))
+    assert hazard.fit(0).depths.hazards(0.0) == pytest.approx([2 / 3])
+    assert isinstance(hazard.agrees("q0", 0, start=70_000, depth=5, known=0), bool)
+
+
+def test_a_window_nobody_told_is_no_limit():
+    """Without a window no round is censored: the longest are refused too, as far as the log says."""
+    rows = one_after_another(np.repeat([0, 1, 2, 3], 500), -1)
+    told, untold = (
+        Hazard(one_drafter(("a", LONG, rows), window=window)).fit(0).depths.hazards(0.0) for window in (3, None)
+    )
+    assert told == pytest.approx([150 / 200, 100 / 150, 50 / 100])
+    assert untold == pytest.approx([150 / 200, 100 / 150, 50 / 100, 0.0])
+
+
+@settings(deadline=None)
+@given(
+    trace=rounds_traces(), seed=st.integers(0, 3), start=st.integers(0, 300), depth=st.integers(0, 80), data=st.data()
+)
+def test_any_recording_draws_or_says_why_not(trace, seed, start, depth, data):
+    hazard = Hazard(trace, seed=seed)
+    request = data.draw(st.sampled_from(trace.requests))
+    drafter = data.draw(st.integers(0, len(trace.meta.drafters) - 1))
+    known = data.draw(st.integers(0, depth))
+    decisions = 0
+    for one in trace.requests:
+        rounds = one.rounds.get(trace.meta.drafters[drafter].name)
+        decisions += 0 if rounds is None else int((rounds.accepted + (rounds.drafted != rounds.accepted)).sum())
+    asked = {"start": start, "depth": depth, "known": known}
+    try:
+        answer = hazard.agrees(request.request_id, drafter, **asked)
+    except ValueError:
+        with pytest.raises(ValueError, match="must hold decisions of drafter"):
+            hazard.fit(drafter)
+        return
+    assert decisions
+    assert Hazard(trace, seed=seed).agrees(request.request_id, drafter, **asked) == answer
+    assert 0.0 <= hazard.fit(drafter).difficulty.persistence < 1.0

@@ -1,0 +1,167 @@
+"""Imported recordings for tests: drawn by Hypothesis, or made by a process whose rates are known."""
+
+from math import erfc
+
+import numpy as np
+from hypothesis import strategies as st
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+
+from ...strategies import model_info
+
+SECONDS = st.floats(1e-6, 1e3)
+DRAFTERS = ("tiny", "mid-0.5b", "eagle")
+
+
+@st.composite
+def rounds(draw, length, window):
+    """Rounds of a text of `length` tokens: any ascending starts, overlapping or not, censored or not."""
+    start = sorted(draw(st.sets(st.integers(0, length - 1), max_size=6)))
+    most = 12 if window is None else window
+    accepted = [draw(st.integers(0, min(most, length - first))) for first in start]
+    drafted = [draw(st.one_of(st.sampled_from([-2, -1]), st.integers(kept, most))) for kept in accepted]
+    placed = draw(st.none() | st.lists(st.booleans(), min_size=len(start), max_size=len(start)))
+    some_s = st.none() | st.lists(st.just(float("nan")) | SECONDS, min_size=len(start), max_size=len(start))
+    draft_s, verify_s = draw(some_s), draw(some_s)
+    return Rounds(
+        start=np.array(start, np.int32),
+        accepted=np.array(accepted, np.int32),
+        drafted=np.array(drafted, np.int32),
+        draft_s=None if draft_s is None else np.array(draft_s),
+        verify_s=None if verify_s is None else np.array(verify_s),
+        placed=None if placed is None else np.array(placed, np.bool_),
+    )
+
+
+@st.composite
+def _requests(draw, request_id, drafters, names):
+    methods = draw(st.lists(st.sampled_from(["", *names]), min_size=1, unique=True))
+    num_tokens = {method: draw(st.integers(1, 30)) for method in methods}
+    length = num_tokens.get("", num_tokens[methods[0]])
+    prompt = tuple(draw(st.lists(st.integers(0, 99), max_size=4)))
+    wall_s = {method: draw(SECONDS) for method in methods if draw(st.booleans())}
+    ran = {drafter.name: drafter.window for drafter in drafters if draw(st.booleans())}
+    return RoundsRequest(
+        request_id=request_id,
+        tag=draw(st.sampled_from(["", "math", "Übersetzung"])),
+        prompt_tokens=len(prompt) or draw(st.integers(0, 9)),
+        num_tokens=num_tokens,
+        rounds={name: draw(rounds(num_tokens.get(name, length), window)) for name, window in ran.items()},
+        wall_s=wall_s,
+        prefill_s={method: seconds / 2 for method, seconds in wall_s.items() if draw(st.booleans())},
+        prompt=prompt,
+        output=draw(st.sampled_from([(), tuple(range(length))])),
+    )
+
+
+@st.composite
+def rounds_traces(draw, max_requests=4):
+    """Sound imported recordings of 1 to 3 drafters, each of either kind, with or without a window."""
+    names = DRAFTERS[: draw(st.integers(1, len(DRAFTERS)))]
+    drafters = tuple(
+        DrafterInfo(name=name, by_start=draw(st.booleans()), window=draw(st.none() | st.integers(1, 8)))
+        for name in names
+    )
+    ids = draw(
+        st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1, max_size=max_requests, unique=True)
+    )
+    meta = RoundsMeta(
+        name="drawn",
+        source="hypothesis",
+        drafters=drafters,
+        models=tuple(model_info(name) for name in names if draw(st.booleans())),
+        notes=("exact", "unknown"),
+        software={"engine": "1.0"},
+        hardware="none",
+    )
+    requests = tuple(draw(_requests(request_id, drafters, names)) for request_id in ids)
+    return RoundsTrace(meta=meta, requests=requests)
+
+
+def sequential(bits, window):
+    """Rounds of a drafter of `window` tokens whose token at position p is the target's where `bits[p]`."""
+    start, accepted, position = [], [], 0
+    while position < len(bits):
+        seen = bits[position : position + window]
+        kept = len(seen) if all(seen) else int(np.argmin(seen))
+        start.append(position)
+        accepted.append(kept)
+        position += kept + 1
+    drafted = np.minimum(window, len(bits) - np.array(start))
+    return Rounds(
+        start=np.array(start, np.int32), accepted=np.array(accepted, np.int32), drafted=drafted.astype(np.int32)
+    )
+
+
+def bernoulli_trace(*, by_start, share=0.7, requests=40, length=200, window=6, seed=0):
+    """One drafter, `d`, whose tokens are the target's with probability `share`, whatever came before."""
+    rng = np.random.default_rng(seed)
+    records = tuple(
+        RoundsRequest(
+            request_id=f"q{index}",
+            tag="coin",
+            num_tokens={"": length},
+            rounds={"d": sequential(rng.random(length) < share, window)},
+        )
+        for index in range(requests)
+    )
+    drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
+    return RoundsTrace(meta=RoundsMeta(name="coins", source="test", drafters=drafters), requests=records)
+
+
+FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
+
+
+def difficult_texts(rho, *, requests, length=300, seed=0):
+    """`[requests, length]` difficulty of positions, uniform on [0, 1): ranks of a normal walk of persistence `rho`."""
+    rng = np.random.default_rng(seed)
+    noise = rng.standard_normal((length, requests)) * np.sqrt(1 - rho**2)
+    walk = [rng.standard_normal(requests)]
+    for step in noise[1:]:
+        walk.append(rho * walk[-1] + step)
+    return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
+
+
+def rounds_over(difficulty, shares, window):
+    """One drafter, `d`, that depends on the start: at depth k it agrees where the difficulty is below `shares[k]`."""
+    records = []
+    for index, text in enumerate(difficulty):
+        rows, start = [], 0
+        while start < len(text):
+            seen = text[start : start + window]
+            agrees = seen < np.array(shares[: len(seen)])
+            kept = len(agrees) if agrees.all() else int(np.argmin(agrees))
+            rows.append((start, kept, window))
+            start += kept + 1
+        columns = np.array(rows, np.int32).T
+        rounds = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
+        records.append(RoundsRequest(request_id=f"q{index}", tag="", num_tokens={"": len(text)}, rounds={"d": rounds}))
+    drafters = (DrafterInfo(name="d", by_start=True, window=window),)
+    meta = RoundsMeta(name="difficult", source="test", drafters=drafters)
+    return RoundsTrace(meta=meta, requests=tuple(records))
+
+
+def assert_same_rounds(one: RoundsTrace, other: RoundsTrace):
+    assert one.meta == other.meta
+    assert len(one.requests) == len(other.requests)
+    for left, right in zip(one.requests, other.requests, strict=True):
+        assert_same_request(left, right)
+
+
+def assert_same_request(left: RoundsRequest, right: RoundsRequest):
+    for field in ("request_id", "tag", "prompt_tokens", "num_tokens", "wall_s", "prefill_s", "prompt", "output"):
+        assert getattr(left, field) == getattr(right, field), field
+    assert list(left.num_tokens) == list(right.num_tokens)
+    assert list(left.rounds) == list(right.rounds)
+    for name, here in left.rounds.items():
+        there = right.rounds[name]
+        for field in ("start", "accepted", "drafted"):
+            one, other = getattr(here, field), getattr(there, field)
+            assert one.dtype == other.dtype == np.int32
+            np.testing.assert_array_equal(one, other, err_msg=field)
+        for field in ("draft_s", "verify_s"):
+            one, other = getattr(here, field), getattr(there, field)
+            # Seconds that are all unknown are none: the store has one form for both.
+            np.testing.assert_array_equal(here.where_placed, there.where_placed, err_msg="placed")
+            one = np.full(len(here.start), np.nan) if one is None else one
+            other = np.full(len(here.start), np.nan) if other is None else other
+            np.testing.assert_array_equal(one, other, err_msg=field)

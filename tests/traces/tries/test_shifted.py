@@ -1,0 +1,303 @@
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.traces import SyntheticSpec, Trie, make_trace, read_trace, summarise, write_trace
+from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.store import read_rounds
+from paceline.traces.tries.shifted import shift_acceptance
+
+from ..rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
+from ..rounds.test_store import write
+from .test_store import assert_equal
+
+SPEC = SyntheticSpec(
+    requests=6, tokens=400, models=("a", "b", "c"), acceptance=(0.6, 0.8), vocab_size=64, reach=2, run=1, seed=3
+)
+TRIES = make_trace(SPEC)
+
+
+def agreement(trace, name):
+    return summarise(trace).total.agreement[name]
+
+
+def ints(*values):
+    return np.array(values, np.int32)
+
+
+def bits_of(rounds, length):
+    """Agreement by position as rounds say it: 1, 0, or -1 where none does."""
+    bits = np.full(length, -1)
+    for start, kept, whole in zip(rounds.start, rounds.accepted, rounds.censored(None), strict=True):
+        bits[start : start + kept] = 1
+        if not whole and start + kept < length:
+            bits[start + kept] = 0
+    return bits
+
+
+def all_bits(trace):
+    return [bits_of(request.rounds["d"], request.length("d")) for request in trace.requests]
+
+
+# Recordings of contexts.
+
+
+@pytest.mark.parametrize("shift", [0.15, 0.03, -0.1, -0.5])
+def test_agreement_on_the_trunk_moves_by_the_shift(shift):
+    shifted = shift_acceptance(TRIES, {"a": shift}, seed=1)
+    count = summarise(TRIES).total.num_trunk_tokens
+    moved = agreement(shifted, "a") - agreement(TRIES, "a")
+    # What turns over is a binomial count of at most `count` trials.
+    assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / count))
+    assert agreement(shifted, "b") == agreement(TRIES, "b")
+    assert shifted.meta.name == f"{TRIES.meta.name} (a acceptance {shift:+g})"
+
+
+@pytest.mark.parametrize(("shift", "share"), [(1, 1.0), (-1, 0.0)])
+def test_to_the_ends(shift, share):
+    rate = agreement(TRIES, "b")
+    shifted = shift_acceptance(TRIES, {"b": (1 - rate) if shift > 0 else -rate}, seed=0)
+    assert agreement(shifted, "b") == share
+
+
+def test_only_tokens_on_the_trunk_change():
+    shifted = shift_acceptance(TRIES, {"a": -0.2, "b": 0.1}, seed=4)
+    for before, after in zip(TRIES.requests, shifted.requests, strict=True):
+        assert replace(before, trie=None) == replace(after, trie=None)
+        for field in fields(Trie):
+            old, new = getattr(before.trie, field.name), getattr(after.trie, field.name)
+            if field.name == "next_token":
+                changed = old != new
+                assert changed[:2].any()
+                assert not changed[-1].any()
+                assert not changed[:, ~before.trie.on_trunk].any()
+                assert not changed[:, before.trie.trunk[-1]].any()
+            else:
+                np.testing.assert_array_equal(old, new)
+
+
+def test_a_new_refusal_is_a_token_that_nobody_writes():
+    shifted = shift_acceptance(TRIES, {"a": -0.4, "b": -0.4}, seed=4)
+    refused = 0
+    for before, after in zip(TRIES.requests, shifted.requests, strict=True):
+        changed = before.trie.next_token != after.trie.next_token
+        for model, node in np.argwhere(changed):
+            token = after.trie.next_token[model, node]
+            assert token not in before.trie.next_token[:, node]
+            assert np.count_nonzero(after.trie.next_token[:, node] == token) == 1
+            assert after.trie.children()[model, node] == -1
+            refused += 1
+    assert refused > 100
+
+
+def test_end_of_text_is_no_new_refusal():
+    meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
+    shifted = shift_acceptance(replace(TRIES, meta=meta), {"a": -0.4}, seed=4)
+    changed = [
+        after.trie.next_token[before.trie.next_token != after.trie.next_token]
+        for before, after in zip(TRIES.requests, shifted.requests, strict=True)
+    ]
+    assert 0 not in np.concatenate(changed)
+
+
+def test_a_vocabulary_without_another_token():
+    meta = TRIES.meta.model_copy(update={"vocab_size": 1, "eos_token_ids": (0,)})
+    with pytest.raises(ValueError, match="vocab_size must leave a token that no model writes, got 1"):
+        shift_acceptance(replace(TRIES, meta=meta), {"a": -0.5}, seed=0)
+
+
+def test_a_shifted_recording_of_contexts_is_sound(tmp_path):
+    shifted = shift_acceptance(TRIES, {"a": -0.2, "b": 0.1}, seed=4)
+    write_trace(shifted, tmp_path / "t.trace")
+    assert_equal(read_trace(tmp_path / "t.trace"), shifted)
+
+
+@pytest.mark.parametrize("shift", [0.2, -0.2])
+def test_a_larger_shift_turns_over_more(shift):
+    small, large = (shift_acceptance(TRIES, {"a": size * shift}, seed=7) for size in (0.5, 1))
+    for before, one, other in zip(TRIES.requests, small.requests, large.requests, strict=True):
+        by_small, by_large = (trie.next_token != before.trie.next_token for trie in (one.trie, other.trie))
+        assert by_small.sum() < by_large.sum()
+        assert not (by_small & ~by_large).any()
+
+
+# Imported recordings.
+
+
+@pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
+def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
+    trace = bernoulli_trace(by_start=False, share=0.6)
+    old, new = np.concatenate(all_bits(trace)), np.concatenate(all_bits(shift_acceptance(trace, {"d": shift}, seed=2)))
+    known = (old >= 0) & (new >= 0)
+    # A new refusal hides nothing that is known of the tokens behind it.
+    assert known.sum() >= (old >= 0).sum() - len(trace.requests)
+    moved = new[known].mean() - old[known].mean()
+    assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / known.sum()) + 0.005)
+    if shift > 0:
+        assert (new >= old).all()
+
+
+@pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
+def test_rounds_of_a_drafter_by_start_move_by_the_shift(shift):
+    """Agreement of tokens that a round came to, in a process whose agreement does not depend on depth."""
+    trace = bernoulli_trace(by_start=True, share=0.6, requests=80)
+    shifted = shift_acceptance(trace, {"d": shift}, seed=2)
+    agreed = known = 0
+    for request in shifted.requests:
+        rounds = request.rounds["d"]
+        refused = ~rounds.censored(6) & (rounds.start + rounds.accepted < request.length("d"))
+        agreed, known = agreed + rounds.accepted.sum(), known + (rounds.accepted + refused).sum()
+    assert agreed / known == pytest.approx(0.6 + shift, abs=0.02)
+
+
+def test_a_refusal_that_turned_over_is_kept_whole():
+    trace = bernoulli_trace(by_start=True, share=0.6)
+    shifted = shift_acceptance(trace, {"d": 0.3}, seed=2)
+    turned = 0
+    for before, after in zip(trace.requests, shifted.requests, strict=True):
+        old, new = before.rounds["d"], after.rounds["d"]
+        np.testing.assert_array_equal(old.start, new.start)
+        changed = old.accepted != new.accepted
+        assert (new.accepted == old.accepted + changed).all()
+        assert new.censored(6)[changed].all()
+        np.testing.assert_array_equal(old.drafted[~changed], new.drafted[~changed])
+        assert not old.censored(6)[changed].any()
+        turned += changed.sum()
+    assert turned > 100
+
+
+def test_a_round_ends_at_its_first_new_refusal():
+    trace = bernoulli_trace(by_start=True, share=0.8)
+    shifted = shift_acceptance(trace, {"d": -0.3}, seed=2)
+    cut = 0
+    for before, after in zip(trace.requests, shifted.requests, strict=True):
+        old, new = before.rounds["d"], after.rounds["d"]
+        np.testing.assert_array_equal(old.start, new.start)
+        np.testing.assert_array_equal(old.drafted, new.drafted)
+        changed = old.accepted != new.accepted
+        assert (new.accepted <= old.accepted).all()
+        assert not new.censored(6)[changed].any()
+        cut += changed.sum()
+    assert cut > 100
+
+
+def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
+    rng = np.random.default_rng(1)
+    length, window = 60, 5
+    bits = rng.random(length) < 0.7
+    kept = [int(np.argmin([*bits[p : p + window], False])) for p in range(length)]
+    kept = np.minimum(kept, length - np.arange(length))
+    drafted = np.minimum(window, length - np.arange(length))
+    every = Rounds(start=np.arange(length, dtype=np.int32), accepted=ints(*kept), drafted=ints(*drafted))
+    info = DrafterInfo(name="d", by_start=False, window=window)
+    trace = RoundsTrace(
+        meta=RoundsMeta(name="all", source="test", drafters=(info,)),
+        requests=(RoundsRequest(request_id="a", tag="", num_tokens={"": length}, rounds={"d": every}),),
+    )
+    shifted = shift_acceptance(trace, {"d": -0.3}, seed=0).requests[0].rounds["d"]
+    np.testing.assert_array_equal(shifted.start, every.start)
+    merged = bits_of(shifted, length)
+    assert (merged != bits_of(every, length)).sum() > 5
+    for start, found, most in zip(shifted.start, shifted.accepted, drafted, strict=True):
+        seen = merged[start : start + most]
+        # A round behind the last refusal may know less than all rounds together.
+        assert found == int(np.argmin([*seen, 0])) or start + found == length
+
+
+def test_tokens_behind_a_new_refusal_stay_known():
+    rounds = Rounds(start=ints(0, 8), accepted=ints(7, 2), drafted=ints(8, 8), draft_s=np.array([0.1, 0.2]))
+    info = DrafterInfo(name="d", by_start=False, window=8)
+    request = RoundsRequest(request_id="a", tag="", num_tokens={"": 20}, rounds={"d": rounds})
+    meta = RoundsMeta(name="one", source="test", drafters=(info,))
+    shifted = shift_acceptance(RoundsTrace(meta=meta, requests=(request,)), {"d": -9 / 11}, seed=0)
+    after = shifted.requests[0].rounds["d"]
+    assert bits_of(after, 20)[:11].tolist() == [0] * 11
+    assert after.start.tolist() == [*range(1 + 7), 8, 9, 10]
+    assert after.accepted.tolist() == [0] * 11
+    # Drafted tokens are those of the old round that were left.
+    # A draft from after the refusal would have had a window of its own: how long it would have been is not known.
+    assert after.drafted.tolist() == [8, -1, -1, -1, -1, -1, -1, -1, 8, -1, -1]
+    np.testing.assert_array_equal(after.draft_s, [0.1, *[np.nan] * 7, 0.2, np.nan, np.nan])
+
+
+@settings(max_examples=150, deadline=None)
+@given(trace=rounds_traces(), share=st.floats(-1, 1), seed=st.integers(0, 3))
+def test_a_shifted_import_is_sound(trace, share, seed, tmp_path_factory):
+    shifts = {}
+    for drafter in trace.meta.drafters:
+        for shift in (share, share / 8, share / 64, 0.0):
+            try:
+                shift_acceptance(trace, {drafter.name: shift}, seed=seed)
+            except ValueError:
+                continue
+            shifts[drafter.name] = shift
+            break
+    shifted = shift_acceptance(trace, shifts, seed=seed)
+    path = tmp_path_factory.mktemp("shifted") / "t.trace"
+    write(shifted, path)
+    assert_same_rounds(read_rounds(path), shifted)
+    if not any(shifts.values()):
+        assert_same_rounds(shifted, trace)
+
+
+# Both kinds.
+
+
+@pytest.mark.parametrize("by_start", [False, True])
+def test_other_requests_do_not_matter(by_start):
+    trace = bernoulli_trace(by_start=by_start)
+    # The same request twice as often leaves its share of agreement as it was.
+    double = tuple(replace(request, request_id=f"{request.request_id}'") for request in trace.requests)
+    more = replace(trace, requests=(*double, *trace.requests))
+    for shift in (0.1, -0.1):
+        alone = shift_acceptance(trace, {"d": shift}, seed=5)
+        beside = shift_acceptance(more, {"d": shift}, seed=5)
+        kept = replace(beside, requests=beside.requests[len(double) :])
+        assert_same_rounds(kept, alone)
+
+
+@pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True), "d")])
+def test_seeds_differ_and_repeat(trace, name):
+    def drawn(seed):
+        shifted = shift_acceptance(trace, {name: -0.1}, seed=seed)
+        if isinstance(trace, RoundsTrace):
+            return [request.rounds["d"].accepted.tolist() for request in shifted.requests]
+        return [record.trie.next_token.tolist() for record in shifted.requests]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_no_shift_changes_nothing():
+    assert_equal(shift_acceptance(TRIES, {"a": 0.0, "b": -0.0}, seed=1), TRIES)
+    trace = bernoulli_trace(by_start=False)
+    assert_same_rounds(shift_acceptance(trace, {"d": 0.0}, seed=1), trace)
+
+
+@pytest.mark.parametrize("trace", [TRIES, bernoulli_trace(by_start=True)])
+@pytest.mark.parametrize("name", ["nobody", "c", "target", ""])
+def test_names_that_are_no_drafter(trace, name):
+    with pytest.raises(ValueError, match=r"must name a drafter of the recording \(.*\), got"):
+        shift_acceptance(trace, {name: 0.1}, seed=0)
+
+
+@pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True, share=0.6), "d")])
+@pytest.mark.parametrize("shift", [0.5, -0.7, float("nan"), float("inf")])
+def test_shares_that_are_none(trace, name, shift):
+    with pytest.raises(ValueError, match=rf"acceptance of {name} is 0\.\d+; shifted it must stay within \[0, 1\], got"):
+        shift_acceptance(trace, {name: shift}, seed=0)
+
+
+def test_nothing_to_shift():
+    trace = bernoulli_trace(by_start=True, requests=1, length=1)
+    with pytest.raises(ValueError, match="acceptance of d cannot be shifted: the recording holds no decision of it"):
+        shift_acceptance(trace, {"d": 0.1}, seed=0)
+
+
+def test_rounds_of_the_process_are_as_the_process():
+    trace = bernoulli_trace(by_start=False, share=0.6)
+    known = np.concatenate(all_bits(trace))
+    assert known[known >= 0].mean() == pytest.approx(0.6, abs=0.02)
+    assert sequential(np.array([True, False, True, True]), 2).accepted.tolist() == [1, 2]

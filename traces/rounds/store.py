@@ -1,0 +1,216 @@
+"""Write and read an imported recording: a directory of `meta.json`, `requests.parquet` and `rounds.parquet`.
+
+Writing streams: requests are gathered into row groups, so that memory is bounded whatever their number. The same
+recording gives the same bytes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from ...whole_files import whole_folder
+from ..errors import TraceFormatError
+from ..folder import (
+    IMPORTED,
+    META,
+    REQUESTS,
+    ROUNDS,
+    check_columns,
+    check_hashed_files,
+    hash_file,
+    kind_of,
+    open_parquet,
+    parquet_errors,
+    read_meta,
+    refuse_foreign,
+)
+from .columns import SECONDS, RoundsColumns, rounds_requests, slices
+from .gather import gather
+from .recording import RoundsMeta, RoundsRequest, RoundsTrace
+from .schema import (
+    ROUNDS_REQUEST_SCHEMA,
+    ROUNDS_SCHEMA,
+    UNPLACED_ROUNDS_SCHEMA,
+    misaligned,
+    parquet_writer,
+    request_arrays,
+    request_table,
+    rounds_table,
+)
+from .validate import RoundsCheck
+
+ROUNDS_FILES = (META, REQUESTS, ROUNDS)
+# Rounds and token ids of one row group: some 50 MB while it is built.
+_GROUP = 2**20
+_MOST_REQUESTS = 2**14
+
+
+class StoredRoundsMeta(RoundsMeta):
+    """`meta.json` as it lies on the disk.
+
+    Attributes:
+        sha256: of each of the two Parquet files.
+    """
+
+    sha256: dict[str, str]
+
+    @model_validator(mode="after")
+    def _both_files(self) -> "StoredRoundsMeta":
+        check_hashed_files(self.sha256, (REQUESTS, ROUNDS))
+        return self
+
+
+def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
+    """Write an imported recording, whole or not at all; a trace already there is replaced at the very end.
+
+    Args:
+        requests: taken one by one; what they raise goes through, and nothing is left behind.
+        meta: asked behind the last request: an importer knows drafters and windows only then.
+        path: the folder to write.
+
+    Raises:
+        TraceFormatError: the recording is not sound, or something that is no trace lies at `path`.
+    """
+    refuse_foreign(path)
+    check = RoundsCheck(path)
+    with whole_folder(path) as unfinished:
+        with (
+            parquet_writer(str(unfinished / REQUESTS), ROUNDS_REQUEST_SCHEMA) as request_file,
+            parquet_writer(str(unfinished / ROUNDS), ROUNDS_SCHEMA) as rounds_file,
+        ):
+            for group in _groups(requests):
+                columns = gather(group, path)
+                check.add(columns)
+                request_file.write_table(_requests_of(columns, path))
+                rounds_file.write_table(rounds_table(columns))
+        learned = meta()
+        check.finish(learned)
+        hashes = {name: hash_file(unfinished / name) for name in (REQUESTS, ROUNDS)}
+        stored = StoredRoundsMeta(**learned.model_dump(), sha256=hashes)
+        (unfinished / META).write_text(f"{stored.model_dump_json(indent=2)}\n", encoding="utf-8")
+    return learned
+
+
+def read_rounds(path: Path) -> RoundsTrace:
+    """Read an imported recording.
+
+    Raises:
+        TraceFormatError: anything about it is not sound; the message is one line.
+    """
+    kind = kind_of(path)
+    if kind not in (None, IMPORTED):
+        raise TraceFormatError(path, "kind", f"must be {IMPORTED} here", kind)
+    stored = read_meta(path / META, StoredRoundsMeta)
+    meta = RoundsMeta.model_validate(stored.model_dump(exclude={"sha256"}))
+    requests = _read_requests(path / REQUESTS, stored.sha256[REQUESTS])
+    rounds = _read_rounds(path / ROUNDS, stored.sha256[ROUNDS], requests["num_rounds"])
+    columns = RoundsColumns(**requests, **rounds)
+    check = RoundsCheck(path)
+    for piece in slices(columns, _GROUP):
+        check.add(piece)
+    check.finish(meta)
+    return RoundsTrace(meta=meta, requests=tuple(rounds_requests(columns)))
+
+
+def _groups(requests: Iterable[RoundsRequest]) -> Iterator[list[RoundsRequest]]:
+    """The requests in groups that each fill about one row group."""
+    group: list[RoundsRequest] = []
+    size = 0
+    for request in requests:
+        group.append(request)
+        size += len(request.prompt) + len(request.output)
+        size += sum(rounds.start.size for rounds in request.rounds.values())
+        if size >= _GROUP or len(group) >= _MOST_REQUESTS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _requests_of(columns: RoundsColumns, path: Path) -> pa.Table:
+    try:
+        return request_table(columns)
+    except UnicodeEncodeError as error:
+        rule = "must be text that UTF-8 can hold"
+        raise TraceFormatError(path / REQUESTS, "id, tag or name", rule, error.object) from None
+
+
+def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
+    file = open_parquet(path, sha256)
+    with parquet_errors(path):
+        table = file.read(use_threads=False)
+        table.validate(full=True)
+    check_columns(path, table, ROUNDS_REQUEST_SCHEMA)
+    odd = misaligned(table)
+    if odd is not None:
+        name, partner, row = odd
+        request_id = table.column("id")[row].as_py()
+        rule = f"must hold one entry per entry of {partner} (request {request_id!r})"
+        raise TraceFormatError(path, name, rule, table.column(name)[row].as_py())
+    return request_arrays(table)
+
+
+def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> dict[str, Any]:
+    """All rounds, row group by row group into arrays that are as long as they must be."""
+    file = open_parquet(path, sha256)
+    empty = file.schema_arrow.empty_table()
+    with_placed = "placed" in empty.column_names
+    check_columns(path, empty, ROUNDS_SCHEMA if with_placed else UNPLACED_ROUNDS_SCHEMA)
+    size = file.metadata.num_rows
+    if (num_rounds < 0).any() or num_rounds.sum() != size:
+        rule = f"of all requests must be >= 0 and add up to the {size} rows of {ROUNDS}"
+        raise TraceFormatError(path.with_name(REQUESTS), "num_rounds", rule, int(num_rounds.sum()))
+    counts = {name: np.empty(size, np.int32) for name in ("start", "accepted", "drafted")}
+    seconds: dict[str, NDArray[np.float64]] = {}
+    placed = np.zeros(size, np.bool_)
+    filled = 0
+    for table in _row_groups(file, path):
+        rows = slice(filled, filled + len(table))
+        for name, array in counts.items():
+            array[rows] = table.column(name).to_numpy()
+        for name in SECONDS:
+            column = table.column(name)
+            if column.null_count < len(column):
+                if name not in seconds:
+                    seconds[name] = np.full(size, np.nan)
+                seconds[name][rows] = column.to_numpy()
+        if with_placed:
+            placed[rows] = table.column("placed").to_numpy()
+        filled = rows.stop
+    return {
+        **counts,
+        **{name: seconds.get(name) for name in SECONDS},
+        "placed": placed if placed.any() else None,
+    }
+
+
+def _row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
+    """The row groups, each a sound table; together of as many rows as the file says."""
+    size = 0
+    for index in range(file.num_row_groups):
+        with parquet_errors(path):
+            table = file.read_row_group(index, use_threads=False)
+            table.validate(full=True)
+        _check_nulls(path, table)
+        size += len(table)
+        if size > file.metadata.num_rows:
+            break
+        yield table
+    if size != file.metadata.num_rows:
+        raise TraceFormatError(path, "content", f"must hold {file.metadata.num_rows} rows, as it says", size)
+
+
+def _check_nulls(path: Path, table: pa.Table) -> None:
+    """Unknown seconds are null, and nothing else is: each recording has one form."""
+    for name in table.column_names:
+        column = table.column(name)
+        if not ROUNDS_SCHEMA.field(name).nullable and column.null_count:
+            raise TraceFormatError(path, name, "must hold no nulls", column.null_count)
+        if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
+            raise TraceFormatError(path, name, "must be null where unknown", float("nan"))

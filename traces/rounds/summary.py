@@ -1,0 +1,183 @@
+"""What an imported recording holds, as plain data: for `paceline trace inspect`."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .recording import TARGET_ALONE, DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .store import ROUNDS_FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSummary:
+    """What was recorded of one method on some requests: a drafter with the target, or the target alone.
+
+    Attributes:
+        num_requests: that the method ran on.
+        num_rounds: recorded, plain steps (nothing drafted) among them; 0 for the target alone.
+        num_plain: of those, plain steps.
+        num_placed: of those, rounds of which the log does not say where they stood.
+        tokens_per_round: mean tokens accepted in a recorded round, plus the target's own, counted as logs count: also
+            where it no longer stands in the text; None without rounds.
+        censored_share: share of rounds that drafted whose draft was kept whole, 0 to 1; None without any.
+        known_share: share of output positions that some round speaks of that was not placed, 0 to 1: where a round
+            starts, if acceptance depends on that, else where one says whether the drafter writes the target's token;
+            None without rounds.
+        token_s: measured seconds of whole answers per output token; None if not measured.
+        draft_s: mean seconds of drafting per round, over rounds that know them; None if none does.
+        verify_s: mean seconds of the target's forward per round, over rounds that know them; None if none does.
+    """
+
+    num_requests: int
+    num_rounds: int
+    num_plain: int
+    num_placed: int
+    tokens_per_round: float | None
+    censored_share: float | None
+    known_share: float | None
+    token_s: float | None
+    draft_s: float | None
+    verify_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsGroup:
+    """Requests of one tag, or of all tags.
+
+    Attributes:
+        num_requests: in the group.
+        num_prompt_tokens: all together, as far as they are known.
+        num_output_tokens: all together: the target's own text, or the first method's where the target never ran alone.
+        methods: by drafter in level order; "" is the target alone, last, where its seconds were measured.
+    """
+
+    num_requests: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    methods: dict[str, MethodSummary]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsSummary:
+    """An imported recording at a glance.
+
+    Attributes:
+        meta: what the recording says of itself.
+        total: over all requests.
+        by_tag: the same per tag, in order of first appearance.
+        num_texts: requests whose output tokens are known.
+        size_bytes: of the files on the disk; None if the recording came from memory.
+    """
+
+    meta: RoundsMeta
+    total: RoundsGroup
+    by_tag: dict[str, RoundsGroup]
+    num_texts: int
+    size_bytes: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        return {
+            "meta": self.meta.model_dump(mode="json"),
+            "total": asdict(self.total),
+            "by_tag": {tag: asdict(group) for tag, group in self.by_tag.items()},
+            "num_texts": self.num_texts,
+            "size_bytes": self.size_bytes,
+        }
+
+
+def summarise_rounds(trace: RoundsTrace, path: Path | None = None) -> RoundsSummary:
+    """Count and average an imported recording; `path` is where it was read from, if it was."""
+    by_tag: dict[str, list[RoundsRequest]] = {}
+    for request in trace.requests:
+        by_tag.setdefault(request.tag, []).append(request)
+    return RoundsSummary(
+        meta=trace.meta,
+        total=_summarise_group(trace.meta, trace.requests),
+        by_tag={tag: _summarise_group(trace.meta, requests) for tag, requests in by_tag.items()},
+        num_texts=sum(1 for request in trace.requests if request.output),
+        size_bytes=None if path is None else sum((path / name).stat().st_size for name in ROUNDS_FILES),
+    )
+
+
+def acceptance_lengths(rounds: Rounds, length: int) -> NDArray[np.int32]:
+    """`[R]` tokens of each round in a text of `length` tokens, the target's own counted even where the end drops it."""
+    tokens: NDArray[np.int32] = np.minimum(rounds.accepted, length - rounds.start) + 1
+    return tokens
+
+
+def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> RoundsGroup:
+    methods = {drafter.name: _summarise_drafter(drafter, requests) for drafter in meta.drafters}
+    alone = _token_s(TARGET_ALONE, requests)
+    if alone is not None:
+        measured = sum(1 for request in requests if TARGET_ALONE in request.num_tokens)
+        methods[TARGET_ALONE] = MethodSummary(
+            num_requests=measured,
+            num_rounds=0,
+            num_plain=0,
+            num_placed=0,
+            tokens_per_round=None,
+            censored_share=None,
+            known_share=None,
+            token_s=alone,
+            draft_s=None,
+            verify_s=None,
+        )
+    return RoundsGroup(
+        num_requests=len(requests),
+        num_prompt_tokens=sum(request.prompt_tokens for request in requests),
+        num_output_tokens=sum(request.length(TARGET_ALONE) for request in requests),
+        methods=methods,
+    )
+
+
+def _summarise_drafter(drafter: DrafterInfo, requests: Sequence[RoundsRequest]) -> MethodSummary:
+    name = drafter.name
+    ran = [(request.rounds[name], request.length(name)) for request in requests if name in request.rounds]
+    num_rounds = sum(len(rounds.start) for rounds, _ in ran)
+    positions = sum(length for _, length in ran)
+    tokens = sum(int(acceptance_lengths(rounds, length).sum()) for rounds, length in ran)
+    plain = sum(int((rounds.drafted == 0).sum()) for rounds, _ in ran)
+    censored = sum(int((rounds.censored(drafter.window) & (rounds.drafted != 0)).sum()) for rounds, _ in ran)
+    known = sum(_num_known(drafter, rounds, length) for rounds, length in ran)
+    return MethodSummary(
+        num_requests=sum(1 for request in requests if name in request.rounds or name in request.num_tokens),
+        num_rounds=num_rounds,
+        num_plain=plain,
+        num_placed=sum(int(rounds.where_placed.sum()) for rounds, _ in ran),
+        tokens_per_round=tokens / num_rounds if num_rounds else None,
+        censored_share=censored / (num_rounds - plain) if num_rounds > plain else None,
+        known_share=known / positions if num_rounds else None,
+        token_s=_token_s(name, requests),
+        draft_s=_mean([rounds.draft_s for rounds, _ in ran]),
+        verify_s=_mean([rounds.verify_s for rounds, _ in ran]),
+    )
+
+
+def _num_known(drafter: DrafterInfo, rounds: Rounds, length: int) -> int:
+    """Output positions the rounds speak of, each counted once."""
+    told = ~rounds.where_placed
+    if drafter.by_start:
+        return int(told.sum())
+    starts, judged = rounds.start[told], (rounds.accepted + ~rounds.censored(drafter.window))[told]
+    ends = np.minimum(starts + judged, length)
+    before = np.concatenate(([0], np.maximum.accumulate(ends)[:-1])) if len(ends) else ends
+    return int(np.maximum(ends - np.maximum(starts, before), 0).sum())
+
+
+def _token_s(method: str, requests: Sequence[RoundsRequest]) -> float | None:
+    """Seconds of the measured answers over their tokens."""
+    measured = [request for request in requests if method in request.wall_s]
+    tokens = sum(request.num_tokens[method] for request in measured)
+    return sum(request.wall_s[method] for request in measured) / tokens if measured else None
+
+
+def _mean(parts: Sequence[NDArray[np.float64] | None]) -> float | None:
+    """Mean over what is known."""
+    known = [values[~np.isnan(values)] for values in parts if values is not None]
+    count = sum(len(values) for values in known)
+    return sum(float(values.sum()) for values in known) / count if count else None

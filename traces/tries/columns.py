@@ -1,0 +1,144 @@
+"""A trace as columns, as stored: requests, and all their nodes behind one another with probabilities as 16-bit codes.
+
+Letters: N nodes of all requests, R requests, M recorded models (smallest first), P pairs of models.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..folder import NODES
+from ..meta import TraceMeta
+from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
+from .trie import Ints, Trace, Trie, split
+
+Codes = NDArray[np.uint16]
+
+PLAIN_FIELDS = ("parent", "token", "depth", "on_trunk", "next_token")
+GRIDS: dict[str, Grid] = {
+    "next_log_prob": LOG_PROBS,
+    "top_log_prob": LOG_PROBS,
+    "gap": UNITS,
+    "entropy": ENTROPIES,
+    "own_log_prob": LOG_PROBS,
+    "tvd": UNITS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeColumns:
+    """All nodes of a trace; the fields mean what they mean in `Trie`, parents count within their request.
+
+    Attributes:
+        request: `[N]` position of the request in the trace.
+        parent: `[N]`.
+        token: `[N]`.
+        depth: `[N]`.
+        on_trunk: `[N]`.
+        next_token: `[M, N]`.
+        next_log_prob: `[M, N]` codes.
+        top_log_prob: `[M, N]` codes.
+        gap: `[M, N]` codes.
+        entropy: `[M, N]` codes.
+        own_log_prob: `[M, N]` codes.
+        tvd: `[P, N]` codes.
+    """
+
+    request: Ints
+    parent: Ints
+    token: Ints
+    depth: Ints
+    on_trunk: NDArray[np.bool_]
+    next_token: Ints
+    next_log_prob: Codes
+    top_log_prob: Codes
+    gap: Codes
+    entropy: Codes
+    own_log_prob: Codes
+    tvd: Codes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestColumns:
+    """The requests of a trace as columns.
+
+    Attributes:
+        request_id: `[R]`.
+        tag: `[R]`.
+        prompt: `[R]` token ids of each.
+        max_new_tokens: `[R]`.
+        num_nodes: `[R]`.
+    """
+
+    request_id: list[str]
+    tag: list[str]
+    prompt: list[NDArray[np.int64]]
+    max_new_tokens: list[int]
+    num_nodes: list[int]
+
+
+def request_columns(trace: Trace) -> RequestColumns:
+    """The requests of a trace as columns."""
+    return RequestColumns(
+        request_id=[record.request_id for record in trace.requests],
+        tag=[record.tag for record in trace.requests],
+        prompt=[np.array(record.prompt, dtype=np.int64) for record in trace.requests],
+        max_new_tokens=[record.max_new_tokens for record in trace.requests],
+        num_nodes=[record.trie.num_nodes for record in trace.requests],
+    )
+
+
+def join(trace: Trace, path: Path) -> NodeColumns:
+    """The columns of a trace that is to lie at `path`.
+
+    Raises:
+        TraceFormatError: an array of another shape or type, a number that is NaN or off its grid.
+    """
+    for record in trace.requests:
+        _check_arrays(trace.meta, record.trie, record.request_id, path)
+    tries = [record.trie for record in trace.requests]
+    sizes = [trie.num_nodes for trie in tries]
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(trie, name) for trie in tries], axis=-1) for name in PLAIN_FIELDS
+    }
+    for name, grid in GRIDS.items():
+        values = np.concatenate([getattr(trie, name) for trie in tries], axis=-1)
+        arrays[name] = _encode(values, grid, name, path)
+    request = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+    return NodeColumns(request=request, **arrays)
+
+
+def tries(columns: NodeColumns, num_nodes: list[int]) -> tuple[Trie, ...]:
+    """The tries behind validated columns, `num_nodes` of each request."""
+    arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
+    values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}
+    return split(Trie(**arrays, **values), num_nodes)
+
+
+def _check_arrays(meta: TraceMeta, trie: Trie, request_id: str, path: Path) -> None:
+    rows = {"next_token": len(meta.models), "tvd": len(meta.pairs)} | dict.fromkeys(
+        ("next_log_prob", "top_log_prob", "gap", "entropy", "own_log_prob"), len(meta.models)
+    )
+    for name in (*PLAIN_FIELDS, *GRIDS):
+        array: NDArray[Any] = getattr(trie, name)
+        shape = (rows[name], trie.num_nodes) if name in rows else (trie.num_nodes,)
+        kind = np.dtype(np.float64 if name in GRIDS else np.bool_ if name == "on_trunk" else np.int32)
+        if array.shape != shape or array.dtype != kind:
+            rule = f"must be a {kind} array of shape {shape} (request {request_id!r})"
+            raise TraceFormatError(path / NODES, name, rule, f"{array.dtype} of shape {array.shape}")
+
+
+def _encode(values: NDArray[np.float64], grid: Grid, name: str, path: Path) -> Codes:
+    try:
+        codes = grid.encode(values)
+    except ValueError as error:
+        raise TraceFormatError(path / NODES, name, "must be numbers on its grid", str(error)) from None
+    off_grid = values != grid.decode(codes)
+    if off_grid.any():
+        rule = f"must be a multiple of {grid.step:g} in range (`resolution`)"
+        raise TraceFormatError(path / NODES, name, rule, float(values[off_grid][0]))
+    return codes

@@ -1,0 +1,121 @@
+"""Write and read a recording: a directory of `meta.json`, `requests.parquet` and `nodes.parquet`.
+
+A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `validate` of the
+rest. The same trace gives the same bytes.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+from pydantic import model_validator
+
+from ...whole_files import whole_folder
+from ..errors import TraceFormatError
+from ..folder import (
+    IMPORTED,
+    META,
+    NODES,
+    REQUESTS,
+    check_columns,
+    check_hashed_files,
+    hash_of,
+    kind_of,
+    open_parquet,
+    parquet_errors,
+    read_meta,
+    refuse_foreign,
+)
+from ..meta import TraceMeta
+from .columns import NodeColumns, RequestColumns, join, request_columns, tries
+from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
+from .trie import RequestRecord, Trace
+from .validate import check_nodes, check_requests
+
+FILES = (META, REQUESTS, NODES)
+
+
+class StoredMeta(TraceMeta):
+    """`meta.json` as it lies on the disk.
+
+    Attributes:
+        sha256: of each of the two Parquet files.
+    """
+
+    sha256: dict[str, str]
+
+    @model_validator(mode="after")
+    def _both_files(self) -> "StoredMeta":
+        check_hashed_files(self.sha256, (REQUESTS, NODES))
+        return self
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write a recording, whole or not at all; a trace already there is replaced at the very end.
+
+    Raises:
+        TraceFormatError: the trace is not sound, or something that is no trace lies at `path`.
+    """
+    refuse_foreign(path)
+    requests = request_columns(trace)
+    check_requests(requests, trace.meta, path)
+    nodes = join(trace, path)
+    check_nodes(nodes, requests, trace.meta, path)
+    files = {
+        REQUESTS: to_parquet(to_request_table(requests)),
+        NODES: to_parquet(to_table(nodes, trace.meta, path / META)),
+    }
+    stored = StoredMeta(**trace.meta.model_dump(), sha256={name: hash_of(data) for name, data in files.items()})
+    files[META] = f"{stored.model_dump_json(indent=2)}\n".encode()
+    with whole_folder(path) as unfinished:
+        for name, data in files.items():
+            (unfinished / name).write_bytes(data)
+
+
+def read_trace(path: Path) -> Trace:
+    """Read a recording.
+
+    Raises:
+        TraceFormatError: anything about it is not sound; the message is one line.
+    """
+    if kind_of(path) == IMPORTED:
+        rule = (
+            "must be recorded or synthetic here; an imported recording holds rounds, not contexts: `paceline compare`"
+        )
+        raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
+    stored = read_meta(path / META, StoredMeta)
+    meta = TraceMeta.model_validate(stored.model_dump(exclude={"sha256"}))
+    request_table = _read_table(path / REQUESTS, stored, REQUEST_SCHEMA)
+    node_table = _read_table(path / NODES, stored, node_schema(meta, path / META))
+    requests = from_request_table(request_table)
+    check_requests(requests, meta, path)
+    nodes = from_table(node_table, meta)
+    check_nodes(nodes, requests, meta, path)
+    return _trace(meta, requests, nodes)
+
+
+def _trace(meta: TraceMeta, requests: RequestColumns, nodes: NodeColumns) -> Trace:
+    rows = zip(
+        requests.request_id,
+        requests.tag,
+        requests.prompt,
+        requests.max_new_tokens,
+        tries(nodes, requests.num_nodes),
+        strict=True,
+    )
+    records = (
+        RequestRecord(
+            request_id=request_id, tag=tag, prompt=tuple(prompt.tolist()), max_new_tokens=max_new_tokens, trie=trie
+        )
+        for request_id, tag, prompt, max_new_tokens, trie in rows
+    )
+    return Trace(meta=meta, requests=tuple(records))
+
+
+def _read_table(path: Path, stored: StoredMeta, schema: pa.Schema) -> pa.Table:
+    """A table of exactly this schema, without nulls, from a file with the hash that `meta.json` gives."""
+    file = open_parquet(path, stored.sha256[path.name])
+    with parquet_errors(path):
+        table = file.read(use_threads=False)
+        table.validate(full=True)
+    check_columns(path, table, schema)
+    return table

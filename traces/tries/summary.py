@@ -1,0 +1,118 @@
+"""What a recording holds, as plain data: for `paceline trace inspect`."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..meta import TraceMeta
+from .store import FILES
+from .trie import Floats, Ints, RequestRecord, Trace, Trie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """Requests of one tag, or of all tags.
+
+    Means are over the trunk contexts that wrote a token: all but the last context of each request.
+
+    Attributes:
+        num_requests: in the group.
+        num_prompt_tokens: all together.
+        num_trunk_tokens: all together.
+        num_nodes: all together.
+        agreement: by model below the target, share of trunk contexts where it writes the target's token, 0 to 1; None
+            without trunk tokens.
+        mean_tvd: by pair `smaller/larger`, mean total variation distance on the trunk, 0 to 1; None without trunk
+            tokens.
+    """
+
+    num_requests: int
+    num_prompt_tokens: int
+    num_trunk_tokens: int
+    num_nodes: int
+    agreement: dict[str, float | None]
+    mean_tvd: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSummary:
+    """A recording at a glance.
+
+    Attributes:
+        meta: what the recording says of itself.
+        total: over all requests.
+        by_tag: the same per tag, in order of first appearance.
+        nodes_per_trunk_token: contexts recorded per trunk token; None without trunk tokens.
+        size_bytes: of the files on the disk; None if the trace came from memory.
+        bytes_per_node: of the same; None if the trace came from memory.
+    """
+
+    meta: TraceMeta
+    total: GroupSummary
+    by_tag: dict[str, GroupSummary]
+    nodes_per_trunk_token: float | None
+    size_bytes: int | None
+    bytes_per_node: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        return {
+            "meta": self.meta.model_dump(mode="json"),
+            "total": asdict(self.total),
+            "by_tag": {tag: asdict(group) for tag, group in self.by_tag.items()},
+            "nodes_per_trunk_token": self.nodes_per_trunk_token,
+            "size_bytes": self.size_bytes,
+            "bytes_per_node": self.bytes_per_node,
+        }
+
+
+def summarise(trace: Trace, path: Path | None = None) -> TraceSummary:
+    """Count and average a recording; `path` is where it was read from, if it was."""
+    by_tag: dict[str, list[RequestRecord]] = {}
+    for record in trace.requests:
+        by_tag.setdefault(record.tag, []).append(record)
+    total = _summarise_group(trace.meta, trace.requests)
+    size_bytes = None if path is None else sum((path / name).stat().st_size for name in FILES)
+    return TraceSummary(
+        meta=trace.meta,
+        total=total,
+        by_tag={tag: _summarise_group(trace.meta, records) for tag, records in by_tag.items()},
+        nodes_per_trunk_token=total.num_nodes / total.num_trunk_tokens if total.num_trunk_tokens else None,
+        size_bytes=size_bytes,
+        bytes_per_node=None if size_bytes is None else size_bytes / total.num_nodes,
+    )
+
+
+def _summarise_group(meta: TraceMeta, records: Iterable[RequestRecord]) -> GroupSummary:
+    records = list(records)
+    writers = [record.trie.trunk[:-1] for record in records]
+    num_trunk_tokens = sum(len(nodes) for nodes in writers)
+    agreeing = np.zeros(len(meta.models))
+    distance = np.zeros(len(meta.pairs))
+    for record, nodes in zip(records, writers, strict=True):
+        agreeing += _agreeing(record.trie, nodes)
+        distance += record.trie.tvd[:, nodes].sum(axis=1)
+    pairs = [f"{meta.model_names[low]}/{meta.model_names[high]}" for low, high in meta.pairs]
+    return GroupSummary(
+        num_requests=len(records),
+        num_prompt_tokens=sum(len(record.prompt) for record in records),
+        num_trunk_tokens=num_trunk_tokens,
+        num_nodes=sum(record.trie.num_nodes for record in records),
+        agreement=_means(meta.model_names[:-1], agreeing[:-1], num_trunk_tokens),
+        mean_tvd=_means(pairs, distance, num_trunk_tokens),
+    )
+
+
+def _agreeing(trie: Trie, nodes: Ints) -> NDArray[np.int64]:
+    """`[M]` at how many of the nodes each model writes the target's token."""
+    written = trie.next_token[:, nodes]
+    counts: NDArray[np.int64] = np.count_nonzero(written == written[-1], axis=1)
+    return counts
+
+
+def _means(names: Iterable[str], sums: Floats, count: int) -> dict[str, float | None]:
+    return {name: float(value) / count if count else None for name, value in zip(names, sums, strict=True)}

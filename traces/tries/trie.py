@@ -1,0 +1,103 @@
+"""The token trie of one request: contexts, and every model's view of each.
+
+Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TraceMeta.pairs`).
+Node 0 is the prompt; a node is its parent's context and one token more; parents come before their children.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..meta import TraceMeta
+
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trie:
+    """Contexts reached from one prompt. All probabilities are on the grids of `resolution`.
+
+    Attributes:
+        parent: `[N]` node index, -1 at the root.
+        token: `[N]` the token that leads from the parent here, -1 at the root.
+        depth: `[N]` tokens behind the prompt, 0 at the root.
+        on_trunk: `[N]` whether the target itself would write this context.
+        next_token: `[M, N]` the token each model writes here (argmax, or the coupled sample).
+        next_log_prob: `[M, N]` its log-probability, nats, <= 0.
+        top_log_prob: `[M, N]` log of the largest probability (equals `next_log_prob` under greedy sampling).
+        gap: `[M, N]` largest probability less the second largest, 0 to 1.
+        entropy: `[M, N]` nats, >= 0.
+        own_log_prob: `[M, N]` log-probability each model gave, at the parent, to this node's token (0 at the root).
+        tvd: `[P, N]` total variation distance of each pair of models here, 0 to 1.
+    """
+
+    parent: Ints
+    token: Ints
+    depth: Ints
+    on_trunk: NDArray[np.bool_]
+    next_token: Ints
+    next_log_prob: Floats
+    top_log_prob: Floats
+    gap: Floats
+    entropy: Floats
+    own_log_prob: Floats
+    tvd: Floats
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of contexts."""
+        return len(self.parent)
+
+    @property
+    def trunk(self) -> Ints:
+        """Nodes of the trunk from the root down: entry i is the context after i emitted tokens."""
+        nodes = np.flatnonzero(self.on_trunk).astype(np.int32)
+        return nodes[np.argsort(self.depth[nodes], kind="stable")]
+
+    def children(self) -> Ints:
+        """`[M, N]` the recorded child behind each model's next token, -1 where the recording ends."""
+        vocab = int(max(self.token.max(initial=0), self.next_token.max(initial=0))) + 1
+        keys = self.parent.astype(np.int64) * vocab + self.token
+        order = np.argsort(keys, kind="stable")
+        wanted = np.arange(self.num_nodes, dtype=np.int64) * vocab + self.next_token
+        found = np.searchsorted(keys[order], wanted)
+        candidates = order[np.minimum(found, self.num_nodes - 1)]
+        return np.where(keys[candidates] == wanted, candidates, -1).astype(np.int32)
+
+
+def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
+    """The tries of requests whose nodes lie behind one another, `num_nodes` each; views, nothing is copied."""
+    ends = accumulate(num_nodes, initial=0)
+    columns = [(field.name, getattr(joined, field.name)) for field in fields(Trie)]
+    return tuple(Trie(**{name: column[..., start:end] for name, column in columns}) for start, end in pairwise(ends))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One recorded request.
+
+    Attributes:
+        request_id: unique in the trace.
+        tag: task or domain.
+        prompt: token ids, at least one.
+        max_new_tokens: the budget the trunk was recorded with, >= 1.
+        trie: its contexts.
+    """
+
+    request_id: str
+    tag: str
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    trie: Trie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A recording: what it says of itself, and its requests in file order."""
+
+    meta: TraceMeta
+    requests: tuple[RequestRecord, ...]

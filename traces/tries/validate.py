@@ -1,0 +1,194 @@
+"""What must hold of a recording, checked on whole columns; the first breach is named with its request and node.
+
+Letters: N nodes of all requests, R requests, M recorded models (smallest first, the target last).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from ..folder import NODES, REQUESTS
+from ..meta import TraceMeta
+from .columns import GRIDS, NodeColumns, RequestColumns
+
+_MOST_TOKENS = 2**31 - 1
+
+
+def check_requests(requests: RequestColumns, meta: TraceMeta, path: Path) -> None:
+    """Refuse what cannot be the requests of the trace at `path`.
+
+    Raises:
+        TraceFormatError: no requests, duplicate ids, an empty prompt, a token outside the vocabulary, no budget, no
+            nodes.
+    """
+    if not requests.request_id:
+        raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
+    seen: set[str] = set()
+    rows = zip(requests.request_id, requests.prompt, requests.max_new_tokens, requests.num_nodes, strict=True)
+    for request_id, prompt, max_new_tokens, num_nodes in rows:
+        if request_id in seen:
+            raise TraceFormatError(path / REQUESTS, "id", "must be unique", request_id)
+        seen.add(request_id)
+        where = f"(request {request_id!r})"
+        if not len(prompt):
+            raise TraceFormatError(path / REQUESTS, "prompt", f"must hold at least one token {where}", [])
+        if prompt.min() < 0 or prompt.max() >= meta.vocab_size:
+            outside = prompt[(prompt < 0) | (prompt >= meta.vocab_size)]
+            rule = f"must hold tokens in [0, {meta.vocab_size}) {where}"
+            raise TraceFormatError(path / REQUESTS, "prompt", rule, int(outside[0]))
+        if not 1 <= max_new_tokens <= _MOST_TOKENS:
+            rule = f"must lie in [1, {_MOST_TOKENS}] {where}"
+            raise TraceFormatError(path / REQUESTS, "max_new_tokens", rule, max_new_tokens)
+        if num_nodes < 1:
+            raise TraceFormatError(path / REQUESTS, "num_nodes", f"must be >= 1 {where}", num_nodes)
+
+
+def check_nodes(columns: NodeColumns, requests: RequestColumns, meta: TraceMeta, path: Path) -> None:
+    """Refuse what is not one trie per request, with a trunk that the target would write, in the trace at `path`.
+
+    Raises:
+        TraceFormatError: see `docs/trace-format.md` for the list.
+    """
+    num_nodes = np.array(requests.num_nodes, dtype=np.int64)
+    _check_sizes(columns, num_nodes, path)
+    nodes = _Nodes(
+        columns=columns,
+        meta=meta,
+        path=path,
+        request_id=requests.request_id,
+        start=(np.cumsum(num_nodes) - num_nodes)[columns.request],
+        budget=np.array(requests.max_new_tokens, dtype=np.int64)[columns.request],
+    )
+    nodes.check_parents()
+    nodes.check_depths()
+    nodes.check_tokens()
+    nodes.check_children()
+    nodes.check_trunk()
+    nodes.check_quantities()
+
+
+def _check_sizes(columns: NodeColumns, num_nodes: NDArray[np.int64], path: Path) -> None:
+    size = len(columns.request)
+    if num_nodes.sum() != size:
+        rule = f"of all requests must add up to the {size} rows of {NODES}"
+        raise TraceFormatError(path / REQUESTS, "num_nodes", rule, int(num_nodes.sum()))
+    wrong = columns.request != np.repeat(np.arange(len(num_nodes)), num_nodes)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        rule = f"must count the requests up, num_nodes rows each (row {row})"
+        raise TraceFormatError(path / NODES, "request", rule, int(columns.request[row]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nodes:
+    """The columns, and what every check needs.
+
+    Attributes:
+        columns: to check.
+        meta: of the trace.
+        path: of the trace.
+        request_id: `[R]`.
+        start: `[N]` row of the root of each node's request.
+        budget: `[N]` most trunk tokens of each node's request.
+    """
+
+    columns: NodeColumns
+    meta: TraceMeta
+    path: Path
+    request_id: list[str]
+    start: NDArray[np.int64]
+    budget: NDArray[np.int64]
+
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """`[N]` index of each node within its request."""
+        return np.arange(len(self.start)) - self.start
+
+    @property
+    def parent_row(self) -> NDArray[np.int64]:
+        """`[N]` row of each node's parent; a root's own row (once `check_parents` has passed)."""
+        return self.start + np.maximum(self.columns.parent, 0)
+
+    def refuse(self, wrong: NDArray[np.bool_], field: str, rule: str, values: NDArray[Any]) -> None:
+        """Raise TraceFormatError for the first row that is wrong, if any is."""
+        if not wrong.any():
+            return
+        row = int(np.argmax(wrong))
+        request_id = self.request_id[int(self.columns.request[row])]
+        where = f"(request {request_id!r}, node {int(self.own[row])})"
+        raise TraceFormatError(self.path / NODES, field, f"{rule} {where}", values[row].item())
+
+    def check_parents(self) -> None:
+        """One root, which comes first; every other node behind its parent."""
+        parent, is_first = self.columns.parent, self.own == 0
+        self.refuse(is_first & (parent != -1), "parent", "must be -1 at the first node, the root", parent)
+        self.refuse(~is_first & (parent == -1), "parent", "must not be -1, only the first node is a root", parent)
+        wrong = ~is_first & ((parent < 0) | (parent >= self.own))
+        self.refuse(wrong, "parent", "must be the index of an earlier node of the request", parent)
+
+    def check_depths(self) -> None:
+        """0 at the root, and one more than the parent's."""
+        depth, is_root = self.columns.depth, self.columns.parent == -1
+        expected = np.where(is_root, 0, depth[self.parent_row].astype(np.int64) + 1)
+        self.refuse(depth != expected, "depth", "must be 0 at the root and the parent's plus 1", depth)
+
+    def check_tokens(self) -> None:
+        """Tokens of the vocabulary; none at the root."""
+        token, is_root, size = self.columns.token, self.columns.parent == -1, self.meta.vocab_size
+        self.refuse(is_root & (token != -1), "token", "must be 0 in the file (-1 in memory) at the root", token)
+        inside = f"must lie in [0, {size})"
+        self.refuse(~is_root & ((token < 0) | (token >= size)), "token", inside, token)
+        for name, next_token in zip(self.meta.model_names, self.columns.next_token, strict=True):
+            self.refuse((next_token < 0) | (next_token >= size), f"{name}.next_token", inside, next_token)
+
+    def check_children(self) -> None:
+        """No two children of one node with the same token (the second one is refused)."""
+        token = self.columns.token
+        keys = self.parent_row * (self.meta.vocab_size + 1) + (token + 1)
+        order = np.argsort(keys, kind="stable")
+        wrong = np.zeros(len(keys), dtype=np.bool_)
+        wrong[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+        self.refuse(wrong, "token", "must differ from the other children of the same node", token)
+
+    def check_trunk(self) -> None:
+        """One path from the root, written by the target to its end: the budget, or an end-of-sequence token."""
+        columns, parent_row = self.columns, self.parent_row
+        on_trunk, is_root = columns.on_trunk, columns.parent == -1
+        self.refuse(is_root & ~on_trunk, "on_trunk", "must be true at the root", on_trunk)
+        behind = on_trunk & ~is_root
+        self.refuse(behind & ~on_trunk[parent_row], "on_trunk", "must be a path from the root", on_trunk)
+        target_token = columns.next_token[-1][parent_row]
+        # Children of a node differ in their tokens, so following the target also means not to fork.
+        strays = behind & (columns.token != target_token)
+        self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
+        ended = on_trunk & np.isin(columns.token, self.meta.eos_token_ids)
+        self.refuse(behind & ended[parent_row], "on_trunk", "must end at an end-of-sequence token", columns.token)
+        too_deep = on_trunk & (columns.depth > self.budget)
+        self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
+        goes_on = np.zeros(len(on_trunk), dtype=np.bool_)
+        goes_on[parent_row[behind]] = True
+        cut = on_trunk & ~goes_on & ~ended & (columns.depth < self.budget)
+        rule = "of the trunk's end must be max_new_tokens where it is no end of sequence"
+        self.refuse(cut, "depth", rule, columns.depth)
+
+    def check_quantities(self) -> None:
+        """Codes within their grids, a top probability that is one, no probability of a root's token."""
+        pairs = [f"{self.meta.model_names[low]}.{self.meta.model_names[high]}" for low, high in self.meta.pairs]
+        for attribute, grid in GRIDS.items():
+            names = pairs if attribute == "tvd" else self.meta.model_names
+            for name, codes in zip(names, getattr(self.columns, attribute), strict=True):
+                field = f"tvd.{name}" if attribute == "tvd" else f"{name}.{attribute}"
+                self.refuse(codes > grid.high, field, f"must be a code of at most {grid.high}", codes)
+        is_root = self.columns.parent == -1
+        for row, name in enumerate(self.meta.model_names):
+            own, top, following = (
+                getattr(self.columns, attribute)[row] for attribute in ("own_log_prob", "top_log_prob", "next_log_prob")
+            )
+            self.refuse(is_root & (own != 0), f"{name}.own_log_prob", "must be 0 at the root", own)
+            wrong = top != following if self.meta.sampling.mode == "greedy" else top > following
+            rule = "must equal next_log_prob if greedy, else be at least that; its code is wrong"
+            self.refuse(wrong, f"{name}.top_log_prob", rule, top)
