@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from paceline.policies import make_policy
 from paceline.policies.speed import chain_speed, speedup
 from paceline.reports import summarise_run
-from paceline.sim import Scenario, TableCost, TraceTables, recorded_pool, simulate
+from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
 from rich.console import Console
@@ -47,7 +47,7 @@ def published() -> Table:
     return table
 
 
-def recording(rates: Sequence[float], requests: int, tokens: int) -> TraceTables:
+def recording(rates: Sequence[float], requests: int, tokens: int) -> TrieTables:
     """Members agree with the next larger one at `rates`, independently of everything else."""
     acceptance = [1.0]
     for rate in reversed(rates):
@@ -64,14 +64,14 @@ def recording(rates: Sequence[float], requests: int, tokens: int) -> TraceTables
         reach=REACH if len(rates) > 1 else RUN,
         run=RUN if len(rates) == 1 else 4,
     )
-    return TraceTables(make_trace(spec))
+    return TrieTables(make_trace(spec))
 
 
 def names_of(levels: int) -> tuple[str, ...]:
     return NAMES if levels == len(NAMES) else (NAMES[0], NAMES[-1])
 
 
-def simulated(tables: TraceTables, windows: Sequence[int], forward_s: Sequence[float]) -> tuple[str, float, float]:
+def simulated(tables: TrieTables, windows: Sequence[int], forward_s: Sequence[float]) -> tuple[str, float, float]:
     """(chain, tokens per round, seconds per token)."""
     names = names_of(len(forward_s))
     chain = "/".join([*(f"{name}:{window}" for name, window in zip(names, windows, strict=False)), names[-1]])

@@ -3,7 +3,9 @@
 from math import erfc
 
 import numpy as np
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
 
@@ -17,7 +19,7 @@ def difficult_texts(persistence: float) -> np.ndarray:
     return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
 
 
-def difficult_rounds(texts: np.ndarray, window: int) -> RoundsTrace:
+def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
     """The log of a drafter that agrees at depth d where the difficulty is below `FALLING[d]`."""
     records = []
     for index, text in enumerate(texts):
@@ -33,4 +35,4 @@ def difficult_rounds(texts: np.ndarray, window: int) -> RoundsTrace:
         length = {"": len(text)}
         records.append(RoundsRequest(request_id=f"r{index}", tag="", num_tokens=length, rounds={"draft": found}))
     info = DrafterInfo(name="draft", by_start=True, window=window)
-    return RoundsTrace(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
+    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))

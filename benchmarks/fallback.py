@@ -23,8 +23,10 @@ from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording
 from paceline.traces.meta import CostTable
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
-from paceline.traces.tries.trie import Trace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.tries.recording import TrieRecording
 from rich.console import Console
 from rich.table import Table
 
@@ -36,7 +38,7 @@ OTHERS = "MT-Bench"
 EAGLE = "specbench_yukiki/vicuna-7b-v1.3-eagle-float16-temperature-0.0.jsonl.gz"
 
 
-def replay(recording: Trace | RoundsTrace, drafter: str, window: int, seed: int = 0) -> RunLog:
+def replay(recording: TrieRecording | RoundsRecording, drafter: str, window: int, seed: int = 0) -> RunLog:
     tables = tables_of(recording)
     names = tables.pool.names
     chain = f"{drafter}:{window}/{names[-1]}"
@@ -45,7 +47,7 @@ def replay(recording: Trace | RoundsTrace, drafter: str, window: int, seed: int 
     return simulate(scenario, make_policy(chain, tables.pool), chain)
 
 
-def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsTrace:
+def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
     """A run as an engine's log would tell it, drafts cut to `most` tokens."""
     rounds = log.rounds()
     prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
@@ -61,7 +63,7 @@ def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsTrace:
         length = int(log.requests["emitted_tokens"][index])
         records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
     info = DrafterInfo(name=drafter, by_start=by_start, window=most, prefilled=bool(prefills.any()))
-    return RoundsTrace(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
+    return RoundsRecording(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
 
 
 def hidden_windows() -> Table:
@@ -157,7 +159,7 @@ def rate(rounds: list[Rounds], window: int) -> float:
     return float(np.minimum(accepted, window).sum() / np.minimum(accepted + 1, window).sum())
 
 
-def keeping(recording: RoundsTrace, kept: Callable[[int, int], np.ndarray]) -> RoundsTrace:
+def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) -> RoundsRecording:
     """Only the rounds that `kept(index of the request, their number)` says."""
     name = recording.meta.drafters[0].name
     requests = []
@@ -169,7 +171,7 @@ def keeping(recording: RoundsTrace, kept: Callable[[int, int], np.ndarray]) -> R
     return replace(recording, requests=tuple(requests))
 
 
-def rounds_taken(recording: RoundsTrace, seed: int) -> np.ndarray:
+def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
     """Rounds by request, in the order of the recording, of a replay with the drafter's own window."""
     (drafter,) = recording.meta.drafters
     log = replay(recording, drafter.name, drafter.window, seed)
@@ -178,7 +180,7 @@ def rounds_taken(recording: RoundsTrace, seed: int) -> np.ndarray:
     return np.array([by_id[one.request_id] for one in recording.requests])
 
 
-def unseen_requests(recording: RoundsTrace) -> Iterator[np.ndarray]:
+def unseen_requests(recording: RoundsRecording) -> Iterator[np.ndarray]:
     """Rounds by request, each half of the requests predicted from the other."""
     for seed in SEEDS:
         first = np.random.default_rng(seed).random(len(recording.requests)) < 0.5
@@ -189,7 +191,7 @@ def unseen_requests(recording: RoundsTrace) -> Iterator[np.ndarray]:
         yield taken
 
 
-def unseen_rounds(recording: RoundsTrace) -> Iterator[np.ndarray]:
+def unseen_rounds(recording: RoundsRecording) -> Iterator[np.ndarray]:
     """Rounds by request, half of the rounds of each hidden."""
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
@@ -233,7 +235,7 @@ def eagle_beyond(path: Path) -> str:
     return f"EAGLE cut to windows of {SHORT}, predicted at {drafter.window}: off by {off:+.1%}"
 
 
-def made_up(requests: int) -> RoundsTrace:
+def made_up(requests: int) -> RoundsRecording:
     rng = np.random.default_rng(0)
     records = []
     for index in range(requests):
@@ -248,7 +250,7 @@ def made_up(requests: int) -> RoundsTrace:
             RoundsRequest(request_id=f"r{index}", tag=f"t{index % 7}", num_tokens={"": 200}, rounds={"draft": found})
         )
     info = DrafterInfo(name="draft", by_start=True, window=5)
-    return RoundsTrace(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
+    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
 
 
 def timing() -> Table:

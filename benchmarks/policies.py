@@ -19,7 +19,7 @@ from paceline.policies.specrouter.search import Floats, best_chain
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.foresight import grant_foresight
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces.tries.store import read_trace
 from rich.console import Console
 from rich.table import Table
@@ -130,7 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     trace = read_trace(TRACE)
     cost = make_cost(default_cost(trace.meta), trace.meta)
-    scenario = Scenario(tables=TraceTables(trace), cost=cost)
+    scenario = Scenario(tables=TrieTables(trace), cost=cost)
     console = Console(width=110)
     console.print(policies_table(scenario, options.runs))
     console.print(search_table())

@@ -14,8 +14,8 @@ import numpy as np
 from paceline.policies.registry import make_policy
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
-from paceline.traces import Trace
+from paceline.sim.tries.tables import TrieTables
+from paceline.traces import TrieRecording
 from paceline.traces.tries.store import read_trace
 from rich.console import Console
 from rich.table import Table
@@ -58,15 +58,15 @@ def main() -> None:
     trace = read_trace(options.trace)
     if options.costs_of is not None:
         costs = read_trace(options.costs_of).meta.costs
-        trace = Trace(meta=trace.meta.model_copy(update={"costs": costs}), requests=trace.requests)
-    scenario = Scenario(tables=TraceTables(trace), cost=make_cost(default_cost(trace.meta), trace.meta))
+        trace = TrieRecording(meta=trace.meta.model_copy(update={"costs": costs}), requests=trace.requests)
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost(default_cost(trace.meta), trace.meta))
     plain = speeds(scenario, "plain")
     fixed = {name: speeds(scenario, name) for name in fixed_chains(scenario.tables.pool.names)}
     shuffled = []
     for seed in range(options.orders):
         requests = list(trace.requests)
         Random(seed).shuffle(requests)
-        tables = TraceTables(Trace(meta=trace.meta, requests=tuple(requests)))
+        tables = TrieTables(TrieRecording(meta=trace.meta, requests=tuple(requests)))
         shuffled.append(speeds(replace(scenario, tables=tables), RUNS[0]))
     ours = {name: speeds(scenario, name) for name in RUNS}
     headings = ("tag", "best fixed chain", "speed-up", *RUNS, "specrouter / best", f"at least {GOAL}")

@@ -14,8 +14,10 @@ from paceline.sim.cost import CostModel
 from paceline.sim.cost.make import make_cost
 from paceline.sim.recording import Recording, tables_of
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces import SyntheticSpec, Trace, make_trace
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces import SyntheticSpec, TrieRecording, make_trace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +37,7 @@ CASES = (
 )
 
 
-def rounds_of(trace: Trace) -> RoundsTrace:
+def rounds_of(trace: TrieRecording) -> RoundsRecording:
     """The same texts as an engine logs them: rounds of the smallest model, whose tokens count for their round only."""
     requests = []
     for record in trace.requests:
@@ -51,7 +53,7 @@ def rounds_of(trace: Trace) -> RoundsTrace:
             )
         )
     drafters = (DrafterInfo(name="draft", by_start=True, window=WINDOW),)
-    return RoundsTrace(meta=RoundsMeta(name="rounds", source="made", drafters=drafters), requests=tuple(requests))
+    return RoundsRecording(meta=RoundsMeta(name="rounds", source="made", drafters=drafters), requests=tuple(requests))
 
 
 def sequential(agrees: Sequence[bool]) -> Rounds:

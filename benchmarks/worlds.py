@@ -14,7 +14,7 @@ from statistics import median
 from paceline.policies import make_policy
 from paceline.reports import Summary, summarise_run
 from paceline.runtime.prompts import read_prompts
-from paceline.sim import Scenario, TraceTables, make_cost, recorded_pool, simulate
+from paceline.sim import Scenario, TrieTables, make_cost, recorded_pool, simulate
 from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
 from rich.console import Console
@@ -40,7 +40,7 @@ def main() -> None:
     count = parser.parse_args().prompts
     trace = read_trace(shipped("recordings", "pico.trace"))
     trace = replace(trace, requests=trace.requests[:count])
-    scenario = Scenario(tables=TraceTables(trace), cost=make_cost("cpu", trace.meta))
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta))
     pool = recorded_pool(trace.meta)
     try:
         models = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico"), threads=1)

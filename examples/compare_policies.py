@@ -8,7 +8,7 @@ from paceline.reports import Comparison, Summary, conclusion, summarise_run
 from paceline.sim.cost.make import make_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 POLICIES = ("plain", "draft:4/target", "mid:4/target", "draft:3/mid:6/target", "adaptive,start=4", "confident")
@@ -21,7 +21,7 @@ def main() -> None:
     trace = make_trace(spec)
     pool = recorded_pool(trace.meta)
     # Everything that stays the same while policies change: the recording, the cost of a forward, the batch.
-    scenario = Scenario(tables=TraceTables(trace), cost=make_cost("cpu", trace.meta), batch=2)
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta), batch=2)
     rows = [summarise_run(simulate(scenario, make_policy(name, pool), name)) for name in POLICIES]
     comparison = Comparison(meta={}, baseline=rows[0], rows=tuple(rows))
     print(f"{trace.meta.kind} trace {trace.meta.name}, {rows[0].requests} requests, {rows[0].output_tokens} tokens")

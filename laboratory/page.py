@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..traces.meta import TraceMeta
+from ..traces.tries.meta import TrieMeta
 from ..whole_files import write_whole
 from .finding import Finding
 from .tables import markdown_table
@@ -22,7 +22,7 @@ Seconds that were measured when the page was made drift with the machine; second
 """
 
 
-def page(findings: Mapping[str, Finding | Exception], meta: TraceMeta, figures: str) -> str:
+def page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
     """The whole page.
 
     Args:
@@ -48,7 +48,7 @@ def link_between(page_path: Path, folder: Path) -> str:
     return Path(os.path.relpath(folder.absolute(), page_path.absolute().parent)).as_posix()
 
 
-def _machine(meta: TraceMeta) -> str:
+def _machine(meta: TrieMeta) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(meta.software.items()))
     machine = meta.hardware or "an unnamed machine"
     return f"Recording `{meta.name}` ({meta.kind}, {meta.sampling.words}) of {machine}; {versions}.\n"

@@ -10,9 +10,9 @@ from ..policies.registry import make_policy
 from ..runs.log import RunLog
 from ..sim.cost.make import default_cost, make_cost
 from ..sim.simulate import Scenario, simulate
-from ..sim.tries.tables import TraceTables
+from ..sim.tries.tables import TrieTables
+from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
-from ..traces.tries.trie import Trace
 from .finding import Setting
 
 ALL = "all"
@@ -37,16 +37,16 @@ class Speed:
         return self.tokens / self.duration_s
 
 
-def recording_of(setting: Setting) -> Trace:
+def recording_of(setting: Setting) -> TrieRecording:
     """The recording, as many requests of it as the limit lets through."""
     trace = read_trace(setting.trace)
     return replace(trace, requests=trace.requests[: setting.limit])
 
 
-def scenario_of(setting: Setting, trace: Trace) -> Scenario:
+def scenario_of(setting: Setting, trace: TrieRecording) -> Scenario:
     """One request at a time, at the seconds measured with the recording."""
     cost = make_cost(default_cost(trace.meta), trace.meta)
-    return Scenario(tables=TraceTables(trace), cost=cost, seed=setting.seed)
+    return Scenario(tables=TrieTables(trace), cost=cost, seed=setting.seed)
 
 
 def replayed(scenario: Scenario, policy: str) -> RunLog:
@@ -62,7 +62,7 @@ def drafters_of(scenario: Scenario) -> tuple[str, ...]:
     return names
 
 
-def tags_of(trace: Trace) -> tuple[str, ...]:
+def tags_of(trace: TrieRecording) -> tuple[str, ...]:
     """In the order of their first request."""
     return tuple(dict.fromkeys(request.tag for request in trace.requests))
 

@@ -32,7 +32,7 @@ class Views:
         top_log_prob: `[M, Q]` log of the largest probability.
         gap: `[M, Q]` largest probability less the second largest, 0 to 1.
         entropy: `[M, Q]` nats, >= 0.
-        tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TraceMeta.pairs`.
+        tvd: `[P, Q]` total variation distance of each pair, 0 to 1, pairs in the order of `TrieMeta.pairs`.
         near_tie: `[M, Q]` whether the two best scores differ by less than 1e-4.
         log_probs: `[M, Q, V]` the distributions, on the models' device; -inf for tokens left out.
     """

@@ -9,7 +9,7 @@ from .recording import Recording, tables_of
 from .rounds.tables import RoundsTables
 from .rounds.world import RoundsWorld
 from .simulate import Scenario, simulate
-from .tries.tables import TraceTables
+from .tries.tables import TrieTables
 from .tries.world import ReplayWorld, UnrecordedContextError
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "Scenario",
     "TableCost",
     "TimedCost",
-    "TraceTables",
+    "TrieTables",
     "UnrecordedContextError",
     "device_sheet",
     "imported_pool",

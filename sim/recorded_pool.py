@@ -2,17 +2,18 @@
 
 from ..decoding.pool import Member, Pool
 from ..decoding.prompt_lookup import LookupRule
-from ..traces.meta import NgramInfo, TraceMeta
-from ..traces.rounds.recording import RoundsTrace
+from ..traces.meta import NgramInfo
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.tries.meta import TrieMeta
 
 
-def recorded_pool(meta: TraceMeta) -> Pool:
+def recorded_pool(meta: TrieMeta) -> Pool:
     """Members in level order: the prompt-lookup member if there is one, then the models, smallest first."""
     free = (Member(name=meta.ngram.name, model_free=True),) if meta.ngram else ()
     return Pool(free + tuple(Member(name=name) for name in meta.model_names))
 
 
-def imported_pool(trace: RoundsTrace) -> Pool:
+def imported_pool(trace: RoundsRecording) -> Pool:
     """Members in level order: prompt lookup, drafters, target.
 
     Drafters only draft, since a log of rounds has no verdicts of theirs. Prompt lookup is there if every request has

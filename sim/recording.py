@@ -10,12 +10,12 @@ from ..decoding.start import Start
 from ..decoding.world import World
 from ..policies.about import Observable, check_observes
 from ..runs.text_quality import TextQuality
-from ..traces.rounds.recording import RoundsTrace
-from ..traces.tries.trie import Trace
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.tries.recording import TrieRecording
 from .cost import CostModel
 from .foreseen import Foreseen
 from .rounds.tables import RoundsTables
-from .tries.tables import TraceTables
+from .tries.tables import TrieTables
 
 
 class RecordedWorld(World, Protocol):
@@ -38,7 +38,7 @@ class RecordedWorld(World, Protocol):
 
 
 class Recording(Protocol):
-    """A recording of either kind; `tables.TraceTables` and `rounds_tables.RoundsTables` are the two.
+    """A recording of either kind; `tables.TrieTables` and `rounds_tables.RoundsTables` are the two.
 
     Attributes:
         name: shown in tables.
@@ -75,9 +75,9 @@ class Recording(Protocol):
         ...
 
 
-def tables_of(trace: Trace | RoundsTrace) -> Recording:
+def tables_of(trace: TrieRecording | RoundsRecording) -> Recording:
     """A recording of either kind, ready for replay."""
-    return RoundsTables(trace) if isinstance(trace, RoundsTrace) else TraceTables(trace)
+    return RoundsTables(trace) if isinstance(trace, RoundsRecording) else TrieTables(trace)
 
 
 def check_observed(policy: Policy, name: str, recording: Recording) -> None:

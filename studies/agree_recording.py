@@ -12,7 +12,7 @@ from ..cli.options.closure import ClosureKind, closure_of
 from ..decoding.contract import Policy
 from ..runtime.prompts import Prompt
 from ..traces.meta import Sampling
-from ..traces.tries.trie import Trace
+from ..traces.tries.recording import TrieRecording
 from .matching_recording import matching_trace
 from .runtime_door import runtime_module
 
@@ -76,7 +76,7 @@ class RecordingAsked:
 
 def recording_of(
     asked: RecordingAsked, pool: "ModelPool", prompts: Sequence[Prompt], policies: Iterable[Policy]
-) -> Trace:
+) -> TrieRecording:
     """The recording; one made now is not kept on disk.
 
     Args:
@@ -93,7 +93,7 @@ def recording_of(
     reach = _needed_reach(policies) if asked.reach is None else asked.reach
     run = reach if asked.run is None else asked.run
     with TemporaryDirectory(prefix="paceline-agree-") as folder:
-        trace: Trace = runtime_module("recording.recorder").record(
+        trace: TrieRecording = runtime_module("recording.recorder").record(
             pool,
             prompts,
             sampling=asked.sampling,

@@ -16,9 +16,9 @@ from ..runs.log import RunLog
 from ..runtime.prompts import Prompt
 from ..sim.cost import made_up_cost
 from ..sim.simulate import Scenario, simulate
-from ..sim.tries.tables import TraceTables
+from ..sim.tries.tables import TrieTables
 from ..sim.tries.world import UnrecordedContextError
-from ..traces.tries.trie import Trace
+from ..traces.tries.recording import TrieRecording
 from .runtime_door import runtime_module
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class BothWorlds:
     """
 
     pool: "ModelPool"
-    recording: Trace
+    recording: TrieRecording
     prompts: Sequence[Prompt]
     batch: int
     cache: CacheMode
@@ -104,7 +104,7 @@ class BothWorlds:
         return self._compared(name, make_policy(name, members), self._replay(name, strict=False))
 
     def _replay(self, name: str, *, strict: bool) -> Replay:
-        tables = TraceTables(self.recording)
+        tables = TrieTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
         scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start)
         policy = admitted(make_policy(name, tables.pool), name, lossless=self.lossless)

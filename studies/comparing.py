@@ -6,9 +6,9 @@ from typing import Any
 from ..cli.options.cost import factors_of
 from ..reports.comparison import Comparison
 from ..sim.cost import CostModel
-from ..traces.rounds.recording import RoundsTrace
+from ..traces.rounds.recording import RoundsRecording
 from ..traces.rounds.trust import trust
-from ..traces.tries.trie import Trace
+from ..traces.tries.recording import TrieRecording
 from .default_policies import BASELINE
 from .policy_runs import PolicyRuns
 from .remarks import remarks_on
@@ -38,7 +38,7 @@ def side_by_side(runs: PolicyRuns, names: Sequence[str], meta: dict[str, Any]) -
 
 def meta_of(
     scenarios: Scenarios,
-    recording: Trace | RoundsTrace,
+    recording: TrieRecording | RoundsRecording,
     *,
     scale: list[str] | None,
     tensor_parallel: int,
@@ -57,11 +57,11 @@ def meta_of(
     return {
         "trace": recording.meta.name,
         "kind": recording.meta.kind,
-        "source": recording.meta.source if isinstance(recording, RoundsTrace) else None,
-        "trust": trust(recording.meta.form) if isinstance(recording, RoundsTrace) else None,
-        "notes": list(recording.meta.notes) if isinstance(recording, RoundsTrace) else [],
+        "source": recording.meta.source if isinstance(recording, RoundsRecording) else None,
+        "trust": trust(recording.meta.form) if isinstance(recording, RoundsRecording) else None,
+        "notes": list(recording.meta.notes) if isinstance(recording, RoundsRecording) else [],
         "remarks": remarks_on(recording, batch=first.batch),
-        "sampling": None if isinstance(recording, RoundsTrace) else recording.meta.sampling.words,
+        "sampling": None if isinstance(recording, RoundsRecording) else recording.meta.sampling.words,
         "cost": first.cost.name,
         "what_if": {
             "acceptance": scenarios.shifts,

@@ -1,10 +1,11 @@
 """Policies to compare on an imported recording if none are named."""
 
 from ..decoding.pool import Pool
-from ..traces.rounds.recording import DrafterInfo, RoundsTrace
+from ..traces.rounds.meta import DrafterInfo
+from ..traces.rounds.recording import RoundsRecording
 
 
-def imported_policies(recording: RoundsTrace, pool: Pool, baseline: str) -> list[str]:
+def imported_policies(recording: RoundsRecording, pool: Pool, baseline: str) -> list[str]:
     """The target alone, every drafter with the window it was recorded with, prompt lookup, and a window that adapts.
 
     Policies that look at probabilities are left out: rounds hold none.
@@ -17,7 +18,7 @@ def imported_policies(recording: RoundsTrace, pool: Pool, baseline: str) -> list
     return names + [f"adaptive,draft={name},start={min(4, most)},most={most}" for name, most in windows.items()]
 
 
-def _window(recording: RoundsTrace, drafter: DrafterInfo) -> int:
+def _window(recording: RoundsRecording, drafter: DrafterInfo) -> int:
     """As many tokens as the drafter drafts in a round; the most it was seen to draft or keep where nobody said."""
     if drafter.window is not None:
         return drafter.window

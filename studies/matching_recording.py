@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..runtime.prompts import Prompt
 from ..traces.errors import TraceFormatError
-from ..traces.meta import Sampling, TraceMeta
+from ..traces.meta import Sampling
+from ..traces.tries.meta import TrieMeta
+from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
-from ..traces.tries.trie import RequestRecord, Trace
+from ..traces.tries.trie import TrieRequest
 
 if TYPE_CHECKING:
     from ..runtime.pools.loaded_members import LoadedMember
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 def matching_trace(
     path: Path, pool: "ModelPool", prompts: Sequence[Prompt], *, sampling: Sampling, max_new_tokens: int
-) -> Trace:
+) -> TrieRecording:
     """The recording at `path`, its requests cut down to `prompts` and in their order.
 
     Raises:
@@ -35,7 +37,7 @@ def matching_trace(
     return replace(trace, requests=requests)
 
 
-def _check_pool(path: Path, meta: TraceMeta, pool: "ModelPool") -> None:
+def _check_pool(path: Path, meta: TrieMeta, pool: "ModelPool") -> None:
     if meta.tokenizer_sha256 != pool.tokenizer_sha256:
         rule = f"must be that of pool {pool.name}, {pool.tokenizer_sha256[:12]}"
         raise TraceFormatError(path, "tokenizer_sha256", rule, meta.tokenizer_sha256[:12])
@@ -68,8 +70,8 @@ def _named(values: dict[str, Any]) -> str:
 
 
 def _matching(
-    path: Path, records: dict[str, RequestRecord], prompt: Prompt, pool: "ModelPool", max_new_tokens: int
-) -> RequestRecord:
+    path: Path, records: dict[str, TrieRequest], prompt: Prompt, pool: "ModelPool", max_new_tokens: int
+) -> TrieRequest:
     record = records.get(prompt.request_id)
     field = f"requests, {prompt.request_id}"
     if record is None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..reports.agreement import Agreement
-from ..traces.tries.trie import Trace
+from ..traces.tries.recording import TrieRecording
 from .runtime_door import runtime_module
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 16
 
 
-def near_ties_at(agreement: Agreement, recording: Trace, pool: "ModelPool") -> list[tuple[str, int]]:
+def near_ties_at(agreement: Agreement, recording: TrieRecording, pool: "ModelPool") -> list[tuple[str, int]]:
     """Members and output positions of near ties among the next choices along the trunk; none without a difference."""
     difference, meta = agreement.difference, recording.meta
     if difference is None:

@@ -1,19 +1,19 @@
 """Remarks below a table: what its reader has to know of what was asked, a line each."""
 
 from ..counted import counted
-from ..traces.rounds.recording import RoundsTrace
-from ..traces.tries.trie import Trace
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.tries.recording import TrieRecording
 
 ROUNDING = "in half precision rounding changes with a forward's width, and a near tie may go the other way"
 
 
-def remarks_on(recording: Trace | RoundsTrace, *, batch: int) -> list[str]:
+def remarks_on(recording: TrieRecording | RoundsRecording, *, batch: int) -> list[str]:
     """What the reader of a comparison has to know of its recording and of how it was replayed."""
     batch_told = batch_remarks(batch, len(recording.requests), of="recording")
-    return batch_told if isinstance(recording, RoundsTrace) else [*batch_told, *_half_precision(recording)]
+    return batch_told if isinstance(recording, RoundsRecording) else [*batch_told, *_half_precision(recording)]
 
 
-def _half_precision(recording: Trace) -> list[str]:
+def _half_precision(recording: TrieRecording) -> list[str]:
     """What an exact share means where rounding decides choices."""
     meta = recording.meta
     if meta.exact:

@@ -10,9 +10,9 @@ from ..cli.options.named_numbers import named_numbers
 from ..sim.cost import CostModel
 from ..sim.recording import Recording, tables_of
 from ..sim.simulate import Scenario
-from ..traces.rounds.recording import RoundsTrace
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.tries.recording import TrieRecording
 from ..traces.tries.shifted import shift_acceptance
-from ..traces.tries.trie import Trace
 
 SeedsOption = Annotated[
     int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000)
@@ -37,7 +37,7 @@ class Scenarios:
     """
 
     def __init__(
-        self, recording: Trace | RoundsTrace, first: Scenario, shifts: Mapping[str, float], num_seeds: int
+        self, recording: TrieRecording | RoundsRecording, first: Scenario, shifts: Mapping[str, float], num_seeds: int
     ) -> None:
         self.first = first
         self.shifts = dict(shifts)
@@ -67,9 +67,9 @@ class Scenarios:
         return other
 
 
-def _shifted(recording: Trace | RoundsTrace, shifts: Mapping[str, float], seed: int) -> Recording:
+def _shifted(recording: TrieRecording | RoundsRecording, shifts: Mapping[str, float], seed: int) -> Recording:
     # One line for each kind: a constrained type variable does not take their union.
-    if isinstance(recording, RoundsTrace):
+    if isinstance(recording, RoundsRecording):
         return tables_of(shift_acceptance(recording, shifts, seed=seed))
     return tables_of(shift_acceptance(recording, shifts, seed=seed))
 

@@ -12,8 +12,8 @@ from ..policies.chain_ranges import chains_in
 from ..reports.comparison import Comparison
 from ..reports.sweep import Sweep, sweep_lines, sweep_table
 from ..sim.cost import CostRangeError
-from ..traces.rounds.recording import RoundsTrace
-from ..traces.tries.trie import Trace
+from ..traces.rounds.recording import RoundsRecording
+from ..traces.tries.recording import TrieRecording
 from .comparing import comparison_of
 from .default_policies import BASELINE
 from .policy_runs import run_policies
@@ -62,7 +62,7 @@ def swept(
     texts: Sequence[str],
     scenarios: Scenarios,
     batches: Sequence[int],
-    recording: Trace | RoundsTrace,
+    recording: TrieRecording | RoundsRecording,
     meta: Mapping[str, Any],
     *,
     lossless: bool,

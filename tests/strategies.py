@@ -6,12 +6,12 @@ from hypothesis.extra import numpy as arrays
 from paceline.traces import (
     Closure,
     ModelInfo,
-    RequestRecord,
     Sampling,
     SyntheticSpec,
-    Trace,
-    TraceMeta,
     Trie,
+    TrieMeta,
+    TrieRecording,
+    TrieRequest,
     make_trace,
 )
 from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
@@ -28,7 +28,7 @@ def metas(draw):
     """What a trace of 1 to 4 models says of itself; tokens of either width, both kinds of sampling."""
     coupled = draw(st.booleans())
     names = MODEL_NAMES[-draw(st.integers(1, len(MODEL_NAMES))) :]
-    return TraceMeta(
+    return TrieMeta(
         name=draw(st.text(st.characters(exclude_categories=("C",)), min_size=1, max_size=8)),
         kind=draw(st.sampled_from(["recorded", "synthetic"])),
         models=tuple(model_info(name) for name in names),
@@ -97,7 +97,7 @@ def traces(draw, max_requests=3):
         trie = draw(tries(meta))
         tokens = st.lists(st.integers(0, meta.vocab_size - 1), min_size=1, max_size=4)
         requests.append(
-            RequestRecord(
+            TrieRequest(
                 request_id=request_id,
                 tag=draw(st.sampled_from(["math", "code", ""])),
                 prompt=tuple(draw(tokens)),
@@ -105,7 +105,7 @@ def traces(draw, max_requests=3):
                 trie=trie,
             )
         )
-    return Trace(meta=meta, requests=tuple(requests))
+    return TrieRecording(meta=meta, requests=tuple(requests))
 
 
 @st.composite

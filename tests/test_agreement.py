@@ -34,7 +34,7 @@ from paceline.runtime.world import Memory
 from paceline.sim.cost import made_up_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 
@@ -200,7 +200,7 @@ def full(tmp_path_factory):
 def tables_of(tmp_path_factory, prompts, closure, *, num_tokens, pool=None):
     folder = tmp_path_factory.mktemp("recordings")
     return [
-        TraceTables(
+        TrieTables(
             record(
                 pool or tiny_pool_of_four(),
                 prompts,

@@ -11,7 +11,9 @@ from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import read_trace
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 from .traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
 from .unit_cost import UnitCost
@@ -61,7 +63,7 @@ def logged(log, drafter, *, by_start, most):
             )
         )
     info = DrafterInfo(name=drafter, by_start=by_start, window=most)
-    return RoundsTrace(meta=RoundsMeta(name="cut", source="test", drafters=(info,)), requests=tuple(records))
+    return RoundsRecording(meta=RoundsMeta(name="cut", source="test", drafters=(info,)), requests=tuple(records))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from paceline.policies import make_policy
 from paceline.policies.speed import chain_speed
 from paceline.reports import summarise_run
-from paceline.sim import Scenario, TableCost, TraceTables, recorded_pool, simulate
+from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
 
@@ -33,7 +33,7 @@ def long_recording(rates, *, requests, reach, run):
         reach=reach,
         run=run,
     )
-    return TraceTables(make_trace(spec))
+    return TrieTables(make_trace(spec))
 
 
 def flat_cost(names, forward_s):

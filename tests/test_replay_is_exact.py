@@ -23,9 +23,9 @@ from paceline.runtime.recording.recorder import record
 from paceline.runtime.sampling.coupled_noise import gumbel
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.trie import Trace
+from paceline.traces.tries.recording import TrieRecording
 
 from .reference_decoder import Decoded, ReferenceDecoder
 from .tiny_models import random_prompts, tiny_pool_of_four
@@ -75,7 +75,7 @@ def recorded(
     folder: Path,
     num_tokens: int,
     closure: Closure = CLOSURE,
-) -> Trace:
+) -> TrieRecording:
     out = folder / f"{sampling.mode}-{closure.reach}.trace"
     return record(
         pool,
@@ -88,7 +88,7 @@ def recorded(
     )
 
 
-def references(pool: ModelPool, trace: Trace) -> dict[str, ReferenceDecoder]:
+def references(pool: ModelPool, trace: TrieRecording) -> dict[str, ReferenceDecoder]:
     """By request id; one decoder serves all chains, so that it reads no context twice."""
     sampling = trace.meta.sampling
     models = {member.name: member.model for member in pool.members if member.model is not None}
@@ -115,7 +115,7 @@ def parsed(chain: str) -> tuple[list[tuple[str, int]], str]:
     return [(name, int(window)) for name, window in pairs], target
 
 
-def replayed(tables: TraceTables, chain: str, start: Start = Start.prefill) -> tuple[dict[str, Decoded], RunLog]:
+def replayed(tables: TrieTables, chain: str, start: Start = Start.prefill) -> tuple[dict[str, Decoded], RunLog]:
     """What the simulator says, in the reference's terms."""
     pool = recorded_pool(tables.trace.meta)
     tokens: dict[str, list[int]] = {}
@@ -136,7 +136,7 @@ def replayed(tables: TraceTables, chain: str, start: Start = Start.prefill) -> t
 
 
 def compare(
-    decoders: dict[str, ReferenceDecoder], tables: TraceTables, chain: str, start: Start = Start.prefill
+    decoders: dict[str, ReferenceDecoder], tables: TrieTables, chain: str, start: Start = Start.prefill
 ) -> Comparison:
     seen, log = replayed(tables, chain, start)
     mismatches = []
@@ -156,7 +156,7 @@ def compare(
 def assert_exact(pool, prompts, folder, *, chains=CHAINS, samplings=SAMPLINGS, num_tokens=32, starts=(Start.prefill,)):
     for sampling in samplings:
         trace = recorded(pool, prompts, sampling, folder, num_tokens)
-        tables, decoders = TraceTables(trace), references(pool, trace)
+        tables, decoders = TrieTables(trace), references(pool, trace)
         for chain, start in product(chains, starts):
             result = compare(decoders, tables, chain, start)
             begun = "" if start is Start.prefill else f" start {start}"
@@ -180,7 +180,7 @@ def test_beyond_the_reach_decisions_are_counted_as_modelled_and_the_text_is_stil
     pool = tiny_pool_of_four()
     closure = Closure(kind="monotone", reach=reach, run=2)
     trace = recorded(pool, random_prompts(5), sampling, tmp_path, 20, closure)
-    tables = TraceTables(trace)
+    tables = TrieTables(trace)
     for chain in ("draft:8/target", "draft:2/mid:9/target", "draft:1/mid:2/slim:6/target"):
         seen, log = replayed(tables, chain)
         assert 0.0 < summarise_run(log).exact_share < 1.0, chain
@@ -193,7 +193,7 @@ def test_beyond_the_reach_decisions_are_counted_as_modelled_and_the_text_is_stil
 def test_within_the_reach_everything_is_replayed(tmp_path):
     """A window of n looks n tokens past the trunk; a middle level adds its own window and its own token."""
     closure = Closure(kind="monotone", reach=6, run=3)
-    tables = TraceTables(recorded(tiny_pool_of_four(), random_prompts(8), GREEDY, tmp_path, 24, closure))
+    tables = TrieTables(recorded(tiny_pool_of_four(), random_prompts(8), GREEDY, tmp_path, 24, closure))
     for chain in ("draft:6/target", "draft:3/mid:3/target", "draft:2/slim:4/target"):
         _, log = replayed(tables, chain)
         assert summarise_run(log).exact_share == 1.0, chain

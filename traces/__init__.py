@@ -4,39 +4,43 @@ Imports neither policies nor either world; needs numpy, pyarrow and pydantic, ne
 """
 
 from .errors import TraceFormatError
-from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling, TraceMeta
+from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling
 from .open_recording import open_recording
-from .rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .rounds.meta import DrafterInfo, RoundsMeta
+from .rounds.recording import RoundsRecording
+from .rounds.rounds import Rounds, RoundsRequest
 from .rounds.store import read_rounds, write_rounds
 from .rounds.summary import summarise_rounds
 from .synthetic.generator import make_trace
 from .synthetic.spec import SyntheticSpec
 from .tries.closure import Branches, grow, trunk_allowance
+from .tries.meta import TrieMeta
+from .tries.recording import TrieRecording
 from .tries.shifted import shift_acceptance
 from .tries.store import read_trace, write_trace
-from .tries.summary import GroupSummary, TraceSummary, summarise
-from .tries.trie import RequestRecord, Trace, Trie
+from .tries.summary import TrieGroup, TrieSummary, summarise
+from .tries.trie import Trie, TrieRequest
 
 __all__ = [
     "Branches",
     "Closure",
     "CostTable",
     "DrafterInfo",
-    "GroupSummary",
     "ModelInfo",
     "NgramInfo",
-    "RequestRecord",
     "Rounds",
     "RoundsMeta",
+    "RoundsRecording",
     "RoundsRequest",
-    "RoundsTrace",
     "Sampling",
     "SyntheticSpec",
-    "Trace",
     "TraceFormatError",
-    "TraceMeta",
-    "TraceSummary",
     "Trie",
+    "TrieGroup",
+    "TrieMeta",
+    "TrieRecording",
+    "TrieRequest",
+    "TrieSummary",
     "grow",
     "make_trace",
     "open_recording",

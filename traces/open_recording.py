@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from .folder import IMPORTED, kind_of
-from .rounds.recording import RoundsTrace
+from .rounds.recording import RoundsRecording
 from .rounds.store import read_rounds
+from .tries.recording import TrieRecording
 from .tries.store import read_trace
-from .tries.trie import Trace
 
 
-def open_recording(path: Path) -> Trace | RoundsTrace:
+def open_recording(path: Path) -> TrieRecording | RoundsRecording:
     """Read a recording of either kind, as its `meta.json` says; raises TraceFormatError."""
     return read_rounds(path) if kind_of(path) == IMPORTED else read_trace(path)

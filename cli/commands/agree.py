@@ -29,7 +29,7 @@ from ...studies.default_policies import default_policies
 from ...studies.near_ties import near_tie_line, near_ties_at
 from ...studies.runtime_door import runtime_module
 from ...traces.meta import Sampling
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 from ..options.lossless import LosslessOption, admitted
 from ..options.memory import CacheMode, CacheOption
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
@@ -131,7 +131,7 @@ def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> list[Agre
     return agreements
 
 
-def _meta(pool: "ModelPool", recording: Trace, worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
+def _meta(pool: "ModelPool", recording: TrieRecording, worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
     meta = recording.meta
     return {
         "pool": pool.name,

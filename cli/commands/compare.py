@@ -23,8 +23,8 @@ from ...studies.scenarios import Scenarios, SeedsOption, ShiftOption, shifts_of
 from ...studies.shipped import shipped
 from ...studies.sweep import BatchOption, SweepOption, batches_of, refuse_beside_sweep, show_sweep, swept
 from ...traces.open_recording import open_recording
-from ...traces.rounds.recording import RoundsTrace
-from ...traces.tries.trie import Trace
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.tries.recording import TrieRecording
 from ..options.cost import CostOption, ExtrapolateOption, ScaleOption, TensorParallelOption, cost_of
 from ..options.lossless import LosslessOption
 from ..options.model_shapes import ModelsOption, with_models
@@ -112,7 +112,7 @@ def compare(
         show_sweep(swept(sweep, scenarios, batches, recording, meta, lossless=lossless), json)
         return
     names = _names(policy, recording, first.tables.pool, regret=regret)
-    partial = policy is None and isinstance(recording, RoundsTrace)
+    partial = policy is None and isinstance(recording, RoundsRecording)
     runs = run_policies(scenarios, names, baseline=BASELINE, log=log, partial=partial, lossless=lossless)
     comparison = comparison_of(runs, names, meta, price)
     pool = first.tables.pool
@@ -128,7 +128,9 @@ def compare(
     say(conclusion(comparison, ruled_out=[name for name in names if is_oracle(name, pool)]))
 
 
-def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, *, regret: bool) -> list[str]:
+def _names(
+    given: list[str] | None, recording: TrieRecording | RoundsRecording, pool: Pool, *, regret: bool
+) -> list[str]:
     """The policies asked for, or the recording's defaults; raises ValueError for one that is given twice."""
     names = given or _defaults(recording, pool)
     if regret:
@@ -139,8 +141,8 @@ def _names(given: list[str] | None, recording: Trace | RoundsTrace, pool: Pool, 
     return names
 
 
-def _defaults(recording: Trace | RoundsTrace, pool: Pool) -> list[str]:
-    if isinstance(recording, RoundsTrace):
+def _defaults(recording: TrieRecording | RoundsRecording, pool: Pool) -> list[str]:
+    if isinstance(recording, RoundsRecording):
         return imported_policies(recording, pool, BASELINE)
     names = default_policies(pool)
     # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.

@@ -14,13 +14,13 @@ from ...studies.shipped import shipped
 from ...studies.tokenizer_hash import tokenizer_sha256
 from ...traces.errors import TraceFormatError
 from ...traces.open_recording import open_recording
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ...traces.rounds.summary import summarise_rounds
 from ...traces.synthetic.generator import make_trace
 from ...traces.synthetic.spec import SyntheticSpec
+from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
 from ...traces.tries.summary import summarise
-from ...traces.tries.trie import Trace
 from ..options.numbers import numbers, words
 from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .trace_import import import_
@@ -46,7 +46,7 @@ def inspect(
     trace = shipped("recordings", "pico.trace") if trace is None else trace
     check_json_path(json)
     recording = open_recording(trace)
-    if isinstance(recording, RoundsTrace):
+    if isinstance(recording, RoundsRecording):
         rounds = summarise_rounds(recording, trace)
         _show(rounds.to_json(), rounds_tables(rounds), json)
     else:
@@ -73,19 +73,19 @@ def check(
     typer.echo(f"{trace}: ok, {_size(recording)}")
 
 
-def _check_tokenizer(recording: Trace | RoundsTrace, path: Path, pool: Path) -> None:
+def _check_tokenizer(recording: TrieRecording | RoundsRecording, path: Path, pool: Path) -> None:
     wanted = tokenizer_sha256(pool)
     rule = f"must be that of {pool}, {wanted[:12]}"
-    if isinstance(recording, RoundsTrace):
+    if isinstance(recording, RoundsRecording):
         raise TraceFormatError(path, "tokenizer_sha256", rule, "none, as it was imported")
     found = recording.meta.tokenizer_sha256
     if found != wanted:
         raise TraceFormatError(path, "tokenizer_sha256", rule, found[:12])
 
 
-def _size(recording: Trace | RoundsTrace) -> str:
+def _size(recording: TrieRecording | RoundsRecording) -> str:
     requests = counted(len(recording.requests), "request")
-    if isinstance(recording, RoundsTrace):
+    if isinstance(recording, RoundsRecording):
         rounds = sum(len(rounds.start) for request in recording.requests for rounds in request.rounds.values())
         return f"IMPORTED from {recording.meta.source}, {requests}, {counted(rounds, 'round')}"
     nodes = sum(record.trie.num_nodes for record in recording.requests)

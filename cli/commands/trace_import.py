@@ -11,7 +11,8 @@ from ...counted import counted
 from ...progress import Progress
 from ...traces.importers import AUTO, ImportOptions, Load, choose_format, format_names, import_recording
 from ...traces.meta import NgramInfo
-from ...traces.rounds.recording import LOOKUP, DrafterInfo, RoundsMeta, RoundsRequest
+from ...traces.rounds.meta import LOOKUP, DrafterInfo, RoundsMeta
+from ...traces.rounds.rounds import RoundsRequest
 from ...traces.rounds.trust import trust
 from ...traces.shapes import given_shapes
 from ..options.model_shapes import ModelsOption

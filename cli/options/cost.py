@@ -7,8 +7,8 @@ import typer
 
 from ...sim.cost.base import CostModel
 from ...sim.cost.make import OnDevice, default_cost, make_cost
-from ...traces.rounds.recording import RoundsTrace
-from ...traces.tries.trie import Trace
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.tries.recording import TrieRecording
 from .named_numbers import named_numbers
 
 CostOption = Annotated[
@@ -32,7 +32,7 @@ ExtrapolateOption = Annotated[
 
 def cost_of(
     name: str | None,
-    recording: Trace | RoundsTrace,
+    recording: TrieRecording | RoundsRecording,
     *,
     scale: Sequence[str] | None = None,
     tensor_parallel: int = 1,
@@ -54,7 +54,7 @@ def cost_of(
     Raises:
         ValueError: an unknown cost, an option that does not apply to it, or a factor that is none; one line.
     """
-    source = recording.meta if isinstance(recording, Trace) else recording
+    source = recording.meta if isinstance(recording, TrieRecording) else recording
     return make_cost(
         default_cost(source) if name is None else name,
         source,

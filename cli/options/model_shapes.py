@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ...traces.shapes import given_shapes
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 
 ModelsOption = Annotated[
     list[str] | None,
@@ -21,7 +21,9 @@ ModelsOption = Annotated[
 ]
 
 
-def with_models(recording: Trace | RoundsTrace, texts: Sequence[str] | None) -> Trace | RoundsTrace:
+def with_models(
+    recording: TrieRecording | RoundsRecording, texts: Sequence[str] | None
+) -> TrieRecording | RoundsRecording:
     """The recording with the shapes that `--models` gives.
 
     Raises:
@@ -29,7 +31,7 @@ def with_models(recording: Trace | RoundsTrace, texts: Sequence[str] | None) -> 
     """
     if not texts:
         return recording
-    if isinstance(recording, Trace):
+    if isinstance(recording, TrieRecording):
         raise ValueError(f"--models is for imported recordings; {recording.meta.name} holds the shapes of its models")
     meta = recording.meta
     shapes = given_shapes(texts, meta.target)

@@ -13,8 +13,8 @@ from ...sim.cost import CostModel, OnDevice, Reading, measured_on_device
 from ...studies.comparing import side_by_side
 from ...studies.policy_runs import run_policies
 from ...studies.scenarios import Scenarios
-from ...traces.rounds.recording import RoundsTrace
-from ...traces.tries.trie import Trace
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.tries.recording import TrieRecording
 
 OUTER = (Reading.all, Reading.memory)
 OnOption = Annotated[
@@ -44,7 +44,7 @@ def on_device(device: str | None, measured_on: str | None) -> OnDevice | None:
 
 def device_views(
     on: OnDevice | None,
-    recording: Trace | RoundsTrace,
+    recording: TrieRecording | RoundsRecording,
     scenarios: Scenarios,
     names: Sequence[str],
     cost_at: Callable[[OnDevice], CostModel],
@@ -74,7 +74,7 @@ def device_views(
         refused = [(name, error) for name, error in runs.refused.items() if name in names]
         left_out += [f"{name} is left out, {reading.value} scales: {error}" for name, error in refused]
     between = DeviceRange(
-        measured_on=measured_on_device(recording.meta if isinstance(recording, Trace) else recording, on) or "",
+        measured_on=measured_on_device(recording.meta if isinstance(recording, TrieRecording) else recording, on) or "",
         device=on.device,
         readings=found,
         left_out=tuple(left_out),

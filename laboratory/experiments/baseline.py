@@ -11,7 +11,7 @@ from ...counted import counted
 from ...runs.log import RunLog
 from ...studies.matching_recording import matching_trace
 from ...traces.meta import Sampling
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 from ..finding import Column, Finding, Panel, Rows, Series, Setting, x_of
 from ..live_runs import pool_of, prompts_of, ran_in_turns
 from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
@@ -60,7 +60,7 @@ def _chain(drafter: str, window: int, target: str) -> str:
     return f"{drafter}:{window}/{target}"
 
 
-def _with_all(trace: Trace) -> tuple[str, ...]:
+def _with_all(trace: TrieRecording) -> tuple[str, ...]:
     return (ALL, *tags_of(trace))
 
 
@@ -78,7 +78,7 @@ def _best(speed_ups: SpeedUps, drafters: Sequence[str], tag: str) -> tuple[str, 
     return max(((d, w) for d in drafters for w in WINDOWS), key=lambda key: speed_ups[*key, tag])
 
 
-def _models(setting: Setting, trace: Trace) -> "tuple[ModelPool, tuple[Prompt, ...]]":
+def _models(setting: Setting, trace: TrieRecording) -> "tuple[ModelPool, tuple[Prompt, ...]]":
     """The pool of the recording, and the prompts that run on it; checked before anything runs."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, min(MEASURED_PROMPTS, len(trace.requests)))
@@ -117,7 +117,7 @@ def _windows(speed_ups: SpeedUps, drafters: Sequence[str]) -> Rows:
     return Rows(title="simulated speed-up over the target alone, by drafter and window", columns=columns, rows=rows)
 
 
-def _tags(speed_ups: SpeedUps, drafters: Sequence[str], trace: Trace) -> Rows:
+def _tags(speed_ups: SpeedUps, drafters: Sequence[str], trace: TrieRecording) -> Rows:
     """Each drafter's best window by tag, and the best of all."""
     rows = []
     for tag in _with_all(trace):
@@ -131,7 +131,7 @@ def _tags(speed_ups: SpeedUps, drafters: Sequence[str], trace: Trace) -> Rows:
     return Rows(title="simulated, the best window of each drafter by tag", columns=columns, rows=tuple(rows))
 
 
-def _panels(speed_ups: SpeedUps, names: Mapping[str, str], measured: Rows, trace: Trace) -> tuple[Panel, ...]:
+def _panels(speed_ups: SpeedUps, names: Mapping[str, str], measured: Rows, trace: TrieRecording) -> tuple[Panel, ...]:
     tags = _with_all(trace)
     x = tuple(map(float, WINDOWS))
     lines = [Series(name=d, x=x, y=tuple(speed_ups[d, window, ALL] for window in WINDOWS)) for d in names]
@@ -176,7 +176,7 @@ def _answer(
     drafters: Sequence[str],
     target: str,
     measured: Rows,
-    trace: Trace,
+    trace: TrieRecording,
 ) -> str:
     drafter, window = _best(speed_ups, drafters, ALL)
     tags = tags_of(trace)

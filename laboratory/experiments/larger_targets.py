@@ -14,8 +14,9 @@ from ...sim.cost.cost_file import FileCost
 from ...sim.cost.linear import CostLine
 from ...sim.cost.what_if.other_model import Price, PricedAsCost
 from ...sim.simulate import Scenario
-from ...traces.meta import ModelInfo, TraceMeta
-from ...traces.tries.trie import Trace
+from ...traces.meta import ModelInfo
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.recording import TrieRecording
 from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
 from ..published_models import Family, families, submodel
 from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
@@ -82,7 +83,7 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _roles(meta: TraceMeta) -> tuple[str, str, str]:
+def _roles(meta: TrieMeta) -> tuple[str, str, str]:
     """Drafter, middle level and target."""
     own = [model.name for model in meta.models if model.submodel_of is None]
     if len(own) != 3:
@@ -90,7 +91,7 @@ def _roles(meta: TraceMeta) -> tuple[str, str, str]:
     return own[0], own[1], own[2]
 
 
-def _worlds(meta: TraceMeta, roles: tuple[str, str, str]) -> list[World]:
+def _worlds(meta: TrieMeta, roles: tuple[str, str, str]) -> list[World]:
     worlds = [_family_world(meta, roles, family) for family in families()]
     lines = dict(zip(roles, RATIO, strict=True))
     lines |= {model.name: RATIO[-1] * _share(meta, model) for model in meta.models if model.submodel_of is not None}
@@ -98,7 +99,7 @@ def _worlds(meta: TraceMeta, roles: tuple[str, str, str]) -> list[World]:
     return [*worlds, World(name="1 : 10 : 100", devices="any", cost=cost)]
 
 
-def _family_world(meta: TraceMeta, roles: tuple[str, str, str], family: Family) -> World:
+def _family_world(meta: TrieMeta, roles: tuple[str, str, str], family: Family) -> World:
     prices: dict[str, Price] = {
         roles[0]: family.price(family.drafter, 1),
         roles[1]: family.price(family.middle, family.middle_devices),
@@ -113,13 +114,13 @@ def _family_world(meta: TraceMeta, roles: tuple[str, str, str], family: Family) 
     )
 
 
-def _share(meta: TraceMeta, model: ModelInfo) -> float:
+def _share(meta: TrieMeta, model: ModelInfo) -> float:
     """Parameters of a submodel over those of the model it is a part of."""
     whole = next(other for other in meta.models if other.name == model.submodel_of)
     return model.parameters / whole.parameters
 
 
-def _best(scenario: Scenario, trace: Trace, roles: tuple[str, str, str], world: World) -> Best:
+def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str], world: World) -> Best:
     plain = replayed(scenario, TARGET_ALONE)
     drafters, target = drafters_of(scenario), scenario.tables.pool.target
     verifying = [model.name for model in trace.meta.models[:-1]]

@@ -16,7 +16,7 @@ from ...runs.text_quality import with_quality
 from ...studies.matching_recording import matching_trace
 from ...studies.runtime_door import runtime_module
 from ...traces.meta import Sampling
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
 from ..live_runs import pool_of, prompts_of, ran_in_turns
 from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, steps_of, tags_of
@@ -213,7 +213,7 @@ def _divergences(figures: Figures) -> float:
     return 0.0 if quality is None or quality.divergences_per_1000 is None else quality.divergences_per_1000
 
 
-def _answer(simulated: Table, measured: Table, trace: Trace) -> str:
+def _answer(simulated: Table, measured: Table, trace: TrieRecording) -> str:
     tags = tags_of(trace)
     faster = [tag for tag in tags if simulated[VIA_SD, tag].speed_up > simulated[SPECULATION, tag].speed_up]
     named = f" ({', '.join(faster)})" if faster else ""

@@ -15,7 +15,7 @@ from ...policies.specrouter.policy import SpecRouter
 from ...runs.log import RunLog
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 from ..finding import Column, Finding, Panel, Rows, Series, Setting
 from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
 
@@ -74,7 +74,7 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _loaded(scenario: Scenario, trace: Trace, best_alone: str | None) -> Loaded:
+def _loaded(scenario: Scenario, trace: TrieRecording, best_alone: str | None) -> Loaded:
     pool = scenario.tables.pool
     speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in _fixed_chains(scenario, trace)}
     static = max(speeds, key=lambda name: speeds[name])
@@ -95,7 +95,7 @@ def _loaded(scenario: Scenario, trace: Trace, best_alone: str | None) -> Loaded:
     )
 
 
-def _fixed_chains(scenario: Scenario, trace: Trace) -> list[str]:
+def _fixed_chains(scenario: Scenario, trace: TrieRecording) -> list[str]:
     target = scenario.tables.pool.target
     drafters = drafters_of(scenario)
     verifying = [model.name for model in trace.meta.models[:-1]]

@@ -1,17 +1,18 @@
 """What a recording holds, as tables for the terminal."""
 
 from ...counted import counted
-from ...traces.meta import NgramInfo, TraceMeta
-from ...traces.tries.summary import GroupSummary, TraceSummary
+from ...traces.meta import NgramInfo
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.summary import TrieGroup, TrieSummary
 from .grid import Column, Grid, facts
 
 
-def trace_tables(summary: TraceSummary) -> tuple[Grid, Grid]:
+def trace_tables(summary: TrieSummary) -> tuple[Grid, Grid]:
     """The recording at a glance, and agreement with the target by tag."""
     return _facts(summary), _agreement(summary)
 
 
-def _facts(summary: TraceSummary) -> Grid:
+def _facts(summary: TrieSummary) -> Grid:
     meta, total = summary.meta, summary.total
     sampling = meta.sampling.words
     if meta.sampling.seed is not None:
@@ -35,7 +36,7 @@ def _facts(summary: TraceSummary) -> Grid:
     return facts(f"{meta.name} ({kind})", rows)
 
 
-def _agreement(summary: TraceSummary) -> Grid:
+def _agreement(summary: TrieSummary) -> Grid:
     models = summary.meta.model_names[:-1]
     headings = ("requests", "output tokens", *models)
     return Grid(
@@ -48,12 +49,12 @@ def _agreement(summary: TraceSummary) -> Grid:
     )
 
 
-def _rates(group: GroupSummary, models: tuple[str, ...]) -> list[str]:
+def _rates(group: TrieGroup, models: tuple[str, ...]) -> list[str]:
     rates = [group.agreement[model] for model in models]
     return ["-" if rate is None else f"{rate:.3f}" for rate in rates]
 
 
-def _trunk_ties(meta: TraceMeta) -> str:
+def _trunk_ties(meta: TrieMeta) -> str:
     if meta.trunk_near_ties is not None:
         return meta.trunk_near_ties.words
     return "made up" if meta.kind == "synthetic" else "near ties of the trunk not known"

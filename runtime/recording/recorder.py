@@ -16,9 +16,11 @@ import torch
 from transformers import PreTrainedModel
 
 from ...progress import Progress
-from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, TraceMeta, check_title
+from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, check_title
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
-from ...traces.tries.trie import RequestRecord, Trace
+from ...traces.tries.trie import TrieRequest
 from ..near_ties.on_trunk import BOUNDS
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
@@ -45,7 +47,7 @@ def record(
     name: str | None = None,
     costs: Mapping[str, Mapping[str, CostTable]] | None = None,
     show_progress: bool = True,
-) -> Trace:
+) -> TrieRecording:
     """Record the tries of all prompts, write them to `out` and return them.
 
     Args:
@@ -83,7 +85,7 @@ def record(
         parts.remove_if_empty()
         raise
     ties, requests = _finished(prompts, encoded, options, parts)
-    trace = Trace(meta=_with_ties(meta, ties, requests), requests=requests)
+    trace = TrieRecording(meta=_with_ties(meta, ties, requests), requests=requests)
     write_trace(trace, out)
     parts.remove()
     return trace
@@ -142,14 +144,14 @@ def _record_missing(
 
 def _finished(
     prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions, parts: Parts
-) -> tuple[Ties, tuple[RequestRecord, ...]]:
+) -> tuple[Ties, tuple[TrieRequest, ...]]:
     """Near ties of all requests, and the requests."""
     found, requests = [], []
     for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
         trie, ties = parts.read(number)
         found.append(ties)
         requests.append(
-            RequestRecord(
+            TrieRequest(
                 request_id=prompt.request_id,
                 tag=prompt.tag,
                 prompt=tokens,
@@ -182,10 +184,10 @@ def _meta(
     options: TrieOptions,
     name: str,
     costs: Mapping[str, Mapping[str, CostTable]],
-) -> TraceMeta:
+) -> TrieMeta:
     """All but near ties, which are known when everything is recorded; raises ValueError for what cannot be."""
     target: Any = pool.target.model
-    return TraceMeta(
+    return TrieMeta(
         name=name,
         kind="recorded",
         models=tuple(_model_info(pool, member) for member in _recorded(pool)),
@@ -202,7 +204,7 @@ def _meta(
     )
 
 
-def _with_ties(meta: TraceMeta, ties: Ties, requests: Sequence[RequestRecord]) -> TraceMeta:
+def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> TrieMeta:
     tokens = sum(len(request.trie.trunk) - 1 for request in requests)
     on_trunk = NearTies(count=ties.on_trunk, tokens=tokens, bound=BOUNDS[getattr(torch, meta.dtype)])
     return meta.model_copy(update={"near_ties": ties.anywhere, "trunk_near_ties": on_trunk})

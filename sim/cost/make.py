@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...traces.meta import TraceMeta
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ...traces.shapes import Named, named_shapes, preset_names
+from ...traces.tries.meta import TrieMeta
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
 from .devices import Device, device_called, device_sheet
@@ -36,7 +36,7 @@ class OnDevice:
 
 def make_cost(
     name: str,
-    recording: TraceMeta | RoundsTrace,
+    recording: TrieMeta | RoundsRecording,
     *,
     tensor_parallel: int = 1,
     scale: Mapping[str, float] | None = None,
@@ -73,7 +73,7 @@ def make_cost(
     return scaled(cost, scale or {}, target=members[-1])
 
 
-def default_cost(recording: TraceMeta | RoundsTrace) -> str:
+def default_cost(recording: TrieMeta | RoundsRecording) -> str:
     """What was measured with the recording, else a device every roofline knows.
 
     Raises:
@@ -82,7 +82,7 @@ def default_cost(recording: TraceMeta | RoundsTrace) -> str:
     measured = _measured(recording)
     if measured:
         return measured[0]
-    if isinstance(recording, RoundsTrace) and _without_shape(recording):
+    if isinstance(recording, RoundsRecording) and _without_shape(recording):
         raise ValueError(
             f"{recording.meta.name} holds no seconds: give --cost FILE.json, or --cost DEVICE and --models, as in "
             f"--cost {DEFAULT_DEVICE} --models {recording.meta.target}=llama-3.1-8b"
@@ -90,12 +90,12 @@ def default_cost(recording: TraceMeta | RoundsTrace) -> str:
     return DEFAULT_DEVICE
 
 
-def measured_on_device(recording: TraceMeta | RoundsTrace, on: OnDevice) -> str | None:
+def measured_on_device(recording: TrieMeta | RoundsRecording, on: OnDevice) -> str | None:
     """The device that measured seconds are of, as given or as the recording's hardware names it; None: neither does."""
     return on.measured_on or device_called(_hardware(recording))
 
 
-def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int, extrapolate: bool) -> CostModel:
+def _unscaled(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel: int, extrapolate: bool) -> CostModel:
     sheet = device_sheet()
     measured = _measured(recording)
     if name in sheet and name not in measured:
@@ -106,7 +106,7 @@ def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: in
     if tensor_parallel != 1:
         raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
     if name in measured:
-        if isinstance(recording, RoundsTrace):
+        if isinstance(recording, RoundsRecording):
             return TimedCost(recording, extrapolate=extrapolate)
         return TableCost(name, recording.costs[name], extrapolate=extrapolate)
     if name.endswith(".json"):
@@ -119,7 +119,7 @@ def _unscaled(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: in
     raise ValueError(f"unknown cost {name!r}: this trace knows {known}, or a FILE.json")
 
 
-def _unused(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int) -> tuple[str, ...]:
+def _unused(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel: int) -> tuple[str, ...]:
     """What to say of measured seconds that a roofline leaves unused and that could be taken to its device."""
     known = device_called(_hardware(recording)) is not None
     measured = [kind for kind in _measured(recording) if kind == TIMED or known]
@@ -131,7 +131,7 @@ def _unused(name: str, recording: TraceMeta | RoundsTrace, tensor_parallel: int)
     )
 
 
-def _taken_to(cost: CostModel, name: str, recording: TraceMeta | RoundsTrace, on: OnDevice) -> CostModel:
+def _taken_to(cost: CostModel, name: str, recording: TrieMeta | RoundsRecording, on: OnDevice) -> CostModel:
     if name not in _measured(recording):
         raise ValueError(
             f"--on is for seconds measured with the recording ({', '.join(_measured(recording)) or 'it holds none'}), "
@@ -155,8 +155,8 @@ def _taken_to(cost: CostModel, name: str, recording: TraceMeta | RoundsTrace, on
     return mapped(cost, *rooflines, on.reading, target=_members(recording)[-1])
 
 
-def _hardware(recording: TraceMeta | RoundsTrace) -> str:
-    return recording.meta.hardware if isinstance(recording, RoundsTrace) else recording.hardware
+def _hardware(recording: TrieMeta | RoundsRecording) -> str:
+    return recording.meta.hardware if isinstance(recording, RoundsRecording) else recording.hardware
 
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
@@ -165,15 +165,15 @@ def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
     return sheet[name]
 
 
-def _measured(recording: TraceMeta | RoundsTrace) -> list[str]:
-    if isinstance(recording, RoundsTrace):
+def _measured(recording: TrieMeta | RoundsRecording) -> list[str]:
+    if isinstance(recording, RoundsRecording):
         return [TIMED] if has_seconds(recording) else []
     return sorted(recording.costs)
 
 
-def _members(recording: TraceMeta | RoundsTrace) -> tuple[str, ...]:
+def _members(recording: TrieMeta | RoundsRecording) -> tuple[str, ...]:
     """Names of the members that have forwards, the target last."""
-    if isinstance(recording, RoundsTrace):
+    if isinstance(recording, RoundsRecording):
         return (*recording.meta.drafter_names, recording.meta.target)
     return recording.model_names
 
@@ -181,13 +181,13 @@ def _members(recording: TraceMeta | RoundsTrace) -> tuple[str, ...]:
 def _roofline(
     device: Device,
     name: str,
-    recording: TraceMeta | RoundsTrace,
+    recording: TrieMeta | RoundsRecording,
     *,
     tensor_parallel: int = 1,
     remarks: tuple[str, ...] = (),
 ) -> RooflineCost:
     """The roofline of a recording's models; raises ValueError for a model whose shape nobody says."""
-    if isinstance(recording, TraceMeta):
+    if isinstance(recording, TrieMeta):
         return RooflineCost(device, recording.models, tensor_parallel=tensor_parallel, remarks=remarks)
     missing = _without_shape(recording)
     if missing:
@@ -207,7 +207,7 @@ def _roofline(
     )
 
 
-def _known_shapes(recording: RoundsTrace) -> dict[str, Named]:
+def _known_shapes(recording: RoundsRecording) -> dict[str, Named]:
     """Shapes as recorded, else as the names of members say."""
     recorded = {model.name: Named(model, "") for model in recording.meta.models}
     target = recording.meta.target
@@ -216,6 +216,6 @@ def _known_shapes(recording: RoundsTrace) -> dict[str, Named]:
     return {**named_shapes(others, target, known=known, served=recording.meta.served_model), **recorded}
 
 
-def _without_shape(recording: RoundsTrace) -> list[str]:
+def _without_shape(recording: RoundsRecording) -> list[str]:
     known = _known_shapes(recording)
     return [name for name in reversed(_members(recording)) if name not in known]

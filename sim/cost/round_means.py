@@ -8,7 +8,7 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.rounds.recording import Rounds
+from ...traces.rounds.rounds import Rounds
 from .table import Profile
 
 

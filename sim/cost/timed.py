@@ -5,7 +5,8 @@ from math import inf, isfinite, isnan
 
 import numpy as np
 
-from ...traces.rounds.recording import TARGET_ALONE, Rounds, RoundsRequest, RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .base import LOOKUP_S, CostRangeError, DraftTerms, RoundScale
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
@@ -36,7 +37,7 @@ class TimedCost:
         CostRangeError: by `forward_s`, more than one row, a width or a member that was not measured.
     """
 
-    def __init__(self, recording: RoundsTrace, *, extrapolate: bool = False) -> None:
+    def __init__(self, recording: RoundsRecording, *, extrapolate: bool = False) -> None:
         if not has_seconds(recording):
             raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
         self.name = TIMED
@@ -195,7 +196,7 @@ class TimedCost:
         return seconds / max(len(rounds.start) + max(0, outside), 1)
 
 
-def has_seconds(recording: RoundsTrace) -> bool:
+def has_seconds(recording: RoundsRecording) -> bool:
     """Whether any answer or round was timed."""
     return any(
         request.wall_s
@@ -204,14 +205,14 @@ def has_seconds(recording: RoundsTrace) -> bool:
     )
 
 
-def _all_rounds(recording: RoundsTrace) -> Iterator[tuple[RoundsRequest, str, Rounds]]:
+def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str, Rounds]]:
     for request in recording.requests:
         for drafter, rounds in request.rounds.items():
             if len(rounds.start):
                 yield request, drafter, rounds
 
 
-def _longest(recording: RoundsTrace, drafter: str) -> int:
+def _longest(recording: RoundsRecording, drafter: str) -> int:
     """Most tokens of a round that stayed, at least 1."""
     kept = [rounds.accepted.max() for _, name, rounds in _all_rounds(recording) if name == drafter]
     return max(1, int(max(kept, default=1)))
@@ -223,7 +224,7 @@ def _plain_s(request: RoundsRequest) -> float:
     return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else float("nan")
 
 
-def _mean_plain_s(recording: RoundsTrace) -> float:
+def _mean_plain_s(recording: RoundsRecording) -> float:
     """Mean over all steps of the target alone, NaN if none was timed."""
     timed = [request for request in recording.requests if not isnan(_plain_s(request))]
     tokens = sum(request.num_tokens[TARGET_ALONE] for request in timed)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.rounds.recording import DrafterInfo, RoundsRequest
+from ...traces.rounds.meta import DrafterInfo
+from ...traces.rounds.rounds import RoundsRequest
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]

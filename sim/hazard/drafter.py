@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.rounds.recording import DrafterInfo, RoundsRequest, StatedAcceptance
+from ...traces.rounds.meta import DrafterInfo, StatedAcceptance
+from ...traces.rounds.rounds import RoundsRequest
 from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths, stated_depths

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from .beside import Beside, Chances, filter_positions
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
@@ -83,7 +83,7 @@ class Hazard:
         seed: of the draws.
     """
 
-    def __init__(self, trace: RoundsTrace, *, seed: int = 0) -> None:
+    def __init__(self, trace: RoundsRecording, *, seed: int = 0) -> None:
         self._trace = trace
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.rounds.recording import MOST, DrafterInfo, RoundsRequest
+from ...traces.rounds.meta import DrafterInfo
+from ...traces.rounds.rounds import MOST, RoundsRequest
 
 _OTHERS = 8
 _GRAIN = 10_000

@@ -18,7 +18,8 @@ import numpy as np
 from ...decoding.results import Drafted
 from ...decoding.session import Session
 from ...decoding.world import Forward, Item
-from ...traces.rounds.recording import TARGET_ALONE, DrafterInfo, RoundsRequest
+from ...traces.rounds.meta import DrafterInfo
+from ...traces.rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..charges import draft_forwards
 from ..cost import RoundCost
 from .request_rounds import RequestRounds

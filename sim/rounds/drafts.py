@@ -6,7 +6,7 @@ of it stands at a depth, 0 for the first.
 
 from typing import NamedTuple
 
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ..hazard import Hazard
 from ..hazard.lengths import fit_lengths
 from ..tries.world import UnrecordedContextError
@@ -41,7 +41,7 @@ class RoundDrafts:
         hazard: draws what no round says; None makes the first unknown an error.
     """
 
-    def __init__(self, trace: RoundsTrace, hazard: Hazard | None) -> None:
+    def __init__(self, trace: RoundsRecording, hazard: Hazard | None) -> None:
         self._trace = trace
         self._hazard = hazard
         self._fewest: dict[int, int] = {}

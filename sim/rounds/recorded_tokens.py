@@ -4,7 +4,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from ...traces.rounds.recording import MOST, DrafterInfo, Rounds, RoundsRequest
+from ...traces.rounds.meta import DrafterInfo
+from ...traces.rounds.rounds import MOST, Rounds, RoundsRequest
 from ..hazard import Beside, Outcome
 
 REFUSED, AGREED, UNKNOWN = range(3)

@@ -3,7 +3,7 @@
 from ...decoding.start import Start, prefill_before
 from ...policies.about import Observable
 from ...policies.oracles.lookahead import Answer
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ..cost import CostModel
 from ..foreseen import Foreseen
 from ..hazard import Hazard
@@ -14,7 +14,7 @@ from .world import ON_TRUNK, RoundsWorld
 class RoundsTables:
     """An imported recording; see `recording.Recording`."""
 
-    def __init__(self, trace: RoundsTrace) -> None:
+    def __init__(self, trace: RoundsRecording) -> None:
         self.trace = trace
         self.name = trace.meta.name
         self.kind: str = trace.meta.kind

@@ -22,7 +22,7 @@ from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import Forward, Item, Op, Results
 from ...runs.text_quality import TextQuality
-from ...traces.rounds.recording import RoundsTrace
+from ...traces.rounds.recording import RoundsRecording
 from ..charges import draft_forwards, verify_forward
 from ..cost import CostModel, RoundCost
 from ..hazard import Hazard
@@ -44,7 +44,7 @@ class RoundsWorld:
         hazard: draws what no round says; None makes the first unknown an error.
     """
 
-    def __init__(self, *, trace: RoundsTrace, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
+    def __init__(self, *, trace: RoundsRecording, pool: Pool, cost: CostModel, hazard: Hazard | None) -> None:
         self._trace = trace
         self._pool = pool
         self._num_free = len(pool.members) - len(trace.meta.drafters) - 1

@@ -12,7 +12,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.tries.trie import Trace
+from ...traces.tries.recording import TrieRecording
 
 
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -34,7 +34,7 @@ class Fallback:
         seed: of the draws.
     """
 
-    def __init__(self, trace: Trace, *, seed: int = 0) -> None:
+    def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
         self._seed = seed
         self._trace = trace
 

@@ -8,8 +8,9 @@ from math import nan
 from ...decoding.start import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
 from ...policies.oracles.lookahead import Answer
-from ...traces.meta import TraceMeta
-from ...traces.tries.trie import RequestRecord, Trace
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.recording import TrieRecording
+from ...traces.tries.trie import TrieRequest
 from ..cost import CostModel
 from ..foreseen import Foreseen
 from ..recorded_pool import recorded_pool
@@ -28,7 +29,7 @@ class RequestTables:
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
-        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.trie.Trie`.
+        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
             member, which has no distribution.
     """
@@ -48,7 +49,7 @@ class RequestTables:
         "tvd",
     )
 
-    def __init__(self, record: RequestRecord, meta: TraceMeta, num_free: int) -> None:
+    def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int) -> None:
         trie = record.trie
         free: list[list[int]] = [[] for _ in range(num_free)]
         free_floats: list[list[float]] = [[] for _ in range(num_free)]
@@ -81,10 +82,10 @@ class RequestTables:
         return -1
 
 
-class TraceTables:
+class TrieTables:
     """The tables of every request of a trace, built at first use; see `recording.Recording`."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: TrieRecording) -> None:
         self.trace = trace
         self.name = trace.meta.name
         self.kind: str = trace.meta.kind

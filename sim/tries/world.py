@@ -26,7 +26,7 @@ from .recorded_facts import lacks, recorded_facts
 from .recorded_quality import recorded_quality
 
 if TYPE_CHECKING:
-    from .tables import RequestTables, TraceTables
+    from .tables import RequestTables, TrieTables
 
 UNKNOWN = -1
 
@@ -56,7 +56,7 @@ class ReplayWorld:
         fallback: answers beyond the record; None makes the first unknown an error.
     """
 
-    def __init__(self, *, tables: "TraceTables", pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+    def __init__(self, *, tables: "TrieTables", pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
         self._tables = tables
         self._num_free = tables.num_free
         self._eos = frozenset(tables.trace.meta.eos_token_ids)

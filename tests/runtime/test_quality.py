@@ -18,7 +18,7 @@ from paceline.runtime.recording.recorder import record
 from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.stored_resolution import LOG_PROB_STEP
 
@@ -97,7 +97,7 @@ def test_a_recording_says_the_same(tmp_path, sampling):
         show_progress=False,
     )
     tokens = {}
-    scenario = Scenario(tables=TraceTables(trace), cost=UnitCost(), batch=2)
+    scenario = Scenario(tables=TrieTables(trace), cost=UnitCost(), batch=2)
     replayed = simulate(scenario, Hasty(recorded_pool(trace.meta)), "p", outputs=tokens)
     assert tokens == {output.request_id: list(output.tokens) for output in outputs}
     measured = with_quality(log, found)

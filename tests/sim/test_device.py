@@ -9,7 +9,7 @@ from paceline.policies import make_policy
 from paceline.runs.ledger import RunLedger
 from paceline.sim.device import device_process
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.sim.tries.world import ReplayWorld
 from paceline.traces import SyntheticSpec, make_trace
 
@@ -26,7 +26,7 @@ class Site:
         self.env = simpy.Environment()
         self.pool = recorded_pool(TRACE.meta)
         self.ledger = RunLedger()
-        self.world = ReplayWorld(tables=TraceTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
+        self.world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
         decider = make_policy(policy, self.pool)
         self.loop = Loop(
             pool=self.pool, policy=decider, name=policy, world=self.world, ledger=self.ledger, decide_s=decide_s

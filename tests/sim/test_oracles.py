@@ -17,12 +17,12 @@ from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
 from paceline.reports import summarise_run
-from paceline.sim import RoundsTables, Scenario, TableCost, TraceTables, make_cost, recorded_pool, simulate
+from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
 from paceline.sim.foresight import foresight_of
-from paceline.traces import SyntheticSpec, Trace, make_trace, open_recording
+from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable
-from paceline.traces.rounds.recording import StatedAcceptance
+from paceline.traces.rounds.meta import StatedAcceptance
 
 from ..strategies import synthetic_traces, traces
 from ..unit_cost import UnitCost
@@ -82,7 +82,7 @@ def run_s(trace, policy, cost, **scenario):
 
 
 def planned_s(trace, policy, cost, start=Start.prefill):
-    tables = TraceTables(trace)
+    tables = TrieTables(trace)
     return sum(policy.foresee(foresight_of(tables, cost, tables.prefill_before(start))).values())
 
 
@@ -114,7 +114,7 @@ def pico():
     folder = Path(paceline.__file__).parent / "recordings" / "pico.trace"
     whole = open_recording(folder)
     tags = {request.tag: request for request in whole.requests}
-    return Trace(meta=whole.meta, requests=tuple(tags.values()))
+    return TrieRecording(meta=whole.meta, requests=tuple(tags.values()))
 
 
 # -- the optimum
@@ -214,7 +214,7 @@ def test_chains_on_the_shipped_recording():
 
 def test_windows_of_drafters_that_cost_by_the_round():
     """What a round costs is in the plan, and what the drafter's cache lacks is not."""
-    trace, pool = Trace(meta=pico().meta, requests=pico().requests[::6]), pool_of(pico())
+    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[::6]), pool_of(pico())
     line = {name: CostLine(intercept_s=0.001) for name in pool.names if name != "target"}
     line["target"] = CostLine(intercept_s=0.01, per_new_token_s=0.001)
     for terms in (DraftTerms(0.004, 0.0), DraftTerms(0.0, 0.002), DraftTerms(0.004, None)):
@@ -228,7 +228,7 @@ def test_windows_of_drafters_that_cost_by_the_round():
 
 
 def test_chains_of_four_members_are_in_the_set_if_asked():
-    trace, pool = Trace(meta=pico().meta, requests=pico().requests[-1:]), pool_of(pico())
+    trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[-1:]), pool_of(pico())
     cost = make_cost("cpu", trace.meta)
     taller = run_s(trace, OracleChain(pool, most=4, levels=4), cost)
     assert taller <= run_s(trace, OracleChain(pool, most=4), cost) + CLOSE
@@ -250,7 +250,7 @@ def test_a_batch_follows_the_plans_of_each_request_alone():
 
 
 def test_a_strict_run_needs_nothing_beyond_the_record():
-    trace = Trace(meta=pico().meta, requests=pico().requests[:1])
+    trace = TrieRecording(meta=pico().meta, requests=pico().requests[:1])
     replay(trace, OracleChain(pool_of(trace)), cost=make_cost("cpu", trace.meta), strict=True)
 
 
@@ -277,7 +277,7 @@ def test_a_catch_up_beyond_what_was_measured_is_not_planned():
 def test_seconds_that_nobody_knows():
     table = CostTable(new_tokens=(1, 2), seconds=(1.0, 1.5))
     trace, longer = (short_trace(0, tokens=tokens) for tokens in (2, 4))
-    tables = TraceTables(trace)
+    tables = TrieTables(trace)
     foresight = foresight_of(tables, UnitCost(), tables.prefill_before(Start.prefill))
     foresight.forward_s = lambda level, new_tokens, held_tokens: 1.0 if new_tokens < 3 else inf
     with pytest.raises(ValueError, match="does not know the seconds of any way through the answer"):

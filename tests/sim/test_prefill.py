@@ -9,7 +9,7 @@ from paceline.reports.summary import summarise_run
 from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 from ..strategies import synthetic_traces
@@ -75,4 +75,4 @@ def test_plain_decoding_is_the_same_from_either_start():
 
 def test_a_start_that_a_recording_does_not_hold_is_told_before_anything_runs():
     with pytest.raises(ValueError, match=r"start must be prefill or draft for recording .*, which holds no start"):
-        Scenario(tables=TraceTables(TRACE), cost=UnitCost(), start=Start.recorded)
+        Scenario(tables=TrieTables(TRACE), cost=UnitCost(), start=Start.recorded)

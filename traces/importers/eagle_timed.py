@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..rounds.recording import RoundsRequest
+from ..rounds.rounds import RoundsRequest
 from .learned import Learned, after_prefill
 from .methods import UNCOUNTED, Answer, check_names, merged, method_name
 from .reading.fields import Fields

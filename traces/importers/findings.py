@@ -4,7 +4,7 @@ from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field, fields
 
-from ..rounds.recording import StatedAcceptance
+from ..rounds.meta import StatedAcceptance
 from ..rounds.trust import Form
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..rounds.recording import RoundsRequest
+from ..rounds.rounds import RoundsRequest
 from ..rounds.trust import Form
 from . import eagle_timed, frontier, positions, spec_bench, vllm_detailed
 from .learned import Learned

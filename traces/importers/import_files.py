@@ -6,7 +6,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ..errors import TraceFormatError
-from ..rounds.recording import LOOKUP, RoundsMeta, RoundsRequest, RoundsTrace
+from ..rounds.meta import LOOKUP, RoundsMeta
+from ..rounds.recording import RoundsRecording
+from ..rounds.rounds import RoundsRequest
 from ..rounds.store import write_rounds
 from .called_models import served_model
 from .detect import detect
@@ -36,11 +38,11 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
     return detect(files) if name == AUTO else format_named(name)
 
 
-def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsTrace:
+def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsRecording:
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
     source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
     requests = tuple(_requests(source, files, learned))
-    return RoundsTrace(meta=_meta(source, learned, files), requests=requests)
+    return RoundsRecording(meta=_meta(source, learned, files), requests=requests)
 
 
 def import_recording(

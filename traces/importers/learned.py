@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..rounds.recording import MOST, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, StatedAcceptance
+from ..rounds.meta import DrafterInfo, StatedAcceptance
+from ..rounds.rounds import MOST, UNKNOWN_DRAFTED, Rounds, RoundsRequest
 from ..rounds.trust import FORMS, Form
 from .findings import Findings
 from .options import ImportOptions

@@ -10,7 +10,7 @@ from math import nan
 from pathlib import Path
 
 from ..errors import TraceFormatError
-from ..rounds.recording import Rounds, RoundsRequest
+from ..rounds.rounds import Rounds, RoundsRequest
 from .learned import Learned
 
 DRAFTER = "drafter"  # of a log that knows one and does not name it

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..meta import NAME_PATTERN, ModelInfo, NgramInfo, check_title
-from ..rounds.recording import MOST
+from ..rounds.rounds import MOST
 
 MOST_REQUESTS = 1_000_000
 

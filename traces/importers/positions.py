@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..meta import NAME_PATTERN
-from ..rounds.recording import TARGET_ALONE, RoundsRequest
+from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .learned import Learned
 from .reading.fields import Fields
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..rounds.recording import TARGET_ALONE, RoundsRequest
+from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .learned import Learned, after_prefill, starts_of
 from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
 from .reading.fields import Fields

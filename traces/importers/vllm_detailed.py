@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..rounds.recording import Rounds, RoundsRequest
+from ..rounds.rounds import Rounds, RoundsRequest
 from .learned import Learned, check_drafted, rounds_of_steps
 from .methods import DRAFTER
 from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps

@@ -7,7 +7,7 @@ A response has `metrics.speculative_decoding`; that object may also stand alone 
 
 from collections.abc import Iterator
 
-from ..rounds.recording import TARGET_ALONE, RoundsRequest
+from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .learned import Learned
 from .reading.fields import Fields
 from .responses import EMPTY, completion_tokens, first_choice, prompt_tokens, within

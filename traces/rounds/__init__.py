@@ -3,15 +3,9 @@
 Imports the record of models from `..meta` and the folder both stores share; nothing of tries.
 """
 
-from .recording import (
-    TARGET_ALONE,
-    UNKNOWN_DRAFTED,
-    DrafterInfo,
-    Rounds,
-    RoundsMeta,
-    RoundsRequest,
-    RoundsTrace,
-)
+from .meta import DrafterInfo, RoundsMeta
+from .recording import RoundsRecording
+from .rounds import TARGET_ALONE, UNKNOWN_DRAFTED, Rounds, RoundsRequest
 from .store import read_rounds, write_rounds
 from .summary import MethodSummary, RoundsGroup, RoundsSummary, summarise_rounds
 
@@ -23,9 +17,9 @@ __all__ = [
     "Rounds",
     "RoundsGroup",
     "RoundsMeta",
+    "RoundsRecording",
     "RoundsRequest",
     "RoundsSummary",
-    "RoundsTrace",
     "read_rounds",
     "summarise_rounds",
     "write_rounds",

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from .recording import Rounds, RoundsRequest
+from .rounds import Rounds, RoundsRequest
 
 SECONDS = ("draft_s", "verify_s")
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import REQUESTS, ROUNDS
 from .columns import SECONDS, RoundsColumns
-from .recording import MOST, Rounds, RoundsRequest
+from .rounds import MOST, Rounds, RoundsRequest
 
 _COUNTS = ("start", "accepted", "drafted")
 _KINDS = dict.fromkeys(_COUNTS, np.int32) | dict.fromkeys(SECONDS, np.float64) | {"placed": np.bool_}

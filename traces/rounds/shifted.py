@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..shifted_decisions import Turning, checked_shifts, keyed_draws, shifted_name, turning
-from .recording import OPEN_DRAFTED, UNKNOWN_DRAFTED, DrafterInfo, Rounds, RoundsRequest, RoundsTrace
+from .meta import DrafterInfo
+from .recording import RoundsRecording
+from .rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, Rounds, RoundsRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class _Decisions:
     agrees: NDArray[np.bool_]
 
 
-def shift_rounds(trace: RoundsTrace, shifts: Mapping[str, float], *, seed: int) -> RoundsTrace:
+def shift_rounds(trace: RoundsRecording, shifts: Mapping[str, float], *, seed: int) -> RoundsRecording:
     """See `shifted.shift_acceptance`."""
     active = checked_shifts(shifts, trace.meta.drafter_names)
     turnings: dict[DrafterInfo, Turning] = {}
@@ -40,10 +42,10 @@ def shift_rounds(trace: RoundsTrace, shifts: Mapping[str, float], *, seed: int) 
             turnings[drafter] = turning(drafter.name, num_agreed, num_known, active[drafter.name])
     requests = tuple(_shift_request(request, turnings, seed) for request in trace.requests)
     meta = trace.meta.model_copy(update={"name": shifted_name(trace.meta.name, active)})
-    return RoundsTrace(meta=meta, requests=requests)
+    return RoundsRecording(meta=meta, requests=requests)
 
 
-def _counts(trace: RoundsTrace, drafter: DrafterInfo) -> Iterator[tuple[int, int]]:
+def _counts(trace: RoundsRecording, drafter: DrafterInfo) -> Iterator[tuple[int, int]]:
     """Agreements and decisions of each request; a token drafter decides once per position."""
     for request in trace.requests:
         if drafter.name not in request.rounds:

@@ -32,7 +32,9 @@ from ..folder import (
 )
 from .columns import SECONDS, RoundsColumns, rounds_requests, slices
 from .gather import gather
-from .recording import RoundsMeta, RoundsRequest, RoundsTrace
+from .meta import RoundsMeta
+from .recording import RoundsRecording
+from .rounds import RoundsRequest
 from .schema import (
     ROUNDS_REQUEST_SCHEMA,
     ROUNDS_SCHEMA,
@@ -97,7 +99,7 @@ def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMet
     return learned
 
 
-def read_rounds(path: Path) -> RoundsTrace:
+def read_rounds(path: Path) -> RoundsRecording:
     """Read an imported recording.
 
     Raises:
@@ -115,7 +117,7 @@ def read_rounds(path: Path) -> RoundsTrace:
     for piece in slices(columns, _GROUP):
         check.add(piece)
     check.finish(meta)
-    return RoundsTrace(meta=meta, requests=tuple(rounds_requests(columns)))
+    return RoundsRecording(meta=meta, requests=tuple(rounds_requests(columns)))
 
 
 def _groups(requests: Iterable[RoundsRequest]) -> Iterator[list[RoundsRequest]]:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .recording import TARGET_ALONE, DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from .meta import DrafterInfo, RoundsMeta
+from .recording import RoundsRecording
+from .rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .store import ROUNDS_FILES
 
 
@@ -90,7 +92,7 @@ class RoundsSummary:
         }
 
 
-def summarise_rounds(trace: RoundsTrace, path: Path | None = None) -> RoundsSummary:
+def summarise_rounds(trace: RoundsRecording, path: Path | None = None) -> RoundsSummary:
     """Count and average an imported recording; `path` is where it was read from, if it was."""
     by_tag: dict[str, list[RoundsRequest]] = {}
     for request in trace.requests:

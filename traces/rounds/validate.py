@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import META, REQUESTS, ROUNDS
 from .columns import RoundsColumns, spans
-from .recording import MOST, OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED, RoundsMeta
+from .meta import RoundsMeta
+from .rounds import MOST, OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED
 
 
 class RoundsCheck:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..tries.closure import grow, trunk_allowance
-from ..tries.trie import Floats, Ints, RequestRecord, Trace, Trie, split
+from ..tries.recording import TrieRecording
+from ..tries.trie import Floats, Ints, Trie, TrieRequest, split
 from .spec import MOST_CONTEXTS, SyntheticSpec
 from .views import Views, draw_top_prob, views
 
@@ -42,13 +43,13 @@ class _Level:
     views: Views
 
 
-def make_trace(spec: SyntheticSpec) -> Trace:
+def make_trace(spec: SyntheticSpec) -> TrieRecording:
     """The trace a spec asks for; the same spec gives the same trace."""
     rng = np.random.default_rng(spec.seed)
     prompts = rng.integers(0, spec.vocab_size, size=(spec.requests, spec.prompt_tokens))
     tries = _tries(spec, _levels(spec, rng))
     records = (
-        RequestRecord(
+        TrieRequest(
             request_id=f"{spec.name}-{number}",
             tag=spec.tags[number % len(spec.tags)],
             prompt=tuple(prompts[number].tolist()),
@@ -57,7 +58,7 @@ def make_trace(spec: SyntheticSpec) -> Trace:
         )
         for number, trie in enumerate(tries)
     )
-    return Trace(meta=spec.meta(), requests=tuple(records))
+    return TrieRecording(meta=spec.meta(), requests=tuple(records))
 
 
 def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..meta import MOST_OFF_TRUNK, Closure, CostTable, ModelInfo, Sampling, TraceMeta
+from ..meta import MOST_OFF_TRUNK, Closure, CostTable, ModelInfo, Sampling
+from ..tries.meta import TrieMeta
 
 # A trace is made in memory. Of all requests together:
 MOST_TOKENS = 10_000_000  # on the trunk, and of prompts
@@ -120,12 +121,12 @@ class SyntheticSpec:
             rates = tuple(min(1.0, low / high) if high > 0 else 0.0 for low, high in pairs)
         return np.array(rates) * (1.0 - self.depth_decay) ** (depth - 1)
 
-    def meta(self) -> TraceMeta:
+    def meta(self) -> TrieMeta:
         """What the trace says of itself: model sizes and seconds follow from the cost ratios."""
         distances = range(len(self.models) - 1, 0, -1)
         ratios = (*(self.cost_ratios or (_COST_STEP**distance for distance in distances)), 1.0)
         named = list(zip(self.models, ratios, strict=True))
-        return TraceMeta(
+        return TrieMeta(
             name=self.name,
             kind="synthetic",
             models=tuple(_model_info(name, ratio) for name, ratio in named),

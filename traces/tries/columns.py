@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import NODES
-from ..meta import TraceMeta
+from .meta import TrieMeta
+from .recording import TrieRecording
 from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
-from .trie import Ints, Trace, Trie, split
+from .trie import Ints, Trie, split
 
 Codes = NDArray[np.uint16]
 
@@ -81,7 +82,7 @@ class RequestColumns:
     num_nodes: list[int]
 
 
-def request_columns(trace: Trace) -> RequestColumns:
+def request_columns(trace: TrieRecording) -> RequestColumns:
     """The requests of a trace as columns."""
     return RequestColumns(
         request_id=[record.request_id for record in trace.requests],
@@ -92,7 +93,7 @@ def request_columns(trace: Trace) -> RequestColumns:
     )
 
 
-def join(trace: Trace, path: Path) -> NodeColumns:
+def join(trace: TrieRecording, path: Path) -> NodeColumns:
     """The columns of a trace that is to lie at `path`.
 
     Raises:
@@ -119,7 +120,7 @@ def tries(columns: NodeColumns, num_nodes: list[int]) -> tuple[Trie, ...]:
     return split(Trie(**arrays, **values), num_nodes)
 
 
-def _check_arrays(meta: TraceMeta, trie: Trie, request_id: str, path: Path) -> None:
+def _check_arrays(meta: TrieMeta, trie: Trie, request_id: str, path: Path) -> None:
     rows = {"next_token": len(meta.models), "tvd": len(meta.pairs)} | dict.fromkeys(
         ("next_log_prob", "top_log_prob", "gap", "entropy", "own_log_prob"), len(meta.models)
     )

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from ..meta import TraceMeta
 from .columns import GRIDS, NodeColumns, RequestColumns
+from .meta import TrieMeta
 
 REQUEST_SCHEMA = pa.schema(
     [
@@ -55,7 +55,7 @@ def to_parquet(table: pa.Table) -> bytes:
     return data
 
 
-def node_schema(meta: TraceMeta, path: Path) -> pa.Schema:
+def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
     """Columns of `nodes.parquet`; raises TraceFormatError where model names make two columns the same."""
     fields = [pa.field(name, kind, nullable=False) for name, _, _, kind in _layout(meta)]
     names = [field.name for field in fields]
@@ -89,7 +89,7 @@ def from_request_table(table: pa.Table) -> RequestColumns:
     )
 
 
-def to_table(columns: NodeColumns, meta: TraceMeta, path: Path) -> pa.Table:
+def to_table(columns: NodeColumns, meta: TrieMeta, path: Path) -> pa.Table:
     """The table of validated columns. A root has no token; its cell holds 0."""
     arrays = []
     for name, attribute, row, kind in _layout(meta):
@@ -100,7 +100,7 @@ def to_table(columns: NodeColumns, meta: TraceMeta, path: Path) -> pa.Table:
     return pa.table(arrays, schema=node_schema(meta, path))
 
 
-def from_table(table: pa.Table, meta: TraceMeta) -> NodeColumns:
+def from_table(table: pa.Table, meta: TrieMeta) -> NodeColumns:
     """The columns of a table of the right schema, not validated yet."""
     arrays: dict[str, Any] = {}
     rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("next_token", *GRIDS)}
@@ -120,7 +120,7 @@ def from_table(table: pa.Table, meta: TraceMeta) -> NodeColumns:
     return NodeColumns(**arrays)
 
 
-def _layout(meta: TraceMeta) -> Iterator[tuple[str, str, int | None, pa.DataType]]:
+def _layout(meta: TrieMeta) -> Iterator[tuple[str, str, int | None, pa.DataType]]:
     """Column name, attribute of `NodeColumns`, row of that attribute (None if flat) and type, in file order."""
     token_type = pa.uint16() if meta.vocab_size <= _SMALL_VOCABULARY else pa.int32()
     for name, kind in _FLAT_TYPES.items():

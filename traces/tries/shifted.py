@@ -11,13 +11,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..meta import TraceMeta
-from ..rounds.recording import RoundsTrace
+from ..rounds.recording import RoundsRecording
 from ..rounds.shifted import shift_rounds
 from ..shifted_decisions import Turning, checked_shifts, keyed_draws, shifted_name, turning
-from .trie import RequestRecord, Trace, Trie
+from .meta import TrieMeta
+from .recording import TrieRecording
+from .trie import Trie, TrieRequest
 
-Recording = TypeVar("Recording", Trace, RoundsTrace)
+Recording = TypeVar("Recording", TrieRecording, RoundsRecording)
 
 
 def shift_acceptance(trace: Recording, shifts: Mapping[str, float], *, seed: int) -> Recording:
@@ -39,12 +40,12 @@ def shift_acceptance(trace: Recording, shifts: Mapping[str, float], *, seed: int
         ValueError: a name that is no drafter of the recording, a share that would leave [0, 1], no decision recorded,
             a vocabulary too small for a token that no model writes.
     """
-    if isinstance(trace, RoundsTrace):
+    if isinstance(trace, RoundsRecording):
         return shift_rounds(trace, shifts, seed=seed)
     return _shift_tries(trace, shifts, seed)
 
 
-def _shift_tries(trace: Trace, shifts: Mapping[str, float], seed: int) -> Trace:
+def _shift_tries(trace: TrieRecording, shifts: Mapping[str, float], seed: int) -> TrieRecording:
     drafters = trace.meta.model_names[:-1]
     active = checked_shifts(shifts, drafters)
     turnings: dict[int, Turning] = {}
@@ -55,7 +56,7 @@ def _shift_tries(trace: Trace, shifts: Mapping[str, float], seed: int) -> Trace:
             turnings[model] = turning(name, num_agreed, sum(len(agrees) for agrees in written), active[name])
     requests = tuple(_shift_request(trace.meta, record, turnings, seed) for record in trace.requests)
     meta = trace.meta.model_copy(update={"name": shifted_name(trace.meta.name, active)})
-    return Trace(meta=meta, requests=requests)
+    return TrieRecording(meta=meta, requests=requests)
 
 
 def _agreeing(trie: Trie, model: int) -> NDArray[np.bool_]:
@@ -65,7 +66,7 @@ def _agreeing(trie: Trie, model: int) -> NDArray[np.bool_]:
     return agrees
 
 
-def _shift_request(meta: TraceMeta, record: RequestRecord, turnings: Mapping[int, Turning], seed: int) -> RequestRecord:
+def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> TrieRequest:
     trie = record.trie
     nodes = trie.trunk[:-1]
     next_token = trie.next_token.copy()

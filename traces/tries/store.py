@@ -25,16 +25,17 @@ from ..folder import (
     read_meta,
     refuse_foreign,
 )
-from ..meta import TraceMeta
 from .columns import NodeColumns, RequestColumns, join, request_columns, tries
+from .meta import TrieMeta
+from .recording import TrieRecording
 from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
-from .trie import RequestRecord, Trace
+from .trie import TrieRequest
 from .validate import check_nodes, check_requests
 
 FILES = (META, REQUESTS, NODES)
 
 
-class StoredMeta(TraceMeta):
+class StoredMeta(TrieMeta):
     """`meta.json` as it lies on the disk.
 
     Attributes:
@@ -49,7 +50,7 @@ class StoredMeta(TraceMeta):
         return self
 
 
-def write_trace(trace: Trace, path: Path) -> None:
+def write_trace(trace: TrieRecording, path: Path) -> None:
     """Write a recording, whole or not at all; a trace already there is replaced at the very end.
 
     Raises:
@@ -71,7 +72,7 @@ def write_trace(trace: Trace, path: Path) -> None:
             (unfinished / name).write_bytes(data)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> TrieRecording:
     """Read a recording.
 
     Raises:
@@ -83,7 +84,7 @@ def read_trace(path: Path) -> Trace:
         )
         raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
     stored = read_meta(path / META, StoredMeta)
-    meta = TraceMeta.model_validate(stored.model_dump(exclude={"sha256"}))
+    meta = TrieMeta.model_validate(stored.model_dump(exclude={"sha256"}))
     request_table = _read_table(path / REQUESTS, stored, REQUEST_SCHEMA)
     node_table = _read_table(path / NODES, stored, node_schema(meta, path / META))
     requests = from_request_table(request_table)
@@ -93,7 +94,7 @@ def read_trace(path: Path) -> Trace:
     return _trace(meta, requests, nodes)
 
 
-def _trace(meta: TraceMeta, requests: RequestColumns, nodes: NodeColumns) -> Trace:
+def _trace(meta: TrieMeta, requests: RequestColumns, nodes: NodeColumns) -> TrieRecording:
     rows = zip(
         requests.request_id,
         requests.tag,
@@ -103,12 +104,12 @@ def _trace(meta: TraceMeta, requests: RequestColumns, nodes: NodeColumns) -> Tra
         strict=True,
     )
     records = (
-        RequestRecord(
+        TrieRequest(
             request_id=request_id, tag=tag, prompt=tuple(prompt.tolist()), max_new_tokens=max_new_tokens, trie=trie
         )
         for request_id, tag, prompt, max_new_tokens, trie in rows
     )
-    return Trace(meta=meta, requests=tuple(records))
+    return TrieRecording(meta=meta, requests=tuple(records))
 
 
 def _read_table(path: Path, stored: StoredMeta, schema: pa.Schema) -> pa.Table:

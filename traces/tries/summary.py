@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..meta import TraceMeta
+from .meta import TrieMeta
+from .recording import TrieRecording
 from .store import FILES
-from .trie import Floats, Ints, RequestRecord, Trace, Trie
+from .trie import Floats, Ints, Trie, TrieRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSummary:
+class TrieGroup:
     """Requests of one tag, or of all tags.
 
     Means are over the trunk contexts that wrote a token: all but the last context of each request.
@@ -39,7 +40,7 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
+class TrieSummary:
     """A recording at a glance.
 
     Attributes:
@@ -51,9 +52,9 @@ class TraceSummary:
         bytes_per_node: of the same; None if the trace came from memory.
     """
 
-    meta: TraceMeta
-    total: GroupSummary
-    by_tag: dict[str, GroupSummary]
+    meta: TrieMeta
+    total: TrieGroup
+    by_tag: dict[str, TrieGroup]
     nodes_per_trunk_token: float | None
     size_bytes: int | None
     bytes_per_node: float | None
@@ -70,14 +71,14 @@ class TraceSummary:
         }
 
 
-def summarise(trace: Trace, path: Path | None = None) -> TraceSummary:
+def summarise(trace: TrieRecording, path: Path | None = None) -> TrieSummary:
     """Count and average a recording; `path` is where it was read from, if it was."""
-    by_tag: dict[str, list[RequestRecord]] = {}
+    by_tag: dict[str, list[TrieRequest]] = {}
     for record in trace.requests:
         by_tag.setdefault(record.tag, []).append(record)
     total = _summarise_group(trace.meta, trace.requests)
     size_bytes = None if path is None else sum((path / name).stat().st_size for name in FILES)
-    return TraceSummary(
+    return TrieSummary(
         meta=trace.meta,
         total=total,
         by_tag={tag: _summarise_group(trace.meta, records) for tag, records in by_tag.items()},
@@ -87,7 +88,7 @@ def summarise(trace: Trace, path: Path | None = None) -> TraceSummary:
     )
 
 
-def _summarise_group(meta: TraceMeta, records: Iterable[RequestRecord]) -> GroupSummary:
+def _summarise_group(meta: TrieMeta, records: Iterable[TrieRequest]) -> TrieGroup:
     records = list(records)
     writers = [record.trie.trunk[:-1] for record in records]
     num_trunk_tokens = sum(len(nodes) for nodes in writers)
@@ -97,7 +98,7 @@ def _summarise_group(meta: TraceMeta, records: Iterable[RequestRecord]) -> Group
         agreeing += _agreeing(record.trie, nodes)
         distance += record.trie.tvd[:, nodes].sum(axis=1)
     pairs = [f"{meta.model_names[low]}/{meta.model_names[high]}" for low, high in meta.pairs]
-    return GroupSummary(
+    return TrieGroup(
         num_requests=len(records),
         num_prompt_tokens=sum(len(record.prompt) for record in records),
         num_trunk_tokens=num_trunk_tokens,

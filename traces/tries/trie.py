@@ -1,6 +1,6 @@
 """The token trie of one request: contexts, and every model's view of each.
 
-Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TraceMeta.pairs`).
+Letters: N nodes, M recorded models (smallest first), P = M(M-1)/2 pairs of models (`TrieMeta.pairs`).
 Node 0 is the prompt; a node is its parent's context and one token more; parents come before their children.
 """
 
@@ -10,8 +10,6 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-
-from ..meta import TraceMeta
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -77,7 +75,7 @@ def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRecord:
+class TrieRequest:
     """One recorded request.
 
     Attributes:
@@ -93,11 +91,3 @@ class RequestRecord:
     prompt: tuple[int, ...]
     max_new_tokens: int
     trie: Trie
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """A recording: what it says of itself, and its requests in file order."""
-
-    meta: TraceMeta
-    requests: tuple[RequestRecord, ...]

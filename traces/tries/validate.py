@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS
-from ..meta import TraceMeta
 from .columns import GRIDS, NodeColumns, RequestColumns
+from .meta import TrieMeta
 
 _MOST_TOKENS = 2**31 - 1
 
 
-def check_requests(requests: RequestColumns, meta: TraceMeta, path: Path) -> None:
+def check_requests(requests: RequestColumns, meta: TrieMeta, path: Path) -> None:
     """Refuse what cannot be the requests of the trace at `path`.
 
     Raises:
@@ -47,7 +47,7 @@ def check_requests(requests: RequestColumns, meta: TraceMeta, path: Path) -> Non
             raise TraceFormatError(path / REQUESTS, "num_nodes", f"must be >= 1 {where}", num_nodes)
 
 
-def check_nodes(columns: NodeColumns, requests: RequestColumns, meta: TraceMeta, path: Path) -> None:
+def check_nodes(columns: NodeColumns, requests: RequestColumns, meta: TrieMeta, path: Path) -> None:
     """Refuse what is not one trie per request, with a trunk that the target would write, in the trace at `path`.
 
     Raises:
@@ -97,7 +97,7 @@ class _Nodes:
     """
 
     columns: NodeColumns
-    meta: TraceMeta
+    meta: TrieMeta
     path: Path
     request_id: list[str]
     start: NDArray[np.int64]

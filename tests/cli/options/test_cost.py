@@ -1,11 +1,11 @@
 import pytest
 from paceline.cli.options.cost import cost_of, factors_of
-from paceline.traces import Trace
+from paceline.traces import TrieRecording
 
 from ...sim.cost.shapes import META
 from ...sim.cost.timed_recordings import recording_of, request_of
 
-TRACE = Trace(meta=META, requests=())
+TRACE = TrieRecording(meta=META, requests=())
 
 
 def test_options_of_a_trace():

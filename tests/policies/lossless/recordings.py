@@ -1,6 +1,6 @@
 """Synthetic recordings with independent acceptance, flat costs, and a replay of a policy over them."""
 
-from paceline.sim import Scenario, TableCost, TraceTables, simulate
+from paceline.sim import Scenario, TableCost, TrieTables, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
 
@@ -23,7 +23,7 @@ def recording(*acceptance, requests=12, tokens=300, tags=("a",), seed=0, reach=2
         run=reach,
         seed=seed,
     )
-    return TraceTables(make_trace(spec))
+    return TrieTables(make_trace(spec))
 
 
 def flat(**forward_s):

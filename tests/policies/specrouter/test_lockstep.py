@@ -9,7 +9,7 @@ from paceline.policies.specrouter.lockstep_search import best_in_step, in_step
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces.tries.store import read_trace
 
 RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
@@ -19,7 +19,7 @@ RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
 def pico():
     trace = read_trace(RECORDING)
     cost = make_cost(default_cost(trace.meta), trace.meta, extrapolate=True)
-    return Scenario(tables=TraceTables(trace), cost=cost)
+    return Scenario(tables=TrieTables(trace), cost=cost)
 
 
 def batch_of(scenario, batch):
@@ -112,7 +112,7 @@ def test_few_requests_have_chains_of_their_own(pico):
 def test_a_tag_that_went_in_step_goes_back_to_a_chain_of_its_own():
     """As the last requests run, or when load falls: after a while of few requests."""
     trace = read_trace(RECORDING)
-    policy = SpecRouter(TraceTables(trace).pool)
+    policy = SpecRouter(TrieTables(trace).pool)
     for _ in range(2):  # the warm-up, played by nobody
         assert policy.scheduler.plan("a", num_rows=8, num_running=8).trial
     policy.scheduler.knowledge.profiler.note(4, new_tokens=1, seconds=1.0)

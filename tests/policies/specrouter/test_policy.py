@@ -7,7 +7,7 @@ from paceline.policies.check import check_pool
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
+from paceline.sim.tries.tables import TrieTables
 from paceline.traces import SyntheticSpec, make_trace
 
 from ...decoding.script import run as run_one
@@ -58,7 +58,7 @@ def synthetic(acceptance, cost_ratios, *, off_trunk=None, requests=12, seed=0):
         seed=seed,
     )
     trace = make_trace(spec)
-    return Scenario(tables=TraceTables(trace), cost=make_cost("cpu", trace.meta))
+    return Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta))
 
 
 def replayed(scenario, **options):
@@ -137,7 +137,7 @@ def test_early_refusals_are_those_of_the_run_log():
 
 def test_stated_costs_make_steps_independent_of_seconds():
     trace = make_trace(SyntheticSpec(requests=4, tokens=64, models=("draft", "mid", "target"), acceptance=(0.6, 0.9)))
-    tables = TraceTables(trace)
+    tables = TrieTables(trace)
     cost = make_cost("cpu", trace.meta)
     slower = make_cost("cpu", trace.meta, scale={"mid": 50.0})
     scenarios = [Scenario(tables=tables, cost=price) for price in (cost, slower)]

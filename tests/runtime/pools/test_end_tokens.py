@@ -12,7 +12,7 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
-from paceline.sim import Scenario, TraceTables, simulate
+from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.store import read_trace
@@ -134,7 +134,7 @@ def test_run_record_and_replay_end_where_generate_does(pool_folder, tmp_path, pl
         assert ran(pool, policy) == wanted
         tokens: dict[str, list[int]] = {}
         members = recorded_pool(trace.meta)
-        scenario = Scenario(tables=TraceTables(trace), cost=UnitCost())
+        scenario = Scenario(tables=TrieTables(trace), cost=UnitCost())
         simulate(scenario, make_policy(policy, members), policy, outputs=tokens)
         assert [tokens[prompt.request_id] for prompt in PROMPTS] == wanted
 

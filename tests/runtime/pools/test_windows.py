@@ -13,7 +13,7 @@ from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tree_mask
 from paceline.runtime.world import Memory
-from paceline.sim import Scenario, TraceTables, simulate
+from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces.meta import Closure, Sampling
 
@@ -83,7 +83,7 @@ def test_the_trunk_is_the_text_of_generate_and_replay_gives_it(pool_and_answers,
     assert [request.trie.token[request.trie.trunk[1:]].tolist() for request in trace.requests] == answers
     for policy in POLICIES:
         tokens: dict[str, list[int]] = {}
-        scenario = Scenario(tables=TraceTables(trace), cost=UnitCost())
+        scenario = Scenario(tables=TrieTables(trace), cost=UnitCost())
         log = simulate(scenario, make_policy(policy, recorded_pool(trace.meta)), policy, outputs=tokens)
         assert [tokens[prompt.request_id] for prompt in PROMPTS] == answers
         assert summarise_run(log).exact_share == 1.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
 from paceline.policies import make_policy
 from paceline.runtime.sampling.coupled_noise import gumbel
-from paceline.sim import Scenario, TraceTables, simulate
+from paceline.sim import Scenario, TrieTables, simulate
 from paceline.traces import open_recording
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -67,7 +67,7 @@ def test_lookups_are_the_same(rebuilt, context, asked, matches, occurrence):
 def test_every_lookup_of_a_replay_is_foretold(rebuilt):
     trace = open_recording(ROOT / "recordings" / "pico.trace")
     assert trace.meta.ngram is not None
-    tables = TraceTables(trace)
+    tables = TrieTables(trace)
     log = simulate(Scenario(tables=tables, cost=UnitCost()), make_policy("ngram:6/target", tables.pool), "p")
     steps = zip(*(log.steps[name].tolist() for name in ("request", "kind", "asked", "drafted", "emitted")), strict=True)
     found = 0

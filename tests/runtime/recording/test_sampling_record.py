@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from paceline.traces.meta import Sampling, TraceMeta
+from paceline.traces.meta import Sampling
+from paceline.traces.tries.meta import TrieMeta
 
 OPTIONS = {"temperature": 0.8, "seed": 1}
 
@@ -56,16 +57,16 @@ def test_greedy_takes_none(named):
 
 
 def test_a_recording_made_before_truncation_still_loads():
-    old = TraceMeta.model_validate_json(json.dumps(meta({"mode": "coupled", "temperature": 0.8, "seed": 1})))
+    old = TrieMeta.model_validate_json(json.dumps(meta({"mode": "coupled", "temperature": 0.8, "seed": 1})))
     assert old.sampling == Sampling(mode="coupled", **OPTIONS)
 
 
 def test_a_recording_keeps_its_truncation():
     sampling = {"mode": "coupled", **OPTIONS, "top_p": 0.9, "top_k": 40}
-    kept = TraceMeta.model_validate(meta(sampling))
-    assert TraceMeta.model_validate_json(kept.model_dump_json()).sampling.model_dump() == sampling
+    kept = TrieMeta.model_validate(meta(sampling))
+    assert TrieMeta.model_validate_json(kept.model_dump_json()).sampling.model_dump() == sampling
 
 
 def test_a_recording_is_not_of_rejection_sampling():
     with pytest.raises(ValueError, match="a recording is greedy or coupled; rejection sampling draws again"):
-        TraceMeta.model_validate(meta({"mode": "rejection", **OPTIONS}))
+        TrieMeta.model_validate(meta({"mode": "rejection", **OPTIONS}))

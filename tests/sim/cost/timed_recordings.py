@@ -2,7 +2,9 @@
 
 import numpy as np
 from paceline.traces import ModelInfo
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 WINDOW = 4
 
@@ -35,7 +37,7 @@ def request_of(request_id, rounds=None, *, tokens=12, wall_s=None, prefill_s=Non
 def recording_of(*requests, drafters=("eagle",), window=WINDOW, models=()):
     infos = tuple(DrafterInfo(name=name, by_start=True, window=window) for name in drafters)
     meta = RoundsMeta(name="by hand", source="hand", drafters=infos, models=models)
-    return RoundsTrace(meta=meta, requests=requests)
+    return RoundsRecording(meta=meta, requests=requests)
 
 
 def shapes(*names):

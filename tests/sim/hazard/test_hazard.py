@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.sim.hazard import Hazard
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 from ...traces.rounds.rounds_strategies import bernoulli_trace, rounds_traces
 
@@ -24,7 +26,7 @@ def one_drafter(*requests, by_start=True, window=None):
         found = {"d": rounds} if len(rows) else {}
         records.append(RoundsRequest(request_id=f"q{index}", tag=tag, num_tokens={"": length}, rounds=found))
     drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
-    return RoundsTrace(meta=RoundsMeta(name="by hand", source="test", drafters=drafters), requests=tuple(records))
+    return RoundsRecording(meta=RoundsMeta(name="by hand", source="test", drafters=drafters), requests=tuple(records))
 
 
 def one_after_another(accepted, drafted):

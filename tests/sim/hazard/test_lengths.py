@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from paceline.sim.hazard.lengths import fit_lengths, stated_lengths
-from paceline.traces.rounds.recording import MOST, DrafterInfo, Rounds, RoundsRequest
+from paceline.traces.rounds.meta import DrafterInfo
+from paceline.traces.rounds.rounds import MOST, Rounds, RoundsRequest
 
 
 def request(*drafted, length=1000):

@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.rounds.world import RoundsWorld
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 NAMES = ("feature", "tokens")
 
@@ -25,7 +27,7 @@ def one_request(num_tokens, rounds, *, request_id="r0", prompt_tokens=3, **rest)
 def recording_of(*requests, drafters=(("feature", True, 4), ("tokens", False, 4))):
     infos = tuple(DrafterInfo(name=name, by_start=by_start, window=window) for name, by_start, window in drafters)
     meta = RoundsMeta(name="by hand", source="spec-bench", drafters=infos)
-    return RoundsTrace(meta=meta, requests=requests)
+    return RoundsRecording(meta=meta, requests=requests)
 
 
 def sequential(bits, window, *, drafted=True, stops=()):

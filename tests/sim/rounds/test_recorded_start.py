@@ -8,7 +8,8 @@ from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost import TimedCost
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.traces.rounds.recording import DrafterInfo, RoundsMeta, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
 
 from ...unit_cost import UnitCost
 from ..tries.small_traces import Anything, Script
@@ -19,7 +20,7 @@ AFTER, BARE = rounds_of((1, 2, 3), (4, 0, 3), (5, 3, 3)), rounds_of((0, 1, 3), (
 
 def recording(*requests, drafters=(("after", True), ("bare", False))):
     infos = tuple(DrafterInfo(name=name, by_start=True, window=3, prefilled=known) for name, known in drafters)
-    return RoundsTrace(meta=RoundsMeta(name="starts", source="spec-bench", drafters=infos), requests=requests)
+    return RoundsRecording(meta=RoundsMeta(name="starts", source="spec-bench", drafters=infos), requests=requests)
 
 
 def both(**more):

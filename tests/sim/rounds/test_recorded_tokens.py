@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.hazard import Beside, Outcome
 from paceline.sim.rounds.recorded_tokens import WHOLE, known_tokens
-from paceline.traces.rounds.recording import DrafterInfo
+from paceline.traces.rounds.meta import DrafterInfo
 
 from .small_rounds import one_request, rounds_of
 

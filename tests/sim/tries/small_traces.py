@@ -8,8 +8,8 @@ import numpy as np
 from paceline.decoding.start import Start
 from paceline.policies import Commit, Draft, Exact, Verify
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.tries.tables import TraceTables
-from paceline.traces import Closure, NgramInfo, RequestRecord, Sampling, Trace, TraceMeta, Trie
+from paceline.sim.tries.tables import TrieTables
+from paceline.traces import Closure, NgramInfo, Sampling, Trie, TrieMeta, TrieRecording, TrieRequest
 from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 
 from ...strategies import model_info
@@ -50,11 +50,11 @@ def request_of(views, *, request_id="r0", tag="a", prompt=(1, 2, 3), budget=8, o
         own_log_prob=LOG_PROBS.round(np.array(own_log_prob).T),
         tvd=UNITS.round(0.25 * np.ones((num_models * (num_models - 1) // 2, size))),
     )
-    return RequestRecord(request_id=request_id, tag=tag, prompt=prompt, max_new_tokens=budget, trie=trie)
+    return TrieRequest(request_id=request_id, tag=tag, prompt=prompt, max_new_tokens=budget, trie=trie)
 
 
 def trace_of(*requests, models=TWO, eos=None, ngram=False):
-    meta = TraceMeta(
+    meta = TrieMeta(
         name="by hand",
         kind="recorded",
         models=tuple(model_info(name) for name in models),
@@ -64,12 +64,12 @@ def trace_of(*requests, models=TWO, eos=None, ngram=False):
         sampling=Sampling(mode="greedy"),
         closure=Closure(kind="full", reach=8, run=8),
     )
-    return Trace(meta=meta, requests=requests)
+    return TrieRecording(meta=meta, requests=requests)
 
 
 def with_ngram(trace):
     """The same recording of a pool that also has prompt lookup."""
-    return Trace(
+    return TrieRecording(
         meta=trace.meta.model_copy(update={"ngram": NgramInfo(name="ngram", max_match=3)}), requests=trace.requests
     )
 
@@ -107,7 +107,7 @@ def replay(trace, policy, *, name="policy", cost=None, **scenario):
     """(run log, committed tokens by request)."""
     outputs = {}
     cost = easy_cost(trace) if cost is None else cost
-    log = simulate(Scenario(tables=TraceTables(trace), cost=cost, **scenario), policy, name, outputs=outputs)
+    log = simulate(Scenario(tables=TrieTables(trace), cost=cost, **scenario), policy, name, outputs=outputs)
     return log, outputs
 
 

@@ -4,7 +4,9 @@ from math import erfc
 
 import numpy as np
 from hypothesis import strategies as st
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
 from ...strategies import model_info
 
@@ -74,7 +76,7 @@ def rounds_traces(draw, max_requests=4):
         hardware="none",
     )
     requests = tuple(draw(_requests(request_id, drafters, names)) for request_id in ids)
-    return RoundsTrace(meta=meta, requests=requests)
+    return RoundsRecording(meta=meta, requests=requests)
 
 
 def sequential(bits, window):
@@ -105,7 +107,7 @@ def bernoulli_trace(*, by_start, share=0.7, requests=40, length=200, window=6, s
         for index in range(requests)
     )
     drafters = (DrafterInfo(name="d", by_start=by_start, window=window),)
-    return RoundsTrace(meta=RoundsMeta(name="coins", source="test", drafters=drafters), requests=records)
+    return RoundsRecording(meta=RoundsMeta(name="coins", source="test", drafters=drafters), requests=records)
 
 
 FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
@@ -137,10 +139,10 @@ def rounds_over(difficulty, shares, window):
         records.append(RoundsRequest(request_id=f"q{index}", tag="", num_tokens={"": len(text)}, rounds={"d": rounds}))
     drafters = (DrafterInfo(name="d", by_start=True, window=window),)
     meta = RoundsMeta(name="difficult", source="test", drafters=drafters)
-    return RoundsTrace(meta=meta, requests=tuple(records))
+    return RoundsRecording(meta=meta, requests=tuple(records))
 
 
-def assert_same_rounds(one: RoundsTrace, other: RoundsTrace):
+def assert_same_rounds(one: RoundsRecording, other: RoundsRecording):
     assert one.meta == other.meta
     assert len(one.requests) == len(other.requests)
     for left, right in zip(one.requests, other.requests, strict=True):

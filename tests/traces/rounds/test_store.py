@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
 from paceline.traces.open_recording import open_recording
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 from paceline.traces.rounds.store import ROUNDS_FILES, read_rounds, write_rounds
 from paceline.whole_files import whole_folder
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from paceline.reports.tables.rounds import rounds_tables
 from paceline.traces.importers import read_recording
-from paceline.traces.rounds.recording import RoundsTrace
+from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.store import read_rounds
 from paceline.traces.rounds.summary import acceptance_lengths, summarise_rounds
 from rich.console import Console
@@ -31,7 +31,7 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
     tokens_only = a_round(start=ints(0, 2, 6), accepted=ints(4, 1, 3), drafted=ints(4, 4, 4))
     other = a_request(request_id="b", tag="u", rounds={}, prompt=(), prompt_tokens=0, num_tokens={"e": 5}, output=())
     requests = (a_request(rounds={"d": a_round(), "e": tokens_only}), replace(other, wall_s={"e": 2.0}, prefill_s={}))
-    summary = summarise_rounds(RoundsTrace(meta=META, requests=requests))
+    summary = summarise_rounds(RoundsRecording(meta=META, requests=requests))
     total = summary.total
     assert (total.num_requests, total.num_prompt_tokens, total.num_output_tokens) == (2, 2, 14)
     assert list(total.methods) == ["d", "e", ""]
@@ -51,7 +51,7 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
 
 def test_seconds_of_rounds_are_averaged_where_they_are_known():
     timed = a_round(draft_s=np.array([0.1, np.nan, 0.3]))
-    summary = summarise_rounds(RoundsTrace(meta=META, requests=(a_request(rounds={"d": timed}),)))
+    summary = summarise_rounds(RoundsRecording(meta=META, requests=(a_request(rounds={"d": timed}),)))
     assert summary.total.methods["d"].draft_s == pytest.approx(0.2)
     assert summary.total.methods["d"].verify_s is None
 

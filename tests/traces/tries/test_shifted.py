@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import SyntheticSpec, Trie, make_trace, read_trace, summarise, write_trace
-from paceline.traces.rounds.recording import DrafterInfo, Rounds, RoundsMeta, RoundsRequest, RoundsTrace
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 from paceline.traces.rounds.store import read_rounds
 from paceline.traces.tries.shifted import shift_acceptance
 
@@ -192,7 +194,7 @@ def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
     drafted = np.minimum(window, length - np.arange(length))
     every = Rounds(start=np.arange(length, dtype=np.int32), accepted=ints(*kept), drafted=ints(*drafted))
     info = DrafterInfo(name="d", by_start=False, window=window)
-    trace = RoundsTrace(
+    trace = RoundsRecording(
         meta=RoundsMeta(name="all", source="test", drafters=(info,)),
         requests=(RoundsRequest(request_id="a", tag="", num_tokens={"": length}, rounds={"d": every}),),
     )
@@ -211,7 +213,7 @@ def test_tokens_behind_a_new_refusal_stay_known():
     info = DrafterInfo(name="d", by_start=False, window=8)
     request = RoundsRequest(request_id="a", tag="", num_tokens={"": 20}, rounds={"d": rounds})
     meta = RoundsMeta(name="one", source="test", drafters=(info,))
-    shifted = shift_acceptance(RoundsTrace(meta=meta, requests=(request,)), {"d": -9 / 11}, seed=0)
+    shifted = shift_acceptance(RoundsRecording(meta=meta, requests=(request,)), {"d": -9 / 11}, seed=0)
     after = shifted.requests[0].rounds["d"]
     assert bits_of(after, 20)[:11].tolist() == [0] * 11
     assert after.start.tolist() == [*range(1 + 7), 8, 9, 10]
@@ -262,7 +264,7 @@ def test_other_requests_do_not_matter(by_start):
 def test_seeds_differ_and_repeat(trace, name):
     def drawn(seed):
         shifted = shift_acceptance(trace, {name: -0.1}, seed=seed)
-        if isinstance(trace, RoundsTrace):
+        if isinstance(trace, RoundsRecording):
             return [request.rounds["d"].accepted.tolist() for request in shifted.requests]
         return [record.trie.next_token.tolist() for record in shifted.requests]
 

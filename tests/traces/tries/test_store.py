@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from paceline.traces import SyntheticSpec, Trace, TraceFormatError, Trie, make_trace, read_trace, write_trace
+from paceline.traces import SyntheticSpec, TraceFormatError, Trie, TrieRecording, make_trace, read_trace, write_trace
 from paceline.traces.tries.store import FILES
 
 from ...strategies import traces
@@ -19,7 +19,7 @@ from ...strategies import traces
 SPEC = SyntheticSpec(requests=2, tokens=8, prompt_tokens=3, models=("a", "b", "c"), acceptance=(0.5, 0.7), reach=3)
 
 
-def assert_equal(one: Trace, other: Trace):
+def assert_equal(one: TrieRecording, other: TrieRecording):
     assert one.meta == other.meta
     assert len(one.requests) == len(other.requests)
     for left, right in zip(one.requests, other.requests, strict=True):

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.traces import SyntheticSpec, Trace, make_trace, read_trace, summarise, write_trace
+from paceline.traces import SyntheticSpec, TrieRecording, make_trace, read_trace, summarise, write_trace
 
 from .test_validate import trace, trie
 
@@ -13,7 +13,7 @@ def test_counts_and_rates_of_a_trace_made_by_hand():
     # Request r1 agrees nowhere: its draft writes 5 and 9 where the trunk goes on with 3 and 4.
     other = replace(trie(), next_token=np.array([[5, 9, 9, 6, 7], [3, 4, 8, 1, 2]], np.int32), tvd=trie().tvd * 2)
     requests = (two.requests[0], replace(two.requests[1], tag="code", prompt=(1, 2, 3), trie=other))
-    summary = summarise(Trace(meta=two.meta, requests=requests))
+    summary = summarise(TrieRecording(meta=two.meta, requests=requests))
     step = 1 / 32768
     assert summary.total.num_requests == 2
     assert summary.total.num_prompt_tokens == 5
@@ -42,7 +42,7 @@ def test_without_trunk_tokens_there_is_no_rate():
     alone = trace()
     root = {field: getattr(trie(), field)[..., :1] for field in type(trie()).__dataclass_fields__}
     requests = tuple(replace(request, trie=replace(trie(), **root)) for request in alone.requests)
-    summary = summarise(Trace(meta=alone.meta, requests=requests))
+    summary = summarise(TrieRecording(meta=alone.meta, requests=requests))
     assert summary.nodes_per_trunk_token is None
     assert summary.total.agreement == {"d": None}
     assert summary.total.mean_tvd == {"d/t": None}

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from paceline.traces import (
     Closure,
-    RequestRecord,
     Sampling,
-    Trace,
     TraceFormatError,
-    TraceMeta,
     Trie,
+    TrieMeta,
+    TrieRecording,
+    TrieRequest,
     read_trace,
     write_trace,
 )
@@ -43,9 +43,9 @@ def trie(mode="greedy") -> Trie:
     )
 
 
-def trace(mode="greedy") -> Trace:
+def trace(mode="greedy") -> TrieRecording:
     coupled = Sampling(mode="coupled", temperature=1.0, seed=0)
-    meta = TraceMeta(
+    meta = TrieMeta(
         name="small",
         kind="recorded",
         models=(model_info("d"), model_info("t")),
@@ -54,10 +54,10 @@ def trace(mode="greedy") -> Trace:
         closure=Closure(kind="monotone", reach=2, run=1),
     )
     requests = tuple(
-        RequestRecord(request_id=name, tag="math", prompt=(1, 2), max_new_tokens=2, trie=trie(mode))
+        TrieRequest(request_id=name, tag="math", prompt=(1, 2), max_new_tokens=2, trie=trie(mode))
         for name in ("r0", "r1")
     )
-    return Trace(meta=meta, requests=requests)
+    return TrieRecording(meta=meta, requests=requests)
 
 
 def edited(array, place, value):
@@ -94,7 +94,7 @@ def test_refused_on_write_and_on_read(tmp_path, field, place, value, column, cod
     sound = trace()
     bad = replace(sound.requests[1], trie=replace(trie(), **{field: edited(getattr(trie(), field), place, value)}))
     with pytest.raises(TraceFormatError, match=rule) as caught:
-        write_trace(Trace(meta=sound.meta, requests=(sound.requests[0], bad)), tmp_path / "bad.trace")
+        write_trace(TrieRecording(meta=sound.meta, requests=(sound.requests[0], bad)), tmp_path / "bad.trace")
     assert "request 'r1', node" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -121,7 +121,7 @@ def test_a_negative_token_in_memory(tmp_path, token):
     sound = trace()
     bad = replace(sound.requests[0], trie=replace(trie(), token=edited(trie().token, 4, token)))
     with pytest.raises(TraceFormatError, match=r"nodes.parquet: token: must lie in \[0, 16\)"):
-        write_trace(Trace(meta=sound.meta, requests=(bad,)), tmp_path / "t")
+        write_trace(TrieRecording(meta=sound.meta, requests=(bad,)), tmp_path / "t")
 
 
 @pytest.mark.parametrize("field", ["next_log_prob", "top_log_prob", "gap", "entropy", "own_log_prob", "tvd"])
@@ -132,7 +132,7 @@ def test_numbers_off_the_grid_are_not_written(tmp_path, field, value):
         sound.requests[0], trie=replace(trie("coupled"), **{field: edited(getattr(trie(), field), (0, 1), value)})
     )
     with pytest.raises(TraceFormatError, match=f"nodes.parquet: {field}: "):
-        write_trace(Trace(meta=sound.meta, requests=(bad,)), tmp_path / "t")
+        write_trace(TrieRecording(meta=sound.meta, requests=(bad,)), tmp_path / "t")
 
 
 @pytest.mark.parametrize("column", ["d.gap", "t.gap", "tvd.d.t"])
@@ -146,7 +146,7 @@ def test_greedy_writes_its_top_token(tmp_path):
     sound = trace()
     bad = replace(trie(), top_log_prob=edited(trie().top_log_prob, (0, 1), 0.0))
     with pytest.raises(TraceFormatError, match=r"d\.top_log_prob: must equal next_log_prob"):
-        write_trace(Trace(meta=sound.meta, requests=(replace(sound.requests[0], trie=bad),)), tmp_path / "t")
+        write_trace(TrieRecording(meta=sound.meta, requests=(replace(sound.requests[0], trie=bad),)), tmp_path / "t")
 
 
 def test_a_sampled_token_is_at_most_as_probable_as_the_top_one(tmp_path):
@@ -172,7 +172,8 @@ def test_a_request_that_is_none_is_not_written(tmp_path, changes, field):
     sound = trace()
     with pytest.raises(TraceFormatError) as caught:
         write_trace(
-            Trace(meta=sound.meta, requests=(sound.requests[0], replace(sound.requests[1], **changes))), tmp_path
+            TrieRecording(meta=sound.meta, requests=(sound.requests[0], replace(sound.requests[1], **changes))),
+            tmp_path,
         )
     assert (Path(caught.value.path).name, caught.value.field) == ("requests.parquet", field)
 
@@ -233,7 +234,7 @@ def test_a_trunk_that_goes_on_behind_its_end(tmp_path):
     sound = trace()
     meta = sound.meta.model_copy(update={"eos_token_ids": (3, int(sound.requests[0].trie.token[1]))})
     with pytest.raises(TraceFormatError, match="must end at an end-of-sequence token"):
-        write_trace(Trace(meta=meta, requests=sound.requests), tmp_path / "t")
+        write_trace(TrieRecording(meta=meta, requests=sound.requests), tmp_path / "t")
 
 
 @pytest.mark.parametrize("name", ["requests.parquet", "nodes.parquet"])
@@ -263,4 +264,4 @@ def test_an_array_of_another_shape_or_type_is_not_written(tmp_path, field, array
     sound = trace()
     bad = replace(sound.requests[0], trie=replace(trie(), **{field: array}))
     with pytest.raises(TraceFormatError, match=rf"{field}: must be a \w+ array of shape .*request 'r0'"):
-        write_trace(Trace(meta=sound.meta, requests=(bad,)), tmp_path / "t")
+        write_trace(TrieRecording(meta=sound.meta, requests=(bad,)), tmp_path / "t")

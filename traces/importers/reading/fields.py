@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
 from ...meta import LEAST_SECONDS, MOST_SECONDS
-from ...rounds.recording import MOST
+from ...rounds.rounds import MOST
 
 _LONGEST_FIELD = 100
 _SCALARS = (str, int, float, bool, type(None))

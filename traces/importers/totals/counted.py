@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.recording import Rounds, RoundsRequest
+from ...rounds.rounds import Rounds, RoundsRequest
 from ..learned import Learned, starts_of
 from ..reading.fields import Fields
 from ..responses import EMPTY, prompt_tokens

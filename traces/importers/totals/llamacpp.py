@@ -8,7 +8,7 @@ steps, there were more of them and the last one was cut by the end of the answer
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...rounds.recording import TARGET_ALONE, RoundsRequest
+from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...rounds.recording import RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..learned import Learned
 from ..reading.fields import Fields
 from ..reading.lines import text_lines

@@ -14,7 +14,7 @@ is `--speculative-num-steps` of the server: the file does not say it.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...rounds.recording import RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ...rounds.recording import TARGET_ALONE, RoundsRequest
+from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.recording import MOST, RoundsRequest
+from ...rounds.rounds import MOST, RoundsRequest
 from ..learned import Learned
 from ..options import MOST_REQUESTS
 from ..reading.fields import Fields

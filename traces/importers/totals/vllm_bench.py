@@ -13,7 +13,7 @@ One object: `spec_decode_per_position_acceptance_rates`, `spec_decode_num_drafts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ...rounds.recording import RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

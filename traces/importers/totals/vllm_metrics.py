@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...rounds.recording import RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ...rounds.recording import RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..learned import Learned
 from ..methods import DRAFTER
 from ..reading.fields import Fields

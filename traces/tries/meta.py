@@ -1,0 +1,104 @@
+"""What a recording of contexts says of itself."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from ..meta import (
+    TITLE_PATTERN,
+    Closure,
+    CostTable,
+    EosTokens,
+    ModelInfo,
+    NearTies,
+    NgramInfo,
+    Record,
+    Sampling,
+    Version,
+)
+
+
+class TrieMeta(Record):
+    """`meta.json` of a recording.
+
+    Attributes:
+        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the trace is named).
+        models: smallest first, the target last.
+        ngram: the pool's prompt-lookup member, or None.
+        eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
+        tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
+        software: name to version.
+        hardware: the machine that recorded, in words.
+        costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
+        near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
+        trunk_near_ties: of the target along the trunks; None where it is not known (synthetic and older recordings).
+        origin: how it was made, in words: the options of the recorder or the generator.
+    """
+
+    format: Literal["paceline-trace"] = "paceline-trace"
+    version: Version = 1
+    name: str = Field(min_length=1, pattern=TITLE_PATTERN)
+    kind: Literal["recorded", "synthetic"]
+    models: tuple[ModelInfo, ...] = Field(min_length=1)
+    ngram: NgramInfo | None = None
+    vocab_size: int = Field(ge=1)
+    eos_token_ids: EosTokens = ()
+    tokenizer_sha256: str = ""
+    sampling: Sampling
+    closure: Closure
+    software: dict[str, str] = Field(default_factory=dict)
+    hardware: str = ""
+    costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
+    near_ties: int = Field(default=0, ge=0)
+    trunk_near_ties: NearTies | None = None
+    origin: str = ""
+
+    @model_validator(mode="after")
+    def _names(self) -> "TrieMeta":
+        names = [model.name for model in self.models] + ([self.ngram.name] if self.ngram else [])
+        if len(set(names)) != len(names):
+            raise ValueError(f"model names must be unique, got {names}")
+        shared = {model.submodel_of for model in self.models} - {None}
+        costed = {name for table in self.costs.values() for name in table}
+        unknown = sorted(str(name) for name in (shared | costed) - set(names))
+        if unknown:
+            raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
+        return self
+
+    @model_validator(mode="after")
+    def _replayable(self) -> "TrieMeta":
+        if self.sampling.mode == "rejection":
+            raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
+        return self
+
+    @model_validator(mode="after")
+    def _eos(self) -> "TrieMeta":
+        if len(set(self.eos_token_ids)) < len(self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must differ, got {list(self.eos_token_ids)}")
+        if not all(0 <= token < self.vocab_size for token in self.eos_token_ids):
+            raise ValueError(f"eos_token_ids must lie in [0, {self.vocab_size}), got {list(self.eos_token_ids)}")
+        return self
+
+    @property
+    def dtype(self) -> str:
+        """Of the target, which decides how far rounding reaches."""
+        return self.models[-1].dtype
+
+    @property
+    def exact(self) -> bool:
+        """Whether replay claims to be what the models do: not in half precision, where widths change texts.
+
+        A synthetic recording was computed by no model; its data type is that of the costs.
+        """
+        return self.kind == "synthetic" or self.dtype not in ("float16", "bfloat16")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the recorded models, smallest first."""
+        return tuple(model.name for model in self.models)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Index pairs (smaller, larger) in the order of the rows of `Trie.tvd`."""
+        count = len(self.models)
+        return tuple((low, high) for low in range(count) for high in range(low + 1, count))
