@@ -14,7 +14,7 @@ def __getattr__(name: str) -> object:
     if name != "generate":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return vars(importlib.import_module(f"{__name__}.runtime.generate"))[name]
+        return vars(importlib.import_module(f"{__name__}.runtime.generation.generate"))[name]
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith(__name__):
             raise

@@ -6,7 +6,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from paceline.reports import Comparison, quality_of, summarise_run
-from paceline.reports.tables import comparison as comparison_table
+from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.quality import quality_line, quality_table
 from paceline.reports.tables.run import run_table
 from paceline.runs.log import QUALITY_FIELDS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, summarise_run
-from paceline.reports.tables import comparison as comparison_table
+from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.detail import detail_tables
 from paceline.reports.tables.run import run_table
 from paceline.runs.ledger import RunLedger

@@ -191,7 +191,7 @@ def test_nothing_is_cut_on_a_narrow_screen(trace, columns, monkeypatch):
 
 
 def test_the_documentation_lists_every_key_of_meta():
-    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "compare.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"`meta\.(\w+)`", text))
     assert listed >= META_KEYS
 

@@ -99,7 +99,7 @@ def test_a_sweep_refuses_what_it_would_ignore(trace, words, told):
 
 def test_the_documentation_lists_every_key(trace):
     (cell,) = swept(trace, "--sweep", "draft:1/target")["sweep"]
-    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "compare.md").read_text(encoding="utf-8")
     listed = [row for row in text.splitlines() if row.startswith("| `sweep[]")]
     named = {name for row in listed for name in re.findall(r"`(?:sweep\[\]\.)?(\w+)`", row.split("|")[1])}
     assert named == set(cell)

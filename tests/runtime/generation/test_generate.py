@@ -326,7 +326,7 @@ def tensors(model):
 
 
 def test_the_guide_shows_what_the_example_prints():
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     printed = (root / "examples" / "transformers_generate.out").read_text(encoding="utf-8")
     assert printed in (root / "docs" / "transformers.md").read_text(encoding="utf-8")
 
