@@ -12,6 +12,7 @@ reward is tokens per second by default, and `reward=tokens` is theirs. What we c
   largest seen. Per second this favours arms of short rounds a little: a mean of ratios is not a ratio of means.
 """
 
+from math import exp, inf, log, sqrt
 from random import Random
 from typing import ClassVar
 
@@ -19,8 +20,6 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.bandit_learners import Exp3, Ucb
-from ..parts.chain_rounds import ChainRounds
 from ..parts.member_seconds import MemberSeconds
 from .chain import Chain
 
@@ -84,18 +83,29 @@ class BanditSpec:
         self._learner: Ucb | Exp3 = Ucb(len(chains), explore)
         if kind == "exp3":
             self._learner = Exp3(len(chains), explore, Random(seed or 0))
-        self._rounds = ChainRounds(chains, MemberSeconds(pool, costs))
+        self._chains = chains
+        self._seconds = MemberSeconds(pool, costs)
+        self._playing: dict[str, int] = {}  # arm of every round that is under way, and what it took so far
+        self._spent: dict[str, float] = {}
         self.plays = [0] * len(chains)
 
     def decide(self, seen: Observation) -> Step:
-        """The next step of the round's chain."""
-        return self._rounds.decide(seen, self._pick)
+        """The next step of the round's chain; the learner picks one where a round begins."""
+        arm = self._playing.get(seen.request_id)
+        if arm is None:
+            arm = self._playing[seen.request_id] = self._pick()
+        return self._chains[arm].decide(seen)
 
     def learn(self, outcome: Outcome) -> None:
         """Reward the arm when the target has committed."""
-        played = self._rounds.learn(outcome)
-        if played is not None:
-            self._learner.reward(played.arm, played.tokens, played.seconds if self._per_second else 1.0)
+        request_id = outcome.request_id
+        seconds = self._spent.get(request_id, 0.0) + self._seconds.charge(outcome)
+        if not outcome.num_emitted:
+            self._spent[request_id] = seconds
+            return
+        self._spent.pop(request_id, None)
+        arm = self._playing.pop(request_id)
+        self._learner.reward(arm, outcome.num_emitted, seconds if self._per_second else 1.0)
 
     def _pick(self) -> int:
         arm = self._learner.pick()
@@ -118,3 +128,80 @@ def _check_explore(kind: str, explore: float) -> None:
         raise ValueError(f"explore must be >= 0 and finite with kind=ucb, got {explore!r}")
     if kind == "exp3" and not 0.0 < explore <= 1.0:
         raise ValueError(f"explore must be in (0, 1] with kind=exp3, got {explore!r}")
+
+
+class Ucb:
+    """Optimism: the arm of the largest upper bound (UCB1, Auer et al. 2002), each once to begin with.
+
+    Args:
+        num_arms: K arms.
+        explore: factor on the radius sqrt(2 ln t / plays), >= 0.
+    """
+
+    def __init__(self, num_arms: int, explore: float) -> None:
+        self._explore = explore
+        self._plays = [0] * num_arms
+        self._tokens = [0.0] * num_arms
+        self._seconds = [0.0] * num_arms
+        self._picks = 0
+
+    def pick(self) -> int:
+        """The next arm; counted as played at once, since others may pick before its round ends."""
+        arm = self._plays.index(0) if 0 in self._plays else self._best()
+        self._plays[arm] += 1
+        self._picks += 1
+        return arm
+
+    def reward(self, arm: int, tokens: float, seconds: float) -> None:
+        """What a round of the arm brought and took."""
+        self._tokens[arm] += tokens
+        self._seconds[arm] += seconds
+
+    def _best(self) -> int:
+        # An arm whose first round has not ended is as good as the best.
+        rates = [t / s if s > 0.0 else inf for t, s in zip(self._tokens, self._seconds, strict=True)]
+        known = [rate for rate in rates if rate < inf]
+        best = max(known, default=1.0)
+        spread = 2.0 * log(self._picks)
+        bounds = [
+            min(rate / best, 1.0) + self._explore * sqrt(spread / plays)
+            for rate, plays in zip(rates, self._plays, strict=True)
+        ]
+        return bounds.index(max(bounds))
+
+
+class Exp3:
+    """Chance: arms are drawn by weights that grow with what they brought (Auer et al. 2002).
+
+    Args:
+        num_arms: K arms.
+        explore: share of even draws, above 0 to 1; also the pace of the weights.
+        rng: of the draws.
+    """
+
+    def __init__(self, num_arms: int, explore: float, rng: Random) -> None:
+        self._explore = explore
+        self._rng = rng
+        self._arms = range(num_arms)
+        self._log_weights = [0.0] * num_arms
+        self._chances = [1.0 / num_arms] * num_arms
+        self._most = 0.0
+
+    def pick(self) -> int:
+        """Draw the next arm."""
+        return self._rng.choices(self._arms, self._chances)[0]
+
+    def reward(self, arm: int, tokens: float, seconds: float) -> None:
+        """What a round of the arm brought and took; rewards are in parts of the largest so far.
+
+        The chance is that of now, not of when the arm was drawn: with one request they are the same.
+        """
+        rate = tokens / seconds
+        self._most = max(self._most, rate)
+        count = len(self._arms)
+        self._log_weights[arm] += self._explore * rate / (self._most * self._chances[arm] * count)
+        top = max(self._log_weights)
+        weights = [exp(weight - top) for weight in self._log_weights]
+        total = sum(weights)
+        even = self._explore / count
+        self._chances = [(1.0 - self._explore) * weight / total + even for weight in weights]

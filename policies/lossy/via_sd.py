@@ -10,6 +10,7 @@ behind an escalated one; here the slim verifier judges on behind it, and the ful
 hold a rate of divergences, and the guard against repetition, are ours.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...decoding.contract import Draft, Outcome, Step, Verify
@@ -18,9 +19,8 @@ from ...decoding.pool import Pool
 from ...decoding.rules import Band, Vouched
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, middle_verifier
-from ..parts.divergence_budget import STRICTEST, DivergenceBudget
-from ..parts.repetition import repeated_share
 from ..parts.whole_commits import WholeCommits
+from .divergence_budget import STRICTEST, DivergenceBudget
 
 STRICTNESS_STEPS = 16
 # Of the guard: n-grams, and how far back it looks. A loop of up to 16 tokens shows in twice its length.
@@ -138,3 +138,19 @@ def _bands(accept: float, escalate: float, steps: int) -> list[Band]:
     nearly = 1.0 - 2.0**-20
     tightened = [(accept + share * (1.0 - accept), escalate + share * (nearly - escalate)) for share in shares]
     return [first, *(Band(high, min(low, high * nearly)) for high, low in tightened)]
+
+
+def repeated_share(tokens: Sequence[int], order: int) -> float:
+    """Share of the n-grams of `tokens` that stood there before, 0 to 1; 0 where fewer than two fit.
+
+    Degenerate text makes every model confident, and agreement worthless.
+
+    Args:
+        tokens: token ids.
+        order: n, >= 1.
+    """
+    count = len(tokens) - order + 1
+    if count < 2:
+        return 0.0
+    distinct = len(set(zip(*[tokens[start : start + count] for start in range(order)], strict=True)))
+    return 1.0 - distinct / count

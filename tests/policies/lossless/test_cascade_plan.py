@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.policies import Draft, Member, Pool, Verify
-from paceline.policies.parts.cascade_plan import CascadePlanner
+from paceline.policies.lossless.cas_spec import CascadePlanner
 from paceline.policies.parts.member_seconds import MemberSeconds
 from paceline.policies.speed import best_window
 
