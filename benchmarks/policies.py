@@ -14,7 +14,8 @@ import numpy as np
 from measuring import interleaved
 from paceline.decoding.contract import Outcome, Policy, Step
 from paceline.decoding.observation import Observation
-from paceline.policies.registry import make_policy, own_policies
+from paceline.policies.registry import own_policies
+from paceline.policies.spec import make_policy
 from paceline.policies.specrouter.search import Floats, best_chain
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.foresight import grant_foresight

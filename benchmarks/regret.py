@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from paceline.policies.registry import make_policy
+from paceline.policies.spec import make_policy
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from measuring import RUNS, interleaved, peak_bytes
-from paceline.policies.registry import make_policy
+from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost import CostModel
 from paceline.sim.cost.make import make_cost

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..cli.options.models import PROMPTS_FILE, load_pool
-from ..policies.registry import make_policy
+from ..policies.spec import make_policy
 from ..runs.log import RunLog
 from ..runtime.prompts import Prompt, read_prompts
 from ..studies.runtime_door import runtime_module

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..policies.registry import make_policy
+from ..policies.spec import make_policy
 from ..runs.log import RunLog
 from ..sim.cost.make import default_cost, make_cost
 from ..sim.simulate import Scenario, simulate

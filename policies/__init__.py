@@ -24,8 +24,8 @@ from ..decoding.rules.stops import ConfidenceBelow, EntropyAbove, GapBelow, Prod
 from ..decoding.signal import Signal
 from .about import About, Observable
 from .check import CheckReport, check_policy
-from .policy_options import PolicySpecError
-from .registry import make_policy
+from .registry import PolicySpecError
+from .spec import PolicySpec, make_policy
 
 __all__ = [
     "About",
@@ -50,6 +50,7 @@ __all__ = [
     "PendingToken",
     "Policy",
     "PolicyError",
+    "PolicySpec",
     "PolicySpecError",
     "Pool",
     "ProductBelow",

@@ -1,17 +1,16 @@
-"""From what a user types to a policy.
+"""The policies by name: ours, those of other packages, and a class in a file or module, as `my_policy.py:MyPolicy`."""
 
-`NAME`, `NAME,key=value,...`, a bare chain such as `draft:4/mid:8/target`, `my_policy.py:MyPolicy` and
-`package.module:MyPolicy`; the last two take options behind a comma too. Options are read by `policy_options`.
-"""
-
+import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, cast
+from pathlib import Path
+from types import ModuleType
+from typing import cast
 
-from ..decoding.contract import Policy
-from ..decoding.foreign_code import at, defined_at, pass_interrupt, told
-from ..decoding.pool import Pool
+from ..decoding.foreign_code import defined_at, pass_interrupt, told
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .lossless.adaedl import AdaEDL
@@ -33,11 +32,14 @@ from .lossy.entropy_patch import EntropyPatch
 from .lossy.equilibrium import EquilibriumDecoding
 from .lossy.pyramid_sd import PyramidSD
 from .lossy.via_sd import ViaSD
+from .options import PolicyClass
 from .oracles.chain import OracleChain
 from .oracles.window import OracleWindow
-from .policy_files import class_of_file, class_of_module, names_path
-from .policy_options import PolicyClass, PolicySpecError, parse_options
 from .specrouter.policy import SpecRouter
+
+
+class PolicySpecError(ValueError):
+    """A policy text that names nothing, or options it does not take; one line."""
 
 
 def own_policies() -> Mapping[str, PolicyClass]:
@@ -93,52 +95,54 @@ def _loaded(entry: EntryPoint) -> PolicyClass:
         raise PolicySpecError(f"policy {entry.name!r}: loading {entry.value} raised {told(error)}") from error
 
 
-def make_policy(text: str, pool: Pool) -> Policy:
-    """Build the policy that `text` names for `pool`.
+def policy_class(name: str) -> PolicyClass | None:
+    """What a name stands for: a registered one, `path/to/file.py:Class` or `package.module:Class`; None if unknown.
 
     Raises:
-        PolicySpecError: unknown name, file, class or option; an option's value out of range; a chain that is wrong.
+        ValueError: a file or module that is not there or raises, or that has no such class.
     """
-    name, *options = text.split(",")
-    if not names_path(name) and _is_chain(name, pool):
-        if options:
-            raise PolicySpecError(f"policy {text!r}: a bare chain takes no options; use chain,spec={name},...")
-        return _build(text, Chain, pool, {"spec": name})
-    cls = _find(text, name)
-    return _build(text, cls, pool, parse_options(text, cls, options, lambda part: make_policy(part, pool)))
-
-
-def _is_chain(name: str, pool: Pool) -> bool:
-    """Whether a text reads as a chain: `draft:4/target`, `target`, or `draft:4`, which lacks its end."""
-    member, _, window = name.partition(":")
-    return "/" in name or name == pool.target or (member in pool.names and window.isdigit())
-
-
-def _find(text: str, name: str) -> PolicyClass:
     if names_path(name):
-        return class_of_file(text, name)
+        path, colon, attribute = name.rpartition(":")
+        if not colon:
+            raise ValueError(f"say which class of the file, as in {name}:MyPolicy")
+        return _class_in(_load_file(Path(path)), attribute)
     if ":" in name:
-        return class_of_module(text, name)
-    known = known_policies()
-    if name not in known:
-        raise PolicySpecError(
-            f"unknown policy {name!r}: known are {', '.join(known)}, a chain such as draft:4/target, "
-            "file.py:Class or package.module:Class"
-        )
-    return known[name]
+        module, _, attribute = name.partition(":")
+        return _class_in(_import(module), attribute)
+    return known_policies().get(name)
 
 
-def _build(text: str, cls: PolicyClass, pool: Pool, options: Mapping[str, Any]) -> Policy:
+def names_path(name: str) -> bool:
+    """Whether a name reads as a file."""
+    return ".py:" in name or name.endswith(".py")
+
+
+def _import(module: str) -> ModuleType:
     try:
-        inspect.signature(cls).bind(pool, **options)
-    except TypeError as error:
-        ours = cls in own_policies().values()
-        needs = "" if ours else f" (its constructor must take the pool first, then options){defined_at(cls)}"
-        raise PolicySpecError(f"policy {text!r}: {error}{needs}") from None
-    try:
-        return cls(pool, **options)
-    except ValueError as error:
-        raise PolicySpecError(f"policy {text!r}: {error}{at(error)}") from error
-    except BaseException as error:  # the constructor may be foreign code
+        return importlib.import_module(module)
+    except BaseException as error:  # the user's module; whatever it raises is reported by name
         pass_interrupt(error)
-        raise PolicySpecError(f"policy {text!r}: its constructor raised {told(error)}") from error
+        raise ValueError(f"importing {module!r} raised {told(error)}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ValueError(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(f"paceline_policy_file_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:  # the user's file; whatever it raises is reported by name
+        pass_interrupt(error)
+        raise ValueError(f"{path} raised {told(error)}") from error
+    return module
+
+
+def _class_in(module: ModuleType, attribute: str) -> PolicyClass:
+    cls = getattr(module, attribute, None)
+    if not inspect.isclass(cls) or not hasattr(cls, "decide") or not hasattr(cls, "learn"):
+        raise ValueError(f"{attribute!r} is not a class with decide and learn{defined_at(cls)}")
+    return cast(PolicyClass, cls)

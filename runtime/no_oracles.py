@@ -2,15 +2,15 @@
 
 from ..decoding.contract import Policy
 from ..policies.about import about_of
-from ..policies.policy_options import PolicyClass
-from ..policies.registry import own_policies
+from ..policies.options import PolicyClass
+from ..policies.spec import PolicySpec
 
 
 def refuse_oracle_by_name(name: str) -> None:
-    """As `refuse_oracle`, of a policy of ours that is not built yet: no models have to be loaded for that."""
-    own = own_policies().get(name.partition(",")[0])
-    if own is not None:
-        refuse_oracle(own, name)
+    """As `refuse_oracle`, of a policy that is not built yet: no models have to be loaded for that."""
+    named = PolicySpec.parse(name).policy_class
+    if named is not None:
+        refuse_oracle(named, name)
 
 
 def refuse_oracle(policy: Policy | PolicyClass, name: str) -> None:

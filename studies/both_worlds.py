@@ -8,7 +8,7 @@ from ..cli.options.lossless import admitted
 from ..cli.options.memory import CacheMode
 from ..decoding.contract import Policy
 from ..decoding.start import Start
-from ..policies.registry import make_policy
+from ..policies.spec import make_policy
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..reports.agreement import Agreement, compare_runs, joined

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..cli.options.lossless import admitted
 from ..decoding.contract import Policy
-from ..policies.registry import make_policy
+from ..policies.spec import make_policy
 from ..progress import Progress
 from ..reports.summary import Summary, summarise_run
 from ..reports.tags import TagShares, tag_shares

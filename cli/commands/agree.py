@@ -9,7 +9,7 @@ import typer
 from ...counted import counted
 from ...decoding.contract import Policy
 from ...decoding.pool import Pool
-from ...policies.registry import make_policy
+from ...policies.spec import make_policy
 from ...progress import Progress, tracked
 from ...reports.agreement import Agreement
 from ...reports.start_words import start_words

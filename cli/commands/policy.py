@@ -8,8 +8,9 @@ import typer
 from ...counted import counted
 from ...policies.about import about_of
 from ...policies.check import CheckReport, check_policy, check_pool
-from ...policies.policy_options import PolicyClass, any_key, policy_options, takes_policies
-from ...policies.registry import known_policies, make_policy
+from ...policies.options import PolicyClass, any_key, policy_options, takes_policies
+from ...policies.registry import known_policies
+from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
 from ..output import JsonOption, print_table, write_json
 
@@ -83,7 +84,7 @@ def check(
 
     Exit 1 if it says it is lossless and was not, 2 on a breach of the contract.
     """
-    report = check_policy(lambda pool: make_policy(policy, pool), name=policy, pool=check_pool(), seed=seed)
+    report = check_policy(PolicySpec.parse(policy).build, name=policy, pool=check_pool(), seed=seed)
     if json is not None:
         fields = ("num_requests", "num_steps", "num_tokens", "lossless", "says_lossless", "contradicted")
         write_json({"policy": policy, **{field: getattr(report, field) for field in fields}}, json)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ...counted import counted
-from ...policies.registry import make_policy
+from ...policies.spec import make_policy
 from ...reports.start_words import start_words
 from ...reports.summary import summarise_run
 from ...reports.tables.run import run_table

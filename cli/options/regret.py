@@ -7,9 +7,7 @@ import typer
 
 from ...decoding.pool import Pool
 from ...policies.about import about_of
-from ...policies.lossless.chain import Chain
-from ...policies.lossless.plain import Plain
-from ...policies.registry import make_policy
+from ...policies.spec import PolicySpec
 from ...reports.comparison import Comparison
 from ...reports.regret import REFERENCE, regret_of
 from ...reports.tables.grid import Grid
@@ -61,14 +59,14 @@ def further_views(
 
 def is_oracle(name: str, pool: Pool) -> bool:
     """Whether a policy sees ahead, so that nobody can run it."""
-    about = about_of(make_policy(name, pool))
+    about = about_of(PolicySpec.parse(name).build(pool))
     return about is not None and about.oracle
 
 
 def _names(text: str, policy: str) -> bool:
-    return text.partition(",")[0] == policy
+    return PolicySpec.parse(text).name == policy
 
 
 def _static(names: Sequence[str], pool: Pool) -> list[str]:
     """Policies that do the same in every round."""
-    return [name for name in names if isinstance(make_policy(name, pool), Chain | Plain)]
+    return [name for name in names if PolicySpec.parse(name).name in {"chain", "plain", pool.target}]

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ...counted import counted
-from ...policies.registry import make_policy
+from ...policies.spec import make_policy
 from ...studies.runtime_door import runtime_module
 from ...traces.meta import Sampling
 from ..finding import Column, Finding, Panel, Rows, Series, Setting, x_of

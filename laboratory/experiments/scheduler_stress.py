@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from ...counted import counted
 from ...decoding.contract import Policy
-from ...policies.registry import make_policy
+from ...policies.spec import make_policy
 from ...policies.specrouter.policy import SpecRouter
 from ...runs.log import RunLog
 from ...sim.cost.make import default_cost, make_cost

@@ -11,7 +11,7 @@ from ...decoding.contract import Policy
 from ...decoding.foreign_code import at
 from ...decoding.pool import Pool
 from ...decoding.session import Session
-from ...policies.registry import make_policy
+from ...policies.spec import make_policy
 from ...runs.log import RunLog
 from ...traces.meta import Sampling
 from ..driver import OnCommit

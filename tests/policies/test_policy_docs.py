@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from paceline.policies.about import about_of
-from paceline.policies.policy_options import policy_options
+from paceline.policies.options import policy_options
 from paceline.policies.registry import own_policies
 
 DOCS = Path(__file__).parents[2] / "docs"

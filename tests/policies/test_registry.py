@@ -12,7 +12,7 @@ from paceline.policies.lossless.chain import Chain
 from paceline.policies.lossless.confident import Confident
 from paceline.policies.lossless.ngram import Ngram
 from paceline.policies.lossless.plain import Plain
-from paceline.policies.policy_options import policy_options
+from paceline.policies.options import policy_options
 from paceline.policies.registry import known_policies, own_policies
 
 POOL = check_pool()

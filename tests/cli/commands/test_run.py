@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from paceline.cli.options.memory import CacheMode, dead_share_of, limit_bytes
 from paceline.policies.lossless.plain import Plain
-from paceline.policies.registry import make_policy
+from paceline.policies.spec import make_policy
 
 from ..command_line import done, paceline, refused
 

@@ -99,8 +99,16 @@ def test_the_policy_learns_from_its_own_steps_only():
     assert policy.falls > 3
 
 
-def test_plusses_nest():
-    policy = make_policy("guarded,policy=per-tag+default=two-level++most=8++start=2+code=draft:2/target,trial=3", POOL)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "guarded,policy=per-tag(default=two-level(most=8,start=2),code=draft:2/target),trial=3",
+        "guarded(policy=per-tag(default=two-level(most=8,start=2),code=draft:2/target),trial=3)",
+        "guarded,policy=per-tag+default=two-level++most=8++start=2+code=draft:2/target,trial=3",
+    ],
+)
+def test_policies_nest(text):
+    policy = make_policy(text, POOL)
     assert about_of(policy).lossless
     inner = policy.wrapped
     assert inner._default.window == 2
@@ -117,6 +125,12 @@ def test_plusses_nest():
         ("guarded,policy=plain,margin=-1", "margin must be > -1 and finite, got -1.0"),
         ("guarded,policy=plain,other=plain", "unknown option 'other'; it takes policy, margin, trial"),
         ("guarded,policy=two-level,most=8", "unknown option 'most'"),
+        (
+            "guarded,policy=adaptive(start=two)",
+            "option 'policy': policy 'adaptive(start=two)': option 'start' must be a",
+        ),
+        ("guarded,policy=adaptive(start=2", "policy 'guarded,policy=adaptive(start=2': every ( needs its )"),
+        ("guarded,policy=adaptive)(start=2", "every ( needs its )"),
         ("guarded,policy=adaptive+start=two", "option 'policy': policy 'adaptive,start=two': option 'start' must be a"),
         ("guarded,policy=plain,costs=draft:1/target:x", "costs must read member:number with numbers > 0"),
         ("guarded,policy=plain,costs=nobody:1", "unknown model 'nobody'"),

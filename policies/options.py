@@ -1,26 +1,22 @@
-"""Options of a policy as a user types them: `key=value`, by the constructor's parameters behind the pool.
+"""What a policy's constructor takes as text: its parameters after the pool, `key=value` each, and what they become.
 
-A parameter of type `Policy` takes the text of another policy, in which `+` stands for `,` (and `++` for `+`, so that
-policies nest to any depth): `guarded,policy=two-level+most=8`. A constructor with `**name: Policy` takes any key.
+A parameter of type `Policy` takes another policy, and a constructor with `**name: Policy` takes one under any key.
 """
 
 import inspect
-import re
-from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Iterable
+from typing import TypeVar, get_args
 
 from ..decoding.contract import Policy
 
 PolicyClass = Callable[..., Policy]
+PlainValue = bool | int | float | str
+Part = TypeVar("Part")
 PLAIN_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
-class PolicySpecError(ValueError):
-    """A policy text that names nothing, or options it does not take; one line."""
-
-
 def policy_options(cls: PolicyClass) -> dict[str, inspect.Parameter]:
-    """The options that can be given as text: the constructor's parameters behind the pool, values or policies."""
+    """The options that can be given as text: the constructor's parameters after the pool, values or policies."""
     parameters = list(inspect.signature(cls).parameters.values())[1:]
     named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
     return {parameter.name: parameter for parameter in named if _kinds(cls, parameter)}
@@ -40,52 +36,43 @@ def takes_policies(cls: PolicyClass) -> bool:
     return any_key(cls) is not None or any(Policy in _kinds(cls, option) for option in options)
 
 
-def parse_options(
-    text: str, cls: PolicyClass, options: list[str], make_part: Callable[[str], Policy]
-) -> Mapping[str, Any]:
+def read_options(
+    cls: PolicyClass, options: Iterable[str], read_part: Callable[[str], Part]
+) -> dict[str, PlainValue | Part]:
     """The values that `options` give, each as its parameter wants it.
 
     Args:
-        text: of the whole policy, for messages.
         cls: what takes them.
         options: `key=value` each.
-        make_part: builds the policy that a nested text names.
+        read_part: of the text of another policy.
 
     Raises:
-        PolicySpecError: a key that is unknown, empty or there twice, or a value of another kind.
+        ValueError: a key that is unknown, empty or there twice, or a value of another kind.
     """
     parameters = policy_options(cls)
     free = any_key(cls)
-    values: dict[str, Any] = {}
+    values: dict[str, PlainValue | Part] = {}
     for option in options:
         key, equals, value = option.partition("=")
         if not equals:
-            raise PolicySpecError(f"policy {text!r}: option {option!r} must read key=value")
+            raise ValueError(f"option {option!r} must read key=value")
         if key not in parameters and (free is None or not key):
             takes = ", ".join([*parameters, *([] if free is None else [f"any name ({free})"])]) or "no options"
-            raise PolicySpecError(f"policy {text!r}: unknown option {key!r}; it takes {takes}")
+            raise ValueError(f"unknown option {key!r}; it takes {takes}")
         if key in values:
-            raise PolicySpecError(f"policy {text!r}: option {key!r} stands twice")
-        if key not in parameters or Policy in _kinds(cls, parameters[key]):
-            values[key] = _part(text, key, value, make_part)
-        else:
-            values[key] = _convert(text, key, value, _kinds(cls, parameters[key]))
+            raise ValueError(f"option {key!r} stands twice")
+        kinds = _kinds(cls, parameters[key]) if key in parameters else (Policy,)
+        values[key] = _read_part(key, value, read_part) if Policy in kinds else _convert(key, value, kinds)
     return values
 
 
-def _part(text: str, key: str, value: str, make_part: Callable[[str], Policy]) -> Policy:
-    nested = _unnested(value)
-    if not nested:
-        raise PolicySpecError(f"policy {text!r}: option {key!r} must be a policy, got ''")
+def _read_part(key: str, text: str, read_part: Callable[[str], Part]) -> Part:
+    if not text:
+        raise ValueError(f"option {key!r} must be a policy, got ''")
     try:
-        return make_part(nested)
-    except PolicySpecError as error:
-        raise PolicySpecError(f"policy {text!r}: option {key!r}: {error}") from error
-
-
-def _unnested(value: str) -> str:
-    """A lone `+` is a comma; of more of them in a row one is taken off."""
-    return re.sub(r"\++", lambda run: run[0][1:] or ",", value)
+        return read_part(text)
+    except ValueError as error:
+        raise ValueError(f"option {key!r}: {error}") from error
 
 
 def _kinds(cls: PolicyClass, parameter: inspect.Parameter) -> tuple[type, ...]:
@@ -102,14 +89,12 @@ def _kinds(cls: PolicyClass, parameter: inspect.Parameter) -> tuple[type, ...]:
     return tuple(kind for kind in (get_args(hint) or (hint,)) if kind is Policy or kind in PLAIN_KINDS)
 
 
-def _convert(text: str, key: str, value: str, kinds: tuple[type, ...]) -> bool | int | float | str:
+def _convert(key: str, value: str, kinds: tuple[type, ...]) -> PlainValue:
     for kind in (bool, int, float):
         if kind not in kinds:
             continue
         try:
             return {"true": True, "false": False}[value] if kind is bool else kind(value)
         except (KeyError, ValueError):
-            raise PolicySpecError(
-                f"policy {text!r}: option {key!r} must be {PLAIN_KINDS[kind]}, got {value!r}"
-            ) from None
+            raise ValueError(f"option {key!r} must be {PLAIN_KINDS[kind]}, got {value!r}") from None
     return value

@@ -1,0 +1,145 @@
+"""Policies as a user names them, read once: `PolicySpec.parse(text)`, then `build(pool)` for every run that wants one.
+
+    NAME | NAME,key=value,... | NAME(key=value,...)
+    draft:4/mid:8/target
+    path/to/file.py:Class, package.module:Class (with options like a NAME)
+
+A value that is a policy is written with parentheses, to any depth: `guarded,policy=two-level(most=8)`. The older
+spelling of that, `policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, Union, cast
+
+from ..decoding.contract import Policy
+from ..decoding.foreign_code import at, defined_at, is_foreign, pass_interrupt, told
+from ..decoding.pool import Pool
+from .lossless.chain import Chain
+from .options import PlainValue, PolicyClass, read_options
+from .registry import PolicySpecError, known_policies, names_path, policy_class
+
+OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
+# Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
+_CHAIN = re.compile(r".*/.*|[^:]+:[0-9]+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """A policy that is named but not built.
+
+    Attributes:
+        name: `chain` of a bare chain; else as in the text.
+        options: by parameter of the constructor, as it wants them; a policy among them is a spec of its own.
+        label: the text, which tables print.
+        policy_class: what builds it; None of a word that nobody has registered: a pool's target, or a mistake.
+    """
+
+    name: str
+    options: Mapping[str, OptionValue]
+    label: str
+    policy_class: PolicyClass | None
+
+    @classmethod
+    def parse(cls, text: str) -> "PolicySpec":
+        """Read a text.
+
+        Raises:
+            PolicySpecError: unknown file, module, class or option, or a value of another kind than the option.
+        """
+        try:
+            name, options = _split(text)
+            if _CHAIN.fullmatch(name) and not names_path(name):
+                if options:
+                    raise ValueError(f"a bare chain takes no options; use chain,spec={name},...")
+                return cls(name="chain", options={"spec": name}, label=text, policy_class=Chain)
+            found = policy_class(name)
+            values = {} if found is None else read_options(found, options, cls._parse_part)
+            if found is not None:
+                _check_signature(found, values)
+        except PolicySpecError:  # of what another package registered, which tells its own name
+            raise
+        except ValueError as error:
+            raise PolicySpecError(f"policy {text!r}: {error}") from error
+        if found is None and options:
+            raise _unknown(name)
+        return cls(name=name, options=values, label=text, policy_class=found)
+
+    @classmethod
+    def _parse_part(cls, text: str) -> "PolicySpec":
+        """As `parse`, of a policy among options, where a lone `+` is a comma, and one is taken off several in a row."""
+        return cls.parse(text if "(" in text else re.sub(r"\++", lambda run: run[0][1:] or ",", text))
+
+    def build(self, pool: Pool) -> Policy:
+        """A new policy for `pool`.
+
+        Raises:
+            PolicySpecError: an unknown name, an option's value out of range, or a chain that is wrong.
+        """
+        if self.policy_class is None:
+            if self.name != pool.target:
+                raise _unknown(self.name)
+            return Chain(pool, self.name)
+        options: dict[str, PlainValue | Policy] = {}
+        for key, value in self.options.items():
+            options[key] = self._build_part(key, value, pool) if isinstance(value, PolicySpec) else value
+        try:
+            return self.policy_class(pool, **options)
+        except ValueError as error:
+            raise PolicySpecError(f"policy {self.label!r}: {error}{at(error)}") from error
+        except BaseException as error:  # the constructor may be foreign code
+            pass_interrupt(error)
+            raise PolicySpecError(f"policy {self.label!r}: its constructor raised {told(error)}") from error
+
+    def _build_part(self, key: str, part: "PolicySpec", pool: Pool) -> Policy:
+        try:
+            return part.build(pool)
+        except PolicySpecError as error:
+            raise PolicySpecError(f"policy {self.label!r}: option {key!r}: {error}") from error
+
+
+def make_policy(text: str, pool: Pool) -> Policy:
+    """Build the policy that `text` names for `pool`; raises PolicySpecError if there is none."""
+    return PolicySpec.parse(text).build(pool)
+
+
+def _split(text: str) -> tuple[str, list[str]]:
+    """(name, options as `key=value`) of a text."""
+    name, *options = _parts(text)
+    if name.endswith(")"):
+        name, _, inside = name[:-1].partition("(")
+        options = [*(_parts(inside) if inside else ()), *options]
+    return name, options
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the commas that are in no parentheses."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        if depth < 0:
+            break
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    if depth:
+        raise ValueError("every ( needs its )")
+    return parts
+
+
+def _check_signature(cls: PolicyClass, options: Mapping[str, OptionValue]) -> None:
+    try:
+        inspect.signature(cls).bind(None, **options)
+    except TypeError as error:
+        pool_first = f" (its constructor must take the pool first, then options){defined_at(cls)}"
+        raise ValueError(f"{error}{pool_first if is_foreign(cast(type, cls)) else ''}") from None
+
+
+def _unknown(name: str) -> PolicySpecError:
+    return PolicySpecError(
+        f"unknown policy {name!r}: known are {', '.join(known_policies())}, a chain such as draft:4/target, "
+        "file.py:Class or package.module:Class"
+    )

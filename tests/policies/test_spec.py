@@ -1,0 +1,77 @@
+"""A text is read once, and the spec builds as many policies as runs ask for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.policies import PolicySpec
+from paceline.policies.check import check_pool
+from paceline.policies.lossless.chain import Chain
+
+POOL = check_pool()
+PLAIN = st.sampled_from(["plain", "two-level(most=8,start=2)", "draft:2/mid:3/target", "svip(h=0.5)", "adaptive()"])
+NESTED = st.recursive(
+    PLAIN,
+    lambda inner: st.one_of(
+        st.builds("guarded(policy={},trial={})".format, inner, st.integers(1, 9)),
+        st.builds("per-tag(default={},code={})".format, inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+def options_of(spec):
+    """A spec without its texts."""
+    parts = {key: options_of(value) if isinstance(value, PolicySpec) else value for key, value in spec.options.items()}
+    return spec.name, parts
+
+
+@given(text=NESTED)
+def test_any_nesting_is_read_and_built(text):
+    spec = PolicySpec.parse(text)
+    assert spec.label == text
+    assert type(spec.build(POOL)) is type(PolicySpec.parse(f"guarded,policy={text}").build(POOL).wrapped)
+
+
+def test_spellings_mean_the_same():
+    spellings = (
+        "per-tag,default=plain,code=guarded(policy=two-level(most=8))",
+        "per-tag(default=plain,code=guarded(policy=two-level(most=8)))",
+        "per-tag,default=plain,code=guarded+policy=two-level++most=8",
+    )
+    first, *others = [options_of(PolicySpec.parse(text)) for text in spellings]
+    inner = ("guarded", {"policy": ("two-level", {"most": 8})})
+    assert first == ("per-tag", {"default": ("plain", {}), "code": inner})
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("draft:4/target", "chain", {"spec": "draft:4/target"}),
+        ("chain,spec=draft:4/target", "chain", {"spec": "draft:4/target"}),
+        ("confident,below=1,most=3", "confident", {"below": 1.0, "most": 3}),
+        ("anything", "anything", {}),
+    ],
+)
+def test_values_are_what_the_constructor_wants(text, name, options):
+    spec = PolicySpec.parse(text)
+    assert (spec.name, spec.options, spec.label) == (name, options, text)
+
+
+def test_a_bare_word_may_be_the_target_of_a_pool():
+    assert type(PolicySpec.parse("target").build(POOL)) is Chain
+
+
+def test_each_policy_is_a_new_one():
+    spec = PolicySpec.parse("guarded,policy=two-level")
+    first, second = spec.build(POOL), spec.build(POOL)
+    assert first is not second
+    assert first.wrapped is not second.wrapped
+
+
+def test_a_file_is_read_once(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from paceline.policies.lossless.plain import Plain as Mine\n", encoding="utf-8")
+    spec = PolicySpec.parse(f"{file}:Mine")
+    file.unlink()
+    assert spec.build(POOL).about.lossless
