@@ -4,7 +4,8 @@ Needs what `traces` needs; every reader yields requests one by one and raises Tr
 """
 
 from .detect import detect
-from .formats import FORMATS, Format, format_named, format_names
+from .format import Format
+from .formats import FORMATS, format_named, format_names
 from .import_files import AUTO, choose_format, import_recording, read_recording
 from .options import ImportOptions, Load
 

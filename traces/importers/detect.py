@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 from ..errors import TraceFormatError
-from . import eagle_timed
-from .formats import FORMATS, Format, format_keys
+from .format import Format
+from .formats import FORMATS, format_keys
 from .reading.fields import Fields
 from .reading.lines import refuse_pipe, text_lines
 from .reading.objects import peek_objects
@@ -16,7 +16,7 @@ _MOST_PLAIN = 100_000  # rows of the target alone before one that tells a format
 
 
 def detect(files: Sequence[Path]) -> Format:
-    """The one format all files have; timings and the answers they time are one format.
+    """The one format all files have, or those that go with them.
 
     Raises:
         TraceFormatError: a file cannot be read, has no known format, or another than the first one.
@@ -29,9 +29,9 @@ def detect(files: Sequence[Path]) -> Format:
             seen[path] = told
         else:
             objects[path] = told
-    timed = any(eagle_timed.sees(first) for first in objects.values())
+    pairing = [known for known in FORMATS if any(map(known.sees, objects.values()))]
     for path, first in objects.items():
-        if not (timed and eagle_timed.sees_answer(first)):
+        if not any(known.sees_beside(first) for known in pairing):
             seen[path] = _format_of(first)
     found = next(iter(seen.values()))
     for path, other in seen.items():
@@ -62,16 +62,11 @@ def _telling(path: Path) -> Format | Fields:
 
 def _format_of_lines(path: Path) -> Format | None:
     refuse_pipe(path)
-    textual = [known for known in FORMATS if known.lines is not None]
-    for _, line in text_lines(path):
-        for known in textual:
-            if known.lines is not None and known.lines.sees_line(line):
-                return known
-    return None
+    return next((known for _, line in text_lines(path) for known in FORMATS if known.sees_line(line)), None)
 
 
 def _format_of(first: Fields) -> Format:
-    fitting = [known for known in FORMATS if known.objects is not None and known.objects.sees(first)]
+    fitting = [known for known in FORMATS if known.sees(first)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:

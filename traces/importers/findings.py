@@ -1,43 +1,50 @@
-"""What a reader has found so far: everything that a line which is skipped must leave as it was."""
+"""What an importer must tell of what it read: what happened how often, how much was known, which options mattered."""
 
 from collections import Counter
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
-from ..rounds.meta import StatedAcceptance
-from ..rounds.trust import Form
+from ..rounds.trust import FORMS, Form
 
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Drafters by name, and what happened.
+    """Filled along the way.
 
     Attributes:
-        by_start: drafter -> whether its acceptance depends on where the round started.
-        prefilled: drafter -> whether a prefill emitted a token before its first round.
-        windows: drafter -> tokens it drafts in a round, 0 if none was seen to be drafted.
-        stated: drafter -> what a log states of its acceptance.
         counts: words of a note -> how often it happened.
         remarks: notes that are not counted.
-        used: keys of `ImportOptions.names` that named a drafter.
-        forms: what the log knows of its requests.
-        drew: whether anything was drawn.
-        used_load: whether the log left its requests to the user.
-        has_texts: whether the ids of some text are known.
+        forms: what the log knows of its requests; the recording is as good as the worst of them.
+        mattered: options of the command line that had an effect, of those that may have none.
     """
 
-    by_start: dict[str, bool] = field(default_factory=dict)
-    prefilled: dict[str, bool] = field(default_factory=dict)
-    windows: dict[str, int] = field(default_factory=dict)
-    stated: dict[str, StatedAcceptance] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     remarks: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
     forms: set[Form] = field(default_factory=set)
-    drew: bool = False
-    used_load: bool = False
-    has_texts: bool = False
+    mattered: set[str] = field(default_factory=set)
 
     def copy(self) -> "Findings":
         """The same, which later findings leave alone."""
-        return Findings(**{one.name: copy(getattr(self, one.name)) for one in fields(self)})
+        return Findings(
+            counts=self.counts.copy(),
+            remarks=self.remarks.copy(),
+            forms=self.forms.copy(),
+            mattered=self.mattered.copy(),
+        )
+
+    def note(self, words: str, times: int = 1) -> None:
+        """Count something that every reader of the recording must know."""
+        if times:
+            self.counts[words] += times
+
+    def remark(self, words: str) -> None:
+        """Note something once."""
+        if words not in self.remarks:
+            self.remarks.append(words)
+
+    def form(self, usual: Form) -> Form:
+        """What the recording knows: as found, or `usual` of its format."""
+        return max(self.forms, key=FORMS.index, default=usual)
+
+    def notes(self) -> tuple[str, ...]:
+        """What happened how often, and the remarks."""
+        return (*(f"{times:,} {words}" for words, times in self.counts.items()), *self.remarks)

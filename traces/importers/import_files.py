@@ -12,8 +12,9 @@ from ..rounds.rounds import RoundsRequest
 from ..rounds.store import write_rounds
 from .called_models import served_model
 from .detect import detect
-from .formats import Format, format_named, format_names
-from .learned import Learned
+from .format import Format
+from .formats import format_named, format_names
+from .ongoing import Ongoing
 from .options import ImportOptions
 
 AUTO = "auto"
@@ -40,9 +41,9 @@ def choose_format(name: str, files: Sequence[Path]) -> Format:
 
 def read_recording(format_name: str, files: Sequence[Path], options: ImportOptions | None = None) -> RoundsRecording:
     """All of some files in memory, not yet checked as a written recording is; raises as `import_recording`."""
-    source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    requests = tuple(_requests(source, files, learned))
-    return RoundsRecording(meta=_meta(source, learned, files), requests=requests)
+    source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
+    requests = tuple(_requests(source, files, ongoing))
+    return RoundsRecording(meta=_meta(source, files, ongoing), requests=requests)
 
 
 def import_recording(
@@ -66,36 +67,40 @@ def import_recording(
         TraceFormatError: a file breaks its format, or what it holds is no sound recording.
         ValueError: an option that names nothing of the files.
     """
-    source, learned = choose_format(format_name, files), Learned(options or ImportOptions())
-    return write_rounds(watch(_requests(source, files, learned)), lambda: _meta(source, learned, files), out)
+    source, ongoing = choose_format(format_name, files), Ongoing(options or ImportOptions())
+    return write_rounds(watch(_requests(source, files, ongoing)), lambda: _meta(source, files, ongoing), out)
 
 
-def _requests(source: Format, files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
+def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
-    if learned.options.skip_bad_lines and not source.by_line:
+    if ongoing.options.skip_bad_lines and not source.by_line:
         raise ValueError(f"--skip-bad-lines must be left out: {source.name} files do not go by lines")
     try:
-        for request in source.reader.read(files, learned):
-            yield learned.saw(request)
+        for request in source.read(files, ongoing):
+            if request.prompt and request.output:
+                ongoing.findings.mattered.add("--lookup")
+            yield request
     except TraceFormatError as error:
         if error.field != "JSON":
             raise
-        rule = f"{error.rule}; {source.name} is told by {', '.join(source.reader.KEYS)}"
+        rule = f"{error.rule}; {source.name} is told by {', '.join(source.keys)}"
         raise TraceFormatError(error.path, error.field, rule, error.value) from None
 
 
-def _meta(source: Format, learned: Learned, files: Sequence[Path]) -> RoundsMeta:
-    options = learned.options
+def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta:
+    options = ongoing.options
     try:
+        drafters = ongoing.drafters.infos()
+        options.refuse_idle(ongoing.findings.mattered)
         return RoundsMeta(
             name=options.name,
             source=source.name,
-            form=learned.form(source.form),
+            form=ongoing.findings.form(source.form),
             target=options.target,
-            drafters=learned.drafters(),
+            drafters=drafters,
             models=options.models,
             served_model=served_model(files),
-            notes=(*source.reader.NOTES, *learned.notes()),
+            notes=(*source.notes, *ongoing.notes()),
             ngram=options.lookup or LOOKUP,
         )
     except ValidationError as error:

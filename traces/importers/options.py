@@ -1,7 +1,7 @@
 """What the user says of files that do not say it themselves."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class ImportOptions:
         """What the user calls this file by to name its drafter: its path, or its name alone; None if it has no name."""
         return next((key for key in (str(path), path.name) if key in self.names), None)
 
-    def refuse_unused(self, used: frozenset[str], drafters: tuple[str, ...]) -> None:
+    def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
         """Raise ValueError for an option that named nothing, or something that got its name from another one.
 
         Args:
@@ -94,18 +94,12 @@ class ImportOptions:
             if unknown:
                 raise ValueError(f"{option} must name a drafter of {', '.join(drafters) or 'none'}, got {unknown[0]!r}")
 
-    def refuse_idle(self, *, drew: bool, used_load: bool, has_texts: bool) -> None:
-        """Raise ValueError for an option that changed nothing.
-
-        Args:
-            drew: whether anything was drawn.
-            used_load: whether the log left its requests to the user.
-            has_texts: whether the ids of texts are known.
-        """
-        for option, given, useful, rule in (
-            ("--seed", self.seed, drew, "nothing of this log is drawn"),
-            ("--requests", self.load, used_load, "this log names its requests"),
-            ("--lookup", self.lookup, has_texts, "this log has no token ids to look up"),
+    def refuse_idle(self, mattered: Set[str]) -> None:
+        """Raise ValueError for an option that changed nothing: one that is not among those that `mattered`."""
+        for option, given, rule in (
+            ("--seed", self.seed, "nothing of this log is drawn"),
+            ("--requests", self.load, "this log names its requests"),
+            ("--lookup", self.lookup, "this log has no token ids to look up"),
         ):
-            if given is not None and not useful:
+            if given is not None and option not in mattered:
                 raise ValueError(f"{option} must be left out: {rule}")

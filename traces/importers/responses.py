@@ -1,29 +1,31 @@
 """What responses of servers have in common: a name, tokens of prompt and answer, and objects deep within."""
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
-from .learned import Learned
+from ..rounds.rounds import RoundsRequest
+from .ongoing import Ongoing
 from .reading.fields import Fields
 
 EMPTY = "answers without a token were left out"
 
 
-class RequestNames:
-    """Names the responses of a file: by their own id, or by file and number.
+class Responses:
+    """The responses of one file.
 
-    Args:
-        path: of the file.
-        learned: takes note of the ids.
+    Attributes:
+        ongoing: the import they belong to.
     """
 
-    def __init__(self, path: Path, learned: Learned) -> None:
-        self._stem = path.name.split(".")[0]
-        self._learned = learned
+    def __init__(self, path: Path, ongoing: Ongoing) -> None:
+        self.ongoing = ongoing
+        self._path = path
         self._numbers = count(1)
 
-    def of(self, line: Fields, *within: Fields) -> str:
-        """The name of the next response; raises TraceFormatError if it is empty or that of another one.
+    def name_of(self, line: Fields, *within: Fields) -> str:
+        """The name of the next response, by its own id or by file and number; raises TraceFormatError for one twice.
 
         Args:
             line: the response.
@@ -34,11 +36,36 @@ class RequestNames:
             for key in ("id", "request_id"):
                 if key in fields:
                     request_id = fields.text(key)
-                    self._learned.request(fields, key, request_id)
+                    self.ongoing.request(fields, key, request_id)
                     return request_id
-        request_id = f"{self._stem}/{number}"
-        self._learned.request(line, "id", request_id)
+        request_id = f"{stem(self._path)}/{number}"
+        self.ongoing.request(line, "id", request_id)
         return request_id
+
+    def drafter(self) -> str:
+        """The name of the drafter that wrote them."""
+        return self.ongoing.drafters.of_server(self._path)
+
+    def note_empty(self) -> None:
+        """Count an answer without a token."""
+        self.ongoing.findings.note(EMPTY)
+
+
+def by_response(
+    parse: Callable[[Responses, Fields], Iterator[RoundsRequest]],
+) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
+    """Reads files that hold one response an object, each of them with `parse`."""
+
+    def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+        for path in files:
+            yield from ongoing.each(path, partial(parse, Responses(path, ongoing)))
+
+    return read
+
+
+def stem(path: Path) -> str:
+    """What requests without a name of their own are called by."""
+    return path.name.split(".")[0]
 
 
 def usage_of(line: Fields) -> Fields:

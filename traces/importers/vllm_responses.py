@@ -8,9 +8,8 @@ A response has `metrics.speculative_decoding`; that object may also stand alone 
 from collections.abc import Iterator
 
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
-from .learned import Learned
 from .reading.fields import Fields
-from .responses import EMPTY, completion_tokens, first_choice, prompt_tokens, within
+from .responses import Responses, completion_tokens, first_choice, prompt_tokens, within
 
 ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
@@ -34,7 +33,7 @@ def is_plain(found: Fields) -> bool:
     return False
 
 
-def alone(line: Fields, request_id: str, learned: Learned) -> Iterator[RoundsRequest]:
+def alone(file: Responses, line: Fields, request_id: str) -> Iterator[RoundsRequest]:
     """The request of a response without speculation; nothing, which is noted, if its answer has no token.
 
     Raises:
@@ -47,7 +46,7 @@ def alone(line: Fields, request_id: str, learned: Learned) -> Iterator[RoundsReq
     if tokens is None:
         raise line.error("usage.completion_tokens", "must be there, the request ran without speculation", "nothing")
     if not tokens:
-        learned.note(EMPTY)
+        file.note_empty()
         return
     yield RoundsRequest(
         request_id=request_id, tag="", prompt_tokens=prompt_tokens(line), num_tokens={TARGET_ALONE: tokens}, rounds={}

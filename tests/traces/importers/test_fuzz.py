@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
-from paceline.traces.importers import FORMATS, ImportOptions, format_names, import_recording
+from paceline.traces.importers import ImportOptions, format_names, import_recording
 from paceline.traces.rounds.store import read_rounds
 
 from .foreign_files import STATED, one_file_each
@@ -28,7 +28,7 @@ ODD_WORDS = (
     "", "0", "-1", "1", "3", "7", "1.5", "0.000", "1.000", "nan", "NaN", "inf", "1e400", "1e9", "9" * 30, "2147483648",
     "{", "}", '"', "é", "\x00", "x" * 300, "position=", "/", "0.9, 0.9", ",",
 )  # fmt: skip
-TEXTS = frozenset(known.name for known in FORMATS if known.lines is not None)
+TEXTS = frozenset({"llamacpp-log", "vllm-metrics", "vllm-log"})
 OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "--window must name a drafter")
 
 

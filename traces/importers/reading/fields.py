@@ -11,7 +11,6 @@ from ...meta import LEAST_SECONDS, MOST_SECONDS
 from ...rounds.rounds import MOST
 
 _LONGEST_FIELD = 100
-_SCALARS = (str, int, float, bool, type(None))
 _NOTHING = object()
 
 
@@ -21,7 +20,7 @@ class Fields:
     Attributes:
         place: file and line, as errors name them.
         values: the object itself.
-        prefix: names of the objects around it, each with a dot behind.
+        prefix: names of the objects around it, each with a dot after it.
     """
 
     __slots__ = ("place", "prefix", "values")
@@ -37,7 +36,7 @@ class Fields:
 
     def error(self, field: str, rule: str, value: object) -> TraceFormatError:
         """What to raise of a field that breaks `rule`."""
-        shown = value if isinstance(value, _SCALARS) else _words(value)
+        shown = _in_words(value) if isinstance(value, (dict, list)) else value
         named = self.prefix + field
         if len(named) > _LONGEST_FIELD:  # keys of a file can be of any length
             named = f"{named[:_LONGEST_FIELD]}..."
@@ -148,5 +147,5 @@ def _fit(values: list[int]) -> bool:
     return not values or (min(values) >= -MOST and max(values) <= MOST)
 
 
-def _words(value: object) -> str:
-    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"  # type: ignore[arg-type]
+def _in_words(value: dict[str, Any] | list[Any]) -> str:
+    return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"

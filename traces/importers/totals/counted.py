@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...rounds.rounds import Rounds, RoundsRequest
-from ..learned import Learned, starts_of
+from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from ..responses import EMPTY, prompt_tokens
-from .drawing import DrawnRounds, Ints, draw_accepted, place, spread
+from ..responses import Responses, prompt_tokens
+from ..step_rounds import rounds_at, starts_of
+from .drawing import Ints, draw_accepted, place, spread
 
 MOST_STEPS = 1_000_000  # and tokens of one request: more is no answer of a model
 
@@ -60,15 +61,15 @@ def of_histogram(histogram: Ints, *, num_tokens: int | None, num_drafted: int | 
     )
 
 
-def draw_steps(learned: Learned, name: str, fields: Fields, request_id: str, counted: Counted) -> DrawnRounds:
-    """Steps that meet the counts, in a drawn order.
+def draw_steps(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> tuple[Ints, Ints]:
+    """`[R]` tokens accepted and tokens drafted in steps that meet the counts, in a drawn order.
 
     Raises:
         TraceFormatError: counts that no rounds can meet, or a window that nobody states.
     """
-    window = learned.window_of(name, fields, counted.window)
+    window = ongoing.drafters.window_of(name, fields, counted.window)
     _check(fields, counted, window)
-    generator = learned.generator(request_id)
+    generator = ongoing.generator(request_id)
     accepted, drafted = _draw_counts(counted, window, generator)
     drawn = place(accepted, drafted, num_tokens=counted.num_emitted, generator=generator)
     if drawn is None:
@@ -79,42 +80,43 @@ def draw_steps(learned: Learned, name: str, fields: Fields, request_id: str, cou
     return drawn
 
 
-def draw_rounds(learned: Learned, name: str, fields: Fields, request_id: str, counted: Counted) -> Rounds:
+def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, counted: Counted) -> Rounds:
     """Rounds that meet the counts, marked as placed; raises as `draw_steps`."""
-    drawn = draw_steps(learned, name, fields, request_id, counted)
-    return learned.rounds(
+    accepted, drafted = draw_steps(ongoing, name, fields, request_id, counted)
+    return rounds_at(
+        ongoing,
         name,
         fields,
-        starts_of(drawn.emitted) + counted.prefilled,
-        drawn.accepted,
+        starts_of(accepted + 1) + counted.prefilled,
+        accepted,
         length=counted.num_tokens,
-        drafted=drawn.drafted,
-        placed=np.ones(len(drawn.accepted), np.bool_),
+        drafted=drafted,
+        placed=np.ones(len(accepted), np.bool_),
     )
 
 
 def counted_request(
-    learned: Learned, name: str, line: Fields, fields: Fields, request_id: str, counted: Counted
+    file: Responses, line: Fields, fields: Fields, request_id: str, counted: Counted
 ) -> Iterator[RoundsRequest]:
     """The request that a response counted; nothing, which is noted, if its answer has no token.
 
     Args:
-        learned: takes note.
-        name: of the drafter.
+        file: of the response.
         line: the response.
         fields: the object that holds the counts, for errors.
         request_id: of the response.
         counted: what it says.
     """
+    name = file.drafter()
     if not counted.num_tokens:
-        learned.note(EMPTY)
+        file.note_empty()
         return
     yield RoundsRequest(
         request_id=request_id,
         tag="",
         prompt_tokens=prompt_tokens(line),
         num_tokens={name: counted.num_tokens},
-        rounds={name: draw_rounds(learned, name, fields, request_id, counted)},
+        rounds={name: draw_rounds(file.ongoing, name, fields, request_id, counted)},
     )
 
 

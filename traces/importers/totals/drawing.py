@@ -8,8 +8,6 @@ anew, as likely as the distribution has it, which leaves the sum as it is.
 Letters: R rounds.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,24 +15,6 @@ Ints = NDArray[np.int64]
 
 _SWEEPS = 24  # each round meets as many others: rounds start level, and few exchanges make them forget it
 _HALVINGS = 45  # to 3e-14, where 1 - h can still be divided by
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnRounds:
-    """Rounds in the order they are said to have come.
-
-    Attributes:
-        accepted: `[R]` drafted tokens that stayed.
-        drafted: `[R]` tokens drafted, 0 in a plain step.
-    """
-
-    accepted: Ints
-    drafted: Ints
-
-    @property
-    def emitted(self) -> Ints:
-        """`[R]` tokens, the target's own included."""
-        return self.accepted + 1
 
 
 def spread(total: int, least: Ints, most: Ints, generator: np.random.Generator) -> Ints:
@@ -111,8 +91,10 @@ def _mean_kept(hazard: float, lengths: Ints) -> NDArray[np.float64]:
     return kept
 
 
-def place(accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.random.Generator) -> DrawnRounds | None:
-    """The rounds in a drawn order, with plain steps where they do not explain all tokens.
+def place(
+    accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.random.Generator
+) -> tuple[Ints, Ints] | None:
+    """Rounds (tokens accepted, tokens drafted) in a drawn order, with plain steps where they do not explain all tokens.
 
     Args:
         accepted: `[R]` of each round, in any order.
@@ -122,7 +104,7 @@ def place(accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.rando
         generator: draws the order.
 
     Returns:
-        None if no round keeps enough to have been cut so far.
+        Both `[R]`; None if no round keeps enough to have been cut so far.
     """
     surplus = int(accepted.sum()) + len(accepted) - num_tokens
     plain = np.zeros(max(-surplus, 0), np.int64)
@@ -134,7 +116,7 @@ def place(accepted: Ints, drafted: Ints, *, num_tokens: int, generator: np.rando
             return None
         last = enough[-1]
         order = np.concatenate((np.delete(order, last), order[last : last + 1]))
-    return DrawnRounds(accepted=accepted[order], drafted=drafted[order])
+    return accepted[order], drafted[order]
 
 
 def _exchange(

@@ -1,78 +1,162 @@
-"""What llama.cpp counts of a request, in its responses or in its log: tokens, drafted and accepted ones, seconds.
+"""What llama.cpp counts of each request, in its responses or in the log of its server: tokens, drafts and seconds.
 
 Its totals do not say how many steps there were, but every step emits what it accepted and one token of the target's
 own, and the prefill emits the first: steps = tokens - 1 - accepted. Where drafts of a window would not fit into so few
-steps, there were more of them and the last one was cut by the end of the answer.
+steps, there were more of them and the last one was cut by the end of the answer. The window is `--draft-max` of the
+server: nothing says it.
+
+A response has `timings`: `predicted_n` tokens of the answer, `prompt_n` and `cache_n` of the prompt, `draft_n`,
+`draft_n_accepted`, `prompt_ms`, `predicted_ms`. In the log a request is the lines `prompt eval time = ... ms / N
+tokens`, `eval time = ... ms / N tokens` and `draft acceptance rate = ... (A accepted / D generated)`, in this order,
+with others between them. Without `draft_n`, or the third line, a request is one of the target alone.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
+from ..format import Format
+from ..ongoing import Ongoing
 from ..reading.fields import Fields
+from ..reading.lines import text_lines
+from ..responses import Responses, by_response, stem, within
 from .counted import Counted, draw_rounds
 
-LLAMACPP_NOTES = (
-    "Exact: of each request, its tokens, how many were drafted and how many of those accepted, its steps, which "
-    "follow from them, and the seconds of its prompt and of its answer.",
-    "Unknown: how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as "
-    "even as they can be within the window (--window), every drafted token to be kept with one probability for the "
-    "request, and the rest is drawn (--seed), so that each request takes as many steps of the target as it took; "
-    "everything that a round says counts as modelled. Token ids.",
+_EXACT = (
+    "of each request, its tokens, how many were drafted and how many of those accepted, its steps, which follow from "
+    "them, and the seconds of its prompt and of its answer."
 )
-LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
+_UNKNOWN = (
+    "how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as even as they "
+    "can be within the window (--window), every drafted token to be kept with one probability for the request, and the "
+    "rest is drawn (--seed), so that each request takes as many steps of the target as it took; everything that a "
+    "round says counts as modelled. Token ids."
+)
+_LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
+_EVAL_TIME = "eval time = ... ms / N tokens"
+_PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_ANSWER = re.compile(r"(?<!prompt )eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
+_DRAFT = re.compile(r"draft acceptance rate = [^(]{1,20}\( *([0-9]{1,10}) accepted / *([0-9]{1,10}) generated\)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """What was counted of one request.
-
-    Attributes:
-        num_tokens: of the answer, >= 1.
-        prompt_tokens: of the prompt, 0 if unknown.
-        num_drafted: tokens drafted, None if nothing was ever drafted.
-        num_accepted: of those, the ones that stayed.
-        prompt_ms: milliseconds of the prompt, 0 if unknown.
-        predicted_ms: milliseconds of the answer after it, 0 if unknown.
-    """
-
-    num_tokens: int
-    prompt_tokens: int
-    num_drafted: int | None
-    num_accepted: int
-    prompt_ms: float
-    predicted_ms: float
+def _sees(found: Fields) -> bool:
+    timings = within(found, "timings")
+    return timings is not None and "predicted_n" in timings
 
 
-def request_of(learned: Learned, path: Path, fields: Fields, request_id: str, told: Timings) -> RoundsRequest:
+def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+    request_id = file.name_of(line)
+    yield from _request(file, line.nested("timings"), request_id)
+
+
+def _sees_line(line: str) -> bool:
+    return bool(_PROMPT.search(line) or _ANSWER.search(line) or _DRAFT.search(line))
+
+
+def _read_log(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per answer of the log."""
+    for path in files:
+        file = Responses(path, ongoing)
+        for number, timings in enumerate(_timings(path), start=1):
+            request_id = f"{stem(path)}/{number}"
+            ongoing.request(timings, "request", request_id)
+            yield from _request(file, timings, request_id)
+
+
+def _timings(path: Path) -> Iterator[Fields]:
+    """What the lines of each request say, under the names they have in responses."""
+    told: dict[str, int | float] = {}
+    place = str(path)
+    for number, line in text_lines(path):
+        here = f"{path}: line {number}"
+        found = _said(here, line)
+        if "draft_n" in found and ("predicted_n" not in told or "draft_n" in told):
+            rule = "must follow the eval time of its request"
+            raise Fields(here, {}).error("draft acceptance rate", rule, line.strip()[-60:])
+        if "predicted_n" in told and ("prompt_n" in found or "predicted_n" in found):
+            yield Fields(place, told)
+            told = {}
+        if found:
+            place = here
+            told |= found
+    if "predicted_n" in told:
+        yield Fields(place, told)
+    elif place == str(path):
+        raise Fields(place, {}).error("content", f"must hold {_EVAL_TIME}", "no such line")
+
+
+def _said(place: str, line: str) -> dict[str, int | float]:
+    for pattern, milliseconds, tokens in ((_PROMPT, "prompt_ms", "prompt_n"), (_ANSWER, "predicted_ms", "predicted_n")):
+        found = pattern.search(line)
+        if found:
+            try:
+                return {milliseconds: float(found[1]), tokens: int(found[2])}
+            except ValueError:
+                raise Fields(place, {}).error(milliseconds, "must be a number", found[1]) from None
+    found = _DRAFT.search(line)
+    return {"draft_n_accepted": int(found[1]), "draft_n": int(found[2])} if found else {}
+
+
+def _request(file: Responses, timings: Fields, request_id: str) -> Iterator[RoundsRequest]:
     """The request, of the target alone if nothing was drafted; raises TraceFormatError for counts that cannot be."""
+    tokens = timings.count("predicted_n", least=0)
+    if not tokens:
+        file.note_empty()
+        return
+    prompt_tokens = sum(timings.count(key, least=0, default=0) for key in ("prompt_n", "cache_n"))
+    drafted = timings.known_count("draft_n", least=0)
+    accepted = timings.count("draft_n_accepted", least=0, default=0)
+    prompt_ms, answer_ms = (
+        timings.rate(key, most=_LONGEST_MS) if key in timings else 0.0 for key in ("prompt_ms", "predicted_ms")
+    )
     method, rounds = TARGET_ALONE, {}
-    if told.num_drafted is not None:
-        method = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
-        counted = _counted(learned, method, fields, told)
-        rounds = {method: draw_rounds(learned, method, fields, request_id, counted)}
-    measured = told.prompt_ms > 0 and told.predicted_ms > 0
-    return RoundsRequest(
+    if drafted is not None:
+        method = file.drafter()
+        counted = _counted(file.ongoing, method, timings, tokens, drafted, accepted)
+        rounds = {method: draw_rounds(file.ongoing, method, timings, request_id, counted)}
+    measured = prompt_ms > 0 and answer_ms > 0
+    yield RoundsRequest(
         request_id=request_id,
         tag="",
-        prompt_tokens=told.prompt_tokens,
-        num_tokens={method: told.num_tokens},
+        prompt_tokens=prompt_tokens,
+        num_tokens={method: tokens},
         rounds=rounds,
-        wall_s={method: (told.prompt_ms + told.predicted_ms) / 1e3} if measured else {},
-        prefill_s={method: told.prompt_ms / 1e3} if measured else {},
+        wall_s={method: (prompt_ms + answer_ms) / 1e3} if measured else {},
+        prefill_s={method: prompt_ms / 1e3} if measured else {},
     )
 
 
-def _counted(learned: Learned, name: str, fields: Fields, told: Timings) -> Counted:
-    drafted, accepted = told.num_drafted or 0, told.num_accepted
+def _counted(ongoing: Ongoing, name: str, timings: Fields, tokens: int, drafted: int, accepted: int) -> Counted:
     if accepted > drafted:
-        raise fields.error("draft_n_accepted", f"must be at most draft_n, {drafted}", accepted)
-    window = learned.window_of(name, fields, None)
+        raise timings.error("draft_n_accepted", f"must be at most draft_n, {drafted}", accepted)
+    window = ongoing.drafters.window_of(name, timings)
     return Counted(
-        num_tokens=told.num_tokens,
-        num_steps=max(told.num_tokens - 1 - accepted, -(-drafted // window)),
+        num_tokens=tokens,
+        num_steps=max(tokens - 1 - accepted, -(-drafted // window)),
         num_accepted=accepted,
         num_drafted=drafted,
     )
+
+
+LLAMACPP_TIMINGS = Format(
+    name="llamacpp-timings",
+    words="llama.cpp responses with timings",
+    keys=("timings.predicted_n",),
+    exact=_EXACT,
+    unknown=_UNKNOWN,
+    read=by_response(_parse),
+    sees=_sees,
+    form="request means",
+    by_line=True,
+)
+LLAMACPP_LOG = Format(
+    name="llamacpp-log",
+    words="a log of llama.cpp's server",
+    keys=("draft acceptance rate = ... (A accepted / D generated)", _EVAL_TIME),
+    exact=_EXACT,
+    unknown=_UNKNOWN,
+    read=_read_log,
+    sees_line=_sees_line,
+    form="request means",
+)

@@ -1,12 +1,5 @@
 """Results of SGLang's `bench_serving`, one object a run: the mean acceptance length, lengths.
 
-Exact: lengths of the requests, where they were saved (--output-details); of all together the mean tokens that a step
-emits.
-
-Unknown: how many tokens any step kept, and how requests and positions differ: every drafted token is taken to be kept
-with one probability, such that steps of the window (--window) have the mean; other windows rest on that assumption.
-Without details each request has the mean number of tokens. Seconds; token ids.
-
 One object: `accept_length`, and `output_lens` with `input_lens`, or `completed` with `total_output_tokens`. The window
 is `--speculative-num-steps` of the server: the file does not say it.
 """
@@ -15,33 +8,34 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...rounds.rounds import RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
-from ..reading.fields import Fields
+from ..format import Format, having
+from ..ongoing import Ongoing
 from ..reading.objects import read_object
-from .bench import bench_lengths
-from .stated import hazards_of_mean, stated_requests
+from .stated import StatedLog, hazards_of_mean, lengths_of_benchmark
 
-NOTES = (
-    "Exact: lengths of the requests, where they were saved (--output-details); of all together the mean tokens that a "
+_MEAN = "accept_length"
+_KEYS = (_MEAN, "total_output_tokens")
+
+
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of one run."""
+    log = StatedLog(files, ongoing)
+    run = read_object(log.path)
+    window = ongoing.drafters.window_of(log.name, run)
+    hazards = hazards_of_mean(run, _MEAN, run.rate(_MEAN, most=1e6), window)
+    yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)
+
+
+SGLANG_BENCH = Format(
+    name="sglang-bench",
+    words="a result of SGLang's bench_serving",
+    keys=_KEYS,
+    exact="lengths of the requests, where they were saved (--output-details); of all together the mean tokens that a "
     "step emits.",
-    "Unknown: how many tokens any step kept, and how requests and positions differ: every drafted token is taken to be "
+    unknown="how many tokens any step kept, and how requests and positions differ: every drafted token is taken to be "
     "kept with one probability, such that steps of the window (--window) have the mean; other windows rest on that "
     "assumption. Without details each request has the mean number of tokens. Seconds; token ids.",
+    read=_read,
+    sees=having(*_KEYS),
+    form="mean",
 )
-KEYS = ("accept_length", "total_output_tokens")
-
-
-def sees(found: Fields) -> bool:
-    """Whether an object could be of this format."""
-    return all(key in found for key in KEYS)
-
-
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """The requests of one run; raises TraceFormatError."""
-    path = learned.only_file(files)
-    name, run = learned.drafter(DRAFTER, path, prefilled=True, settled=True), read_object(path)
-    window = learned.window_of(name, run, None)
-    hazards = hazards_of_mean(run, KEYS[0], run.rate(KEYS[0], most=1e6), window)
-    learned.state(name, run, hazards, window=window)
-    yield from stated_requests(learned, name, run, path.name.split(".")[0], bench_lengths(run))

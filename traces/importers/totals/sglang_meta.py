@@ -1,12 +1,5 @@
 """SGLang's counts of each request (`meta_info` of its responses): a histogram of accepted tokens, or only their mean.
 
-Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted tokens.
-
-Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn (--seed), so
-that each request takes as many steps of the target as it took, and everything that a round says counts as modelled.
-Without a histogram every drafted token is taken to be kept with one probability for the request. A draft tree counts as
-its deepest path, whose length --window has to give. Seconds; token ids.
-
 One response an object: `meta_info`, or that of the first choice, has `spec_verify_ct` (steps), `completion_tokens`, and
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
@@ -16,26 +9,15 @@ histogram nothing shows a tree: drafts are chains unless --window is less than w
 `spec_verify_ct` is one of the target alone.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
+from ..format import Format
+from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from ..responses import EMPTY, RequestNames, first_choice, usage_of, within
+from ..responses import Responses, by_response, first_choice, usage_of, within
 from .counted import Counted, draw_rounds, of_histogram
 
-NOTES = (
-    "Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
-    "tokens.",
-    "Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
-    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
-    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
-    "request. A draft tree counts as its deepest path, whose length --window has to give. Seconds; token ids.",
-)
-KEYS = ("meta_info.spec_verify_ct",)
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
@@ -46,40 +28,32 @@ _UNSTATED = (
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")
 
 
-def sees(found: Fields) -> bool:
-    """Whether an object could be of this format."""
+def _sees(found: Fields) -> bool:
     meta = _meta(found)
     return meta is not None and _STEPS in meta
-
-
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per response; raises TraceFormatError."""
-    for path in files:
-        names = RequestNames(path, learned)
-        yield from learned.each(path, partial(_requests, path=path, names=names, learned=learned))
 
 
 def _meta(line: Fields) -> Fields | None:
     return within(line, "meta_info") or within(first_choice(line), "meta_info")
 
 
-def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
     meta = _meta(line)
     if meta is None:
         raise line.error("meta_info", "must be there, in the response or in its first choice", "nothing")
-    request_id = names.of(line, meta)
+    request_id = file.name_of(line, meta)
     counting = meta if _TOKENS in meta else usage_of(line)
     tokens = counting.count(_TOKENS, least=0)
     if not tokens:
-        learned.note(EMPTY)
+        file.note_empty()
         return
     steps = meta.count(_STEPS, least=0, default=0)
     drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
     method, rounds = TARGET_ALONE, {}
     if steps:
-        method = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
-        counted = _counted(learned, method, meta, tokens, steps, drafted)
-        rounds = {method: draw_rounds(learned, method, meta, request_id, counted)}
+        method = file.drafter()
+        counted = _counted(file.ongoing, method, meta, tokens, steps, drafted)
+        rounds = {method: draw_rounds(file.ongoing, method, meta, request_id, counted)}
     yield RoundsRequest(
         request_id=request_id,
         tag="",
@@ -89,22 +63,22 @@ def _requests(line: Fields, path: Path, names: RequestNames, learned: Learned) -
     )
 
 
-def _counted(learned: Learned, name: str, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
+def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int, drafted: int | None) -> Counted:
     """What was counted; the window is what was drafted in a step, if that is one and the same in all and no tree's."""
     window = drafted // steps if drafted and not drafted % steps else None
-    stated = learned.options.windows.get(name)
+    stated = ongoing.options.windows.get(name)
     if stated is not None and drafted is not None and drafted > stated * steps:
-        learned.note(_TREES)
+        ongoing.findings.note(_TREES)
         drafted = None
     key = next((key for key in _HISTOGRAMS if key in meta), None)
     if key is None:
-        learned.know("request means")
+        ongoing.findings.forms.add("request means")
         if tokens - 1 < steps:
             raise meta.error(_STEPS, f"must be less than the {tokens} tokens of the answer", steps)
         return Counted(
             num_tokens=tokens, num_steps=steps, num_accepted=tokens - 1 - steps, num_drafted=drafted, window=window
         )
-    learned.know("histograms")
+    ongoing.findings.forms.add("histograms")
     histogram = meta.counts(key, least=0)
     counted = of_histogram(histogram, num_tokens=tokens, num_drafted=drafted, window=window)
     if counted.num_steps != steps:
@@ -112,3 +86,20 @@ def _counted(learned: Learned, name: str, meta: Fields, tokens: int, steps: int,
     if stated is None and window is not None and window >= len(histogram):
         raise meta.error("window", _UNSTATED.format(name, len(histogram) - 1), f"{window} tokens proposed in a step")
     return counted
+
+
+SGLANG_META = Format(
+    name="sglang-meta",
+    words="SGLang responses with meta_info",
+    keys=("meta_info.spec_verify_ct",),
+    exact="of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
+    "tokens.",
+    unknown="in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
+    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
+    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
+    "request. A draft tree counts as its deepest path, whose length --window has to give. Seconds; token ids.",
+    read=by_response(_parse),
+    sees=_sees,
+    form="histograms",
+    by_line=True,
+)

@@ -5,15 +5,18 @@ Letters: W the window.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import TraceFormatError
+from ...rounds.meta import StatedAcceptance
 from ...rounds.rounds import MOST, RoundsRequest
-from ..learned import Learned
+from ..ongoing import Ongoing
 from ..options import MOST_REQUESTS
 from ..reading.fields import Fields
-from ..responses import EMPTY
+from ..responses import EMPTY, stem
 from .drawing import constant_hazard
 
 _ROUNDED = 0.0006  # logs round rates to three decimals, so that two that are equal may seem to rise
@@ -42,6 +45,25 @@ def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_token
         rule = f"must be at most {MOST} of each of the {requests} requests"
         raise fields.error("tokens", rule, max(output_tokens, prompt_tokens))
     return Lengths(prompts=_even(prompt_tokens, requests), outputs=_even(output_tokens, requests))
+
+
+def lengths_of_benchmark(run: Fields) -> Lengths | None:
+    """Lengths that the result of a serving benchmark has: each by itself, or all alike from totals; None if neither.
+
+    Raises:
+        TraceFormatError: lists of unequal length, counts that are none.
+    """
+    if "output_lens" in run:
+        outputs = run.counts("output_lens", least=0).tolist()
+        prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
+        if len(prompts) != len(outputs):
+            raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
+        return Lengths(prompts=prompts, outputs=outputs)
+    requests = run.count("completed", least=0, default=0)
+    tokens = run.known_count("total_output_tokens", least=0)
+    if not requests or not tokens:
+        return None
+    return even_lengths(run, requests, tokens, run.count("total_input_tokens", least=0, default=0))
 
 
 def hazards_of_rates(fields: Fields, key: str, rates: NDArray[np.float64]) -> tuple[float, ...]:
@@ -73,11 +95,11 @@ def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tup
     return (constant_hazard(length - 1, np.array([window])),)
 
 
-def drafting_share(learned: Learned, *, tokens: int, requests: int, drafts: float, accepted: float) -> float:
+def drafting_share(ongoing: Ongoing, *, tokens: int, requests: int, drafts: float, accepted: float) -> float:
     """Share of the steps after the prefill that drafted anything, from totals; noted if it is not all.
 
     Args:
-        learned: takes note.
+        ongoing: takes note.
         tokens: of all answers.
         requests: of them, one token each from the prefill.
         drafts: steps that drafted.
@@ -86,41 +108,70 @@ def drafting_share(learned: Learned, *, tokens: int, requests: int, drafts: floa
     plain = tokens - requests - accepted - drafts
     if plain <= 0 or drafts <= 0:
         return 1.0
-    learned.remark(_PLAIN.format(plain / (plain + drafts)))
+    ongoing.findings.remark(_PLAIN.format(plain / (plain + drafts)))
     return drafts / (plain + drafts)
 
 
-def note_short_drafts(learned: Learned, *, drafted: float, drafts: float, window: int) -> None:
+def note_short_drafts(ongoing: Ongoing, *, drafted: float, drafts: float, window: int) -> None:
     """Note drafts shorter than the window; their rates are those of drafts, whatever ended them."""
     if drafts > 0 and drafted < drafts * window:
-        learned.remark(_SHORT.format(drafted / drafts, window))
+        ongoing.findings.remark(_SHORT.format(drafted / drafts, window))
 
 
-def stated_requests(
-    learned: Learned, name: str, fields: Fields, stem: str, lengths: Lengths | None
-) -> Iterator[RoundsRequest]:
-    """Requests without rounds: those of the log, or as many as the user states.
+class StatedLog:
+    """A log that states acceptance for all its requests together: one file, of one drafter that is not named.
 
-    Raises:
-        TraceFormatError: the log does not know its requests, and nobody states them; or there is none with an answer.
+    Args:
+        files: one; raises TraceFormatError for more, since they would be logs of other requests.
+        ongoing: takes note.
     """
-    if lengths is None:
-        load = learned.options.load
+
+    def __init__(self, files: Sequence[Path], ongoing: Ongoing) -> None:
+        if len(files) > 1:
+            raise TraceFormatError(files[1], "file", "must be the only one of this format", f"{len(files)} files")
+        self.path = files[0]
+        self.name = ongoing.drafters.of_server(self.path)
+        self._ongoing = ongoing
+
+    def requests(
+        self, fields: Fields, lengths: Lengths | None, hazards: tuple[float, ...], *, window: int, drafting: float = 1.0
+    ) -> Iterator[RoundsRequest]:
+        """Requests without rounds: those of the log, or as many as the user states.
+
+        Args:
+            fields: where all of it stood, for errors.
+            lengths: of the requests, None if the log does not know them.
+            hazards: probability of agreement by depth, among rounds that got there; the last holds for deeper ones.
+            window: tokens drafted in a round.
+            drafting: share of the steps that draft at all.
+
+        Raises:
+            TraceFormatError: another --window than the log's own; the log does not know its requests, and nobody
+                states them; or there is none with an answer.
+        """
+        stated = StatedAcceptance(hazards=hazards, drafting=drafting)
+        self._ongoing.drafters.state(self.name, fields, stated, window)
+        lengths = self._stated_lengths(fields) if lengths is None else lengths
+        empty = sum(1 for tokens in lengths.outputs if not tokens)
+        if empty == len(lengths.outputs):
+            raise fields.error("requests", "must hold an answer of at least one token", empty)
+        self._ongoing.findings.note(EMPTY, empty)
+        for number, (prompt, output) in enumerate(zip(lengths.prompts, lengths.outputs, strict=True), start=1):
+            if output:
+                request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
+                yield RoundsRequest(
+                    request_id=request_id, tag="", prompt_tokens=prompt, num_tokens=num_tokens, rounds={}
+                )
+
+    def _stated_lengths(self, fields: Fields) -> Lengths:
+        """Those that the user states."""
+        load = self._ongoing.options.load
         if load is None:
             rule = "must be stated, the log does not know them: --requests N --output-tokens M"
             raise fields.error("requests", rule, "nothing")
-        learned.use_load()
+        self._ongoing.findings.mattered.add("--requests")
         requests = load.requests
-        lengths = even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
-    empty = sum(1 for tokens in lengths.outputs if not tokens)
-    if empty == len(lengths.outputs):
-        raise fields.error("requests", "must hold an answer of at least one token", empty)
-    learned.note(EMPTY, empty)
-    for number, (prompt, output) in enumerate(zip(lengths.prompts, lengths.outputs, strict=True), start=1):
-        if output:
-            yield RoundsRequest(
-                request_id=f"{stem}/{number}", tag="", prompt_tokens=prompt, num_tokens={name: output}, rounds={}
-            )
+        return even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 
 
 def _even(total: int, parts: int) -> list[int]:

@@ -1,66 +1,36 @@
 """TensorRT-LLM's statistics of each response: a histogram of accepted tokens, or only their mean.
 
-Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted tokens.
-
-Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn (--seed), so
-that each request takes as many steps of the target as it took, and everything that a round says counts as modelled.
-Without a histogram every drafted token is taken to be kept with one probability for the request, and the mean is
-rounded to whole steps. Seconds; token ids.
-
 One response an object: the first choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
 `total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
 the prefill, and then --window must be given. `usage` counts tokens.
 """
 
-from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
 
 from ...rounds.rounds import RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
+from ..format import Format
 from ..reading.fields import Fields
-from ..responses import RequestNames, completion_tokens, first_choice, within
+from ..responses import Responses, by_response, completion_tokens, first_choice, within
 from .counted import Counted, counted_request, of_histogram
 
-NOTES = (
-    "Exact: of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
-    "tokens.",
-    "Unknown: in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
-    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
-    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
-    "request, and the mean is rounded to whole steps. Seconds; token ids.",
-)
-KEYS = ("choices[0].speculative_decoding", "choices[0].avg_decoded_tokens_per_iter")
 _HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
 
 
-def sees(found: Fields) -> bool:
-    """Whether an object could be of this format."""
+def _sees(found: Fields) -> bool:
     choice = first_choice(found)
     return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
 
 
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per response; raises TraceFormatError."""
-    for path in files:
-        name, names = learned.drafter(DRAFTER, path, prefilled=True, settled=True), RequestNames(path, learned)
-        yield from learned.each(path, partial(_requests, name=name, names=names, learned=learned))
-
-
-def _requests(line: Fields, name: str, names: RequestNames, learned: Learned) -> Iterator[RoundsRequest]:
-    request_id, choice = names.of(line), first_choice(line)
-    if choice is None or not sees(line):
+def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+    file.drafter()
+    request_id, choice = file.name_of(line), first_choice(line)
+    if choice is None or not _sees(line):
         rule = f"must have speculative_decoding or {_MEAN} in its first choice"
         raise line.error("choices", rule, "no choice" if choice is None else "neither")
     statistics = within(choice, "speculative_decoding")
-    if statistics is not None:
-        counted = _of_statistics(line, statistics)
-        learned.know("histograms")
-    else:
-        counted = _of_mean(line, choice)
-        learned.know("request means")
-    yield from counted_request(learned, name, line, statistics or choice, request_id, counted)
+    counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
+    file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
+    yield from counted_request(file, line, statistics or choice, request_id, counted)
 
 
 def _of_statistics(line: Fields, statistics: Fields) -> Counted:
@@ -84,3 +54,20 @@ def _of_mean(line: Fields, choice: Fields) -> Counted:
     if not 0 <= steps <= max(tokens - 1, 0):
         raise choice.error(_MEAN, f"must lie between 1 and the {tokens} tokens of the answer", mean)
     return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
+
+
+TRTLLM = Format(
+    name="trtllm",
+    words="TensorRT-LLM responses with acceptance statistics",
+    keys=("choices[0].speculative_decoding", "choices[0].avg_decoded_tokens_per_iter"),
+    exact="of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
+    "tokens.",
+    unknown="in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
+    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
+    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
+    "request, and the mean is rounded to whole steps. Seconds; token ids.",
+    read=by_response(_parse),
+    sees=_sees,
+    form="histograms",
+    by_line=True,
+)

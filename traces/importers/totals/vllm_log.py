@@ -1,12 +1,5 @@
 """vLLM's log: its `SpecDecoding metrics` lines, each of which sums up some seconds of all requests.
 
-Exact: nothing of any request; of all together accepted and drafted tokens, and the share of drafts that kept the token
-at each position, as far as three decimals tell it.
-
-Unknown: which request kept what, how requests differ, how long they were (--requests, --output-tokens): every round is
-drawn from the rates, so that means hold and single requests do not. Steps that drafted nothing are not in these lines:
-every step is taken to draft. Seconds; token ids.
-
 A line has `Accepted: A tokens, Drafted: D tokens, Per-position acceptance rate: 0.921, 0.828, ...`. Lines are summed,
 each weighed by its drafts: A over the sum of its rates, or D over its positions where nothing was accepted.
 """
@@ -14,80 +7,72 @@ each weighed by its drafts: A over the sum of its rates, or D over its positions
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
+from ..format import Format
+from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
-from .stated import hazards_of_rates, note_short_drafts, stated_requests
+from .stated import StatedLog, hazards_of_rates, note_short_drafts
 
-NOTES = (
-    "Exact: nothing of any request; of all together accepted and drafted tokens, and the share of drafts that kept the "
-    "token at each position, as far as three decimals tell it.",
-    "Unknown: which request kept what, how requests differ, how long they were (--requests, --output-tokens): every "
-    "round is drawn from the rates, so that means hold and single requests do not. Steps that drafted nothing are not "
-    "in these lines: every step is taken to draft. Seconds; token ids.",
-)
-KEYS = ("SpecDecoding metrics: ... Per-position acceptance rate: ...",)
-_LINE = "SpecDecoding metrics:"
+_LINE, _RATES_WORDS = "SpecDecoding metrics:", "Per-position acceptance rate"
 _ROUNDING = 0.0005  # vLLM prints rates with three decimals, each at most so far from what it was
 _COUNTS = re.compile(r"Accepted: ([0-9]{1,15}) tokens, Drafted: ([0-9]{1,15}) tokens")
 _RATES = re.compile(r"Per-position acceptance rate: ((?:[01]\.[0-9]{1,9}(?:, )?){1,1024})")
 
 
-def sees_line(line: str) -> bool:
-    """Whether a line could be of such a log."""
+class _Line(NamedTuple):
+    """What one line says.
+
+    Attributes:
+        place: file and line.
+        rates: `[W]` shares of its drafts.
+        drafts: as they follow from rounded rates.
+        fewest: drafts that there were at least.
+        drafted: tokens.
+    """
+
+    place: str
+    rates: NDArray[np.float64]
+    drafts: float
+    fewest: float
+    drafted: int
+
+
+def _sees_line(line: str) -> bool:
     return _LINE in line
 
 
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """As many requests as the user states; raises TraceFormatError."""
-    path = learned.only_file(files)
-    name = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
-    fields = Fields(str(path), {})
-    kept: NDArray[np.float64] | None = None
-    drafts, fewest, drafted = 0.0, 0.0, 0
-    for found in _lines(path):
-        if kept is not None and len(found.rates) != len(kept):
-            rule = f"must hold {len(kept)} positions, as the lines before it"
-            raise TraceFormatError(found.place, "Per-position acceptance rate", rule, f"{len(found.rates)} positions")
-        drafts, fewest, drafted = drafts + found.drafts, fewest + found.fewest, drafted + found.drafted
-        kept = found.rates * found.drafts + (0.0 if kept is None else kept)
-    if kept is None or drafts <= 0:
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """As many requests as the user states."""
+    log = StatedLog(files, ongoing)
+    fields = Fields(str(log.path), {})
+    lines: list[_Line] = []
+    for found in _lines(log.path):
+        if lines and len(found.rates) != len(lines[0].rates):
+            rule = f"must hold {len(lines[0].rates)} positions, as the lines before it"
+            raise TraceFormatError(found.place, _RATES_WORDS, rule, f"{len(found.rates)} positions")
+        lines.append(found)
+    drafts = sum(line.drafts for line in lines)
+    if not drafts:
         raise fields.error(_LINE, "must tell of a draft in some line", "none")
-    hazards = hazards_of_rates(fields, "Per-position acceptance rate", kept / drafts)
-    if drafted < fewest * len(kept):
-        note_short_drafts(learned, drafted=drafted, drafts=drafts, window=len(kept))
-    learned.state(name, fields, hazards, window=len(hazards))
-    yield from stated_requests(learned, name, fields, path.name.split(".")[0], None)
-
-
-class _Line:
-    """What one line says: its place, its rates, the drafts they are shares of, and the tokens drafted.
-
-    The number of drafts follows from rounded rates: there were `fewest` at least.
-    """
-
-    __slots__ = ("drafted", "drafts", "fewest", "place", "rates")
-
-    def __init__(self, place: str, rates: NDArray[np.float64], accepted: int, drafted: int) -> None:
-        self.place = place
-        self.rates = rates
-        self.drafted = drafted
-        total = float(rates.sum())
-        self.drafts = accepted / total if total else drafted / len(rates)
-        self.fewest = accepted / (total + _ROUNDING * len(rates)) if total else self.drafts
+    window, drafted = len(lines[0].rates), sum(line.drafted for line in lines)
+    kept: NDArray[np.float64] = sum((line.rates * line.drafts for line in lines), np.zeros(window))
+    hazards = hazards_of_rates(fields, _RATES_WORDS, kept / drafts)
+    if drafted < sum(line.fewest for line in lines) * window:
+        note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=window)
+    yield from log.requests(fields, None, hazards, window=window)
 
 
 def _lines(path: Path) -> Iterator[_Line]:
     """The lines that tell of drafts."""
     for number, line in text_lines(path):
-        if not sees_line(line):
+        if not _sees_line(line):
             continue
         place = f"{path}: line {number}"
         counts, rates, told = _COUNTS.search(line), _RATES.search(line), line.strip()[-80:]
@@ -98,8 +83,26 @@ def _lines(path: Path) -> Iterator[_Line]:
             continue
         if rates is None:
             rule = "must be there (older vLLM gives only a mean: take /metrics)"
-            raise TraceFormatError(place, "Per-position acceptance rate", rule, "nothing")
+            raise TraceFormatError(place, _RATES_WORDS, rule, "nothing")
         found = np.array([float(rate) for rate in rates[1].rstrip(", ").split(", ")])
         if found.max() > 1 or accepted > drafted:
             raise TraceFormatError(place, _LINE, "must have rates in [0, 1] and no more accepted than drafted", told)
-        yield _Line(place, found, accepted, drafted)
+        total = float(found.sum())
+        drafts = accepted / total if total else drafted / len(found)
+        fewest = accepted / (total + _ROUNDING * len(found)) if total else drafts
+        yield _Line(place, found, drafts, fewest, drafted)
+
+
+VLLM_LOG = Format(
+    name="vllm-log",
+    words="a log of vLLM's server",
+    keys=("SpecDecoding metrics: ... Per-position acceptance rate: ...",),
+    exact="nothing of any request; of all together accepted and drafted tokens, and the share of drafts that kept the "
+    "token at each position, as far as three decimals tell it.",
+    unknown="which request kept what, how requests differ, how long they were (--requests, --output-tokens): every "
+    "round is drawn from the rates, so that means hold and single requests do not. Steps that drafted nothing are not "
+    "in these lines: every step is taken to draft. Seconds; token ids.",
+    read=_read,
+    sees_line=_sees_line,
+    form="rates",
+)

@@ -1,12 +1,5 @@
 """vLLM's Prometheus counters (`curl .../metrics`): how many drafts kept the token at each position.
 
-Exact: nothing of any request; of all together drafts, drafted and accepted tokens, and the share of drafts that kept
-the token at each position.
-
-Unknown: which request kept what, and how requests differ: every round is drawn from the rates, so that means hold and
-single requests do not. Each request has the mean number of tokens. Seconds; token ids. Counters run since the server
-started: what it did before counts too.
-
 Counters `vllm:spec_decode_num_drafts_total`, `..._num_draft_tokens_total`, `..._num_accepted_tokens_total` and
 `..._num_accepted_tokens_per_pos_total{position="0"}`, summed over engines and models. `vllm:request_success_total`,
 `vllm:generation_tokens_total` and `vllm:prompt_tokens_total` tell the requests; without them --requests and
@@ -21,45 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...rounds.rounds import RoundsRequest
-from ..learned import Learned
-from ..methods import DRAFTER
+from ..format import Format
+from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from .prometheus import Sample, samples_of
-from .stated import (
-    Lengths,
-    drafting_share,
-    even_lengths,
-    hazards_of_rates,
-    note_short_drafts,
-    stated_requests,
-)
+from .stated import Lengths, StatedLog, drafting_share, even_lengths, hazards_of_rates, note_short_drafts
 
-NOTES = (
-    "Exact: nothing of any request; of all together drafts, drafted and accepted tokens, and the share of drafts that "
-    "kept the token at each position.",
-    "Unknown: which request kept what, and how requests differ: every round is drawn from the rates, so that means "
-    "hold and single requests do not. Each request has the mean number of tokens. Seconds; token ids. Counters run "
-    "since the server started: what it did before counts too.",
-)
 _SPEC = "vllm:spec_decode_num_"
 _DRAFTS, _DRAFTED, _ACCEPTED = f"{_SPEC}drafts", f"{_SPEC}draft_tokens", f"{_SPEC}accepted_tokens"
 _POSITIONS = f"{_ACCEPTED}_per_pos"
 _REQUESTS, _TOKENS, _PROMPTS = "vllm:request_success", "vllm:generation_tokens", "vllm:prompt_tokens"
-KEYS = (f"{_POSITIONS}_total",)
 _MOST_POSITIONS = 1024
 
 
-def sees_line(line: str) -> bool:
-    """Whether a line could be of such a page."""
+def _sees_line(line: str) -> bool:
     return line.startswith(_SPEC)
 
 
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """The requests of one page of counters; raises TraceFormatError."""
-    path = learned.only_file(files)
-    name = learned.drafter(DRAFTER, path, prefilled=True, settled=True)
-    totals, positions = _counted(path)
-    fields = Fields(str(path), totals)
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """The requests of one page of counters."""
+    log = StatedLog(files, ongoing)
+    totals, positions = _counted(log.path)
+    fields = Fields(str(log.path), totals)
     drafts, accepted = totals.get(_DRAFTS, 0.0), totals.get(_ACCEPTED, 0.0)
     if drafts <= 0:
         raise fields.error(f"{_DRAFTS}_total", "must count a draft", drafts)
@@ -67,14 +43,13 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     if most > drafts:
         raise fields.error(f"{_POSITIONS}_total", f"must be at most the {drafts:g} drafts", most)
     hazards = hazards_of_rates(fields, f"{_POSITIONS}_total", positions / drafts)
-    note_short_drafts(learned, drafted=totals.get(_DRAFTED, 0.0), drafts=drafts, window=len(hazards))
+    note_short_drafts(ongoing, drafted=totals.get(_DRAFTED, 0.0), drafts=drafts, window=len(hazards))
     lengths = _lengths(fields, totals)
     drafting = 1.0
     if lengths is not None:
         requests, tokens = len(lengths.outputs), sum(lengths.outputs)
-        drafting = drafting_share(learned, tokens=tokens, requests=requests, drafts=drafts, accepted=accepted)
-    learned.state(name, fields, hazards, drafting=drafting, window=len(hazards))
-    yield from stated_requests(learned, name, fields, path.name.split(".")[0], lengths)
+        drafting = drafting_share(ongoing, tokens=tokens, requests=requests, drafts=drafts, accepted=accepted)
+    yield from log.requests(fields, lengths, hazards, window=len(hazards), drafting=drafting)
 
 
 def _counted(path: Path) -> tuple[dict[str, float], NDArray[np.float64]]:
@@ -106,3 +81,18 @@ def _lengths(fields: Fields, totals: dict[str, float]) -> Lengths | None:
     if not requests or not tokens:
         return None
     return even_lengths(fields, requests, tokens, prompts)
+
+
+VLLM_METRICS = Format(
+    name="vllm-metrics",
+    words="vLLM's Prometheus counters",
+    keys=(f"{_POSITIONS}_total",),
+    exact="nothing of any request; of all together drafts, drafted and accepted tokens, and the share of drafts that "
+    "kept the token at each position.",
+    unknown="which request kept what, and how requests differ: every round is drawn from the rates, so that means "
+    "hold and single requests do not. Each request has the mean number of tokens. Seconds; token ids. Counters run "
+    "since the server started: what it did before counts too.",
+    read=_read,
+    sees_line=_sees_line,
+    form="rates",
+)

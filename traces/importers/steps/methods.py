@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 
-from ..errors import TraceFormatError
-from ..rounds.rounds import Rounds, RoundsRequest
-from .learned import Learned
+from ...errors import TraceFormatError
+from ...rounds.rounds import Rounds, RoundsRequest
+from ..drafters import DRAFTER
+from ..ongoing import Ongoing
 
-DRAFTER = "drafter"  # of a log that knows one and does not name it
 # In this order: `..._ea_hsd` is the second of its two words.
 _METHODS = {
     "hsd": "hsd",
@@ -89,15 +89,15 @@ def check_names(names: Iterable[tuple[str, Path]]) -> None:
         seen[name] = path
 
 
-def merged(answers: Iterable[Answer], learned: Learned) -> Iterator[RoundsRequest]:
+def merged(ongoing: Ongoing, answers: Iterable[Answer]) -> Iterator[RoundsRequest]:
     """Requests in the order they are first seen in, with every method's part."""
     parts: dict[str, list[Answer]] = {}
     for answer in answers:
         parts.setdefault(answer.request_id, []).append(answer)
     methods = {answer.method for told in parts.values() for answer in told}
     for request_id, told in parts.items():
-        learned.note(_UNLIKE, len({answer.num_tokens for answer in told}) > 1)
-        learned.note(_PARTIAL, len(told) < len(methods))
+        ongoing.findings.note(_UNLIKE, len({answer.num_tokens for answer in told}) > 1)
+        ongoing.findings.note(_PARTIAL, len(told) < len(methods))
         yield _request(request_id, told)
 
 

@@ -1,14 +1,5 @@
 """Answer files of Spec-Bench, EAGLE and Medusa: what each method accepted, step by step, on the same questions.
 
-Exact: steps, accepted tokens and seconds of each method over its own text, one request per question and turn; files of
-several methods give each request one drafter column each. A round that accepted the whole window is censored.
-
-Unknown: what a drafter would have kept from any other start, unless it reads tokens only (sps, or --token-drafter); how
-many tokens a round drafted (unless --window says), so that a draft stopped early by its own rule counts as refused;
-prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the token that the step before has
-sampled, the prefill for the first one: their rounds start one position later. The others (and unknown methods, unless
---start says otherwise) verify their first draft in the forward that reads the prompt.
-
 One object a line: `question_id`, `category`, `model_id`, `choices[0]` with, per turn, `new_tokens`, `wall_time` and
 `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
 misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
@@ -25,32 +16,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TraceFormatError
-from ..rounds.rounds import TARGET_ALONE, RoundsRequest
-from .learned import Learned, after_prefill, starts_of
+from ...errors import TraceFormatError
+from ...rounds.rounds import TARGET_ALONE, RoundsRequest
+from ..format import Format, having
+from ..ongoing import Ongoing
+from ..reading.fields import Fields
+from ..responses import EMPTY
+from ..step_rounds import after_prefill, rounds_at, starts_of
+from ..totals.counted import Counted, draw_steps
 from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
-from .reading.fields import Fields
-from .responses import EMPTY
-from .totals.counted import Counted, draw_steps
 
-NOTES = (
-    "Exact: steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "
-    "files of several methods give each request one drafter column each. A round that accepted the whole window is "
-    "censored.",
-    "Unknown: what a drafter would have kept from any other start, unless it reads tokens only (sps, or "
-    "--token-drafter); how many tokens a round drafted (unless --window says), so that a draft stopped early by its "
-    "own rule counts as refused; prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the "
-    "token that the step before has sampled, the prefill for the first one: their rounds start one position later. The "
-    "others (and unknown methods, unless --start says otherwise) verify their first draft in the forward that reads "
-    "the prompt.",
-)
-KEYS = ("question_id", "choices")
+_KEYS = ("question_id", "choices")
 _LENGTHS = ("accept_lengths", "accept_lengths:")
 _FURTHER = "further samples of a question (choices after the first) were left out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class _Turn:
     """One turn of one answer.
 
     Attributes:
@@ -86,50 +68,45 @@ class _Line:
 
     fields: Fields
     model_id: str
-    turns: tuple[Turn, ...]
+    turns: tuple[_Turn, ...]
     num_empty: int
     num_further: int
 
 
-def sees(found: Fields) -> bool:
-    """Whether an object could be of this format."""
-    return all(key in found for key in KEYS)
-
-
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per question and turn; raises TraceFormatError."""
-    parts = [_read_file(path, learned) for path in files]
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per question and turn."""
+    parts = [_read_file(path, ongoing) for path in files]
     check_names((name, path) for (name, _), path in zip(parts, files, strict=True))
-    return merged((answer for _, answers in parts for answer in answers), learned)
+    return merged(ongoing, (answer for _, answers in parts for answer in answers))
 
 
-def _read_file(path: Path, learned: Learned) -> tuple[str, list[Answer]]:
+def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[Answer]]:
     """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
-    lines = list(learned.each(path, _lines))
-    name = _name(path, lines, learned)
-    return name, list(learned.each_of(path, lines, partial(_answers, name=name, seen=set(), learned=learned)))
+    lines = list(ongoing.each(path, _lines))
+    name = _name(path, lines, ongoing)
+    return name, list(ongoing.each_of(path, lines, partial(_answers, ongoing, name, set())))
 
 
-def _name(path: Path, lines: list[_Line], learned: Learned) -> str:
+def _name(path: Path, lines: list[_Line], ongoing: Ongoing) -> str:
     """What the method of a file is called; raises TraceFormatError for a drafter that never drafted."""
     if all(turn.num_steps == turn.num_tokens for line in lines for turn in line.turns):
-        key = learned.options.key_of_file(path)
+        key = ongoing.options.key_of_file(path)
         if key is not None:
             rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
-            raise TraceFormatError(path, "accept_lengths", rule, learned.options.names[key])
+            raise TraceFormatError(path, "accept_lengths", rule, ongoing.options.names[key])
         return TARGET_ALONE
     method = method_name((line.model_id for line in lines), path)
     by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
-    return learned.drafter(method, path, by_start=by_start, prefilled=prefilled)
+    return ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
 
 
-def _answers(line: _Line, name: str, seen: set[str], learned: Learned) -> list[Answer]:
+def _answers(ongoing: Ongoing, name: str, seen: set[str], line: _Line) -> list[Answer]:
     """The answers of a line that the file does not hold yet; raises TraceFormatError."""
     if any(turn.request_id in seen for turn in line.turns):
         raise line.fields.error("question_id", "must be unique in the file", line.fields.text("question_id"))
-    learned.note(_FURTHER, line.num_further)
-    learned.note(EMPTY, line.num_empty)
-    found = [_answer(turn, name, learned) for turn in line.turns]
+    ongoing.findings.note(_FURTHER, line.num_further)
+    ongoing.findings.note(EMPTY, line.num_empty)
+    found = [_answer(ongoing, name, turn) for turn in line.turns]
     seen.update(turn.request_id for turn in line.turns)
     return found
 
@@ -153,7 +130,7 @@ def _lines(line: Fields) -> Iterator[_Line]:
         raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
     lengths = _lengths(choice, steps, num_tokens)
     turns = tuple(
-        Turn(
+        _Turn(
             request_id=f"{question}/{turn + 1}",
             tag=tag,
             fields=choice,
@@ -207,36 +184,51 @@ def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.in
     return turns
 
 
-def _answer(turn: Turn, name: str, learned: Learned) -> Answer:
+def _answer(ongoing: Ongoing, name: str, turn: _Turn) -> Answer:
     rounds, length, emitted = None, turn.num_tokens, turn.emitted
     if name != TARGET_ALONE:
         drafted = placed = None
         if emitted is None:
-            emitted, drafted = _drawn(turn, name, learned)
-            placed = np.ones(len(emitted), np.bool_)
+            accepted, drafted = _drawn(ongoing, name, turn)
+            emitted, placed = accepted + 1, np.ones(len(accepted), np.bool_)
         start = starts_of(emitted)
-        if learned.prefilled(name):
+        if ongoing.drafters.prefilled(name):
             start, length = after_prefill(emitted, length)
-            learned.note(UNCOUNTED, length - turn.num_tokens)
-        rounds = learned.rounds(name, turn.fields, start, emitted - 1, length=length, drafted=drafted, placed=placed)
+            ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
+        rounds = rounds_at(
+            ongoing, name, turn.fields, start, emitted - 1, length=length, drafted=drafted, placed=placed
+        )
     return Answer(
-        request_id=turn.request_id,
-        tag=turn.tag,
-        method=name,
-        num_tokens=length,
-        rounds=rounds,
-        wall_s=turn.wall_s,
+        request_id=turn.request_id, tag=turn.tag, method=name, num_tokens=length, rounds=rounds, wall_s=turn.wall_s
     )
 
 
-def _drawn(turn: Turn, name: str, learned: Learned) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(tokens of each step, tokens it drafted) of a turn of which only steps and tokens are known."""
-    learned.know("request means")
+def _drawn(ongoing: Ongoing, name: str, turn: _Turn) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens accepted and drafted in the rounds of a turn of which only steps and tokens are known."""
+    ongoing.findings.forms.add("request means")
     counted = Counted(
         num_tokens=turn.num_tokens,
         num_steps=turn.num_steps,
         num_accepted=turn.num_tokens - turn.num_steps,
         prefilled=False,
     )
-    drawn = draw_steps(learned, name, turn.fields, turn.request_id, counted)
-    return drawn.emitted, drawn.drafted
+    return draw_steps(ongoing, name, turn.fields, turn.request_id, counted)
+
+
+SPEC_BENCH = Format(
+    name="spec-bench",
+    words="spec-bench answer files",
+    keys=_KEYS,
+    exact="steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "
+    "files of several methods give each request one drafter column each. A round that accepted the whole window is "
+    "censored.",
+    unknown="what a drafter would have kept from any other start, unless it reads tokens only (sps, or "
+    "--token-drafter); how many tokens a round drafted (unless --window says), so that a draft stopped early by its "
+    "own rule counts as refused; prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the "
+    "token that the step before has sampled, the prefill for the first one: their rounds start one position later. The "
+    "others (and unknown methods, unless --start says otherwise) verify their first draft in the forward that reads "
+    "the prompt.",
+    read=_read,
+    sees=having(*_KEYS),
+    by_line=True,
+)

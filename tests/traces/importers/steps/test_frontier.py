@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from .foreign_files import frontier, write_lines
+from ..foreign_files import frontier, write_lines
 
 
 def test_iterations(read, tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from .foreign_files import timed_answer, timing, write_lines
+from ..foreign_files import timed_answer, timing, write_lines
 
 FIRST, SECOND = [[6, 0, 2], [3]], [[1, 1]]
 

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from .foreign_files import answer, write_lines
+from ..foreign_files import answer, write_lines
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from paceline.traces.importers.plain_steps import place_plain_steps
+from paceline.traces.importers.steps.plain_steps import place_plain_steps
 
-from .foreign_files import plain_response, response, steps, write_lines
+from ..foreign_files import plain_response, response, steps, write_lines
 
 
 def test_steps_of_responses(read, tmp_path):

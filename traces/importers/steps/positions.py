@@ -1,12 +1,5 @@
 """Counterfactual acceptance: what a round of each drafter would emit from every output position.
 
-Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round that
-accepted the whole window is censored.
-
-Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where token
-ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on the bare
-prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first token.
-
 One object a line: `id`; `drafters`: name -> for each output position, the number of tokens a round started there emits,
 the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_tokens` (their number),
 `output_token_ids`. Read line by line, so that files of any length pass.
@@ -14,56 +7,45 @@ the target's own token included; optional `tag`, `prompt_token_ids` or `prompt_t
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..meta import NAME_PATTERN
-from ..rounds.rounds import TARGET_ALONE, RoundsRequest
-from .learned import Learned
-from .reading.fields import Fields
+from ...meta import NAME_PATTERN
+from ...rounds.rounds import TARGET_ALONE, RoundsRequest
+from ..format import Format, having
+from ..ongoing import Ongoing
+from ..reading.fields import Fields
+from ..step_rounds import rounds_at
 
-NOTES = (
-    "Exact: every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
-    "that accepted the whole window is censored.",
-    "Unknown: seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where "
-    "token ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on "
-    "the bare prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first "
-    "token.",
-)
-KEYS = ("id", "drafters")
+_KEYS = ("id", "drafters")
 
 
-def sees(found: Fields) -> bool:
-    """Whether an object could be of this format."""
-    return all(key in found for key in KEYS)
-
-
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per line; raises TraceFormatError."""
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     for path in files:
-        yield from learned.each(path, lambda line: [_request(line, learned)])
+        yield from ongoing.each(path, partial(_request, ongoing))
 
 
-def _request(line: Fields, learned: Learned) -> RoundsRequest:
+def _request(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
+    """The one request of a line."""
     request_id = line.text("id")
-    learned.request(line, "id", request_id)
+    ongoing.request(line, "id", request_id)
     prompt, output = _tokens(line, "prompt_token_ids"), _tokens(line, "output_token_ids")
     emitted = _emitted(line.nested("drafters"), len(output) or None)
     if not emitted:
         raise line.error("drafters", "must name a drafter", "none")
     length = len(next(iter(emitted.values())))
-    start = np.arange(length)
     rounds = {}
     for method, tokens in emitted.items():
-        name = learned.drafter(method)
+        name = ongoing.drafters.name(method)
         if not re.fullmatch(NAME_PATTERN, name):
             raise line.error("drafters", f"must have names that match {NAME_PATTERN} (--drafter)", name)
         if name in rounds:
             raise line.error("drafters", "must have names of their own (--drafter)", name)
-        rounds[name] = learned.rounds(name, line, start, tokens - 1, length=length)
-    return RoundsRequest(
+        rounds[name] = rounds_at(ongoing, name, line, np.arange(length), tokens - 1, length=length)
+    yield RoundsRequest(
         request_id=request_id,
         tag=line.text("tag", default=""),
         prompt_tokens=_prompt_tokens(line, prompt),
@@ -94,3 +76,19 @@ def _emitted(drafters: Fields, length: int | None) -> dict[str, NDArray[np.int64
             raise drafters.error(method, f"must hold one entry per output position, {wanted}", f"{len(tokens)} entries")
         length = wanted
     return emitted
+
+
+POSITIONS = Format(
+    name="positions",
+    words="tokens emitted from every position",
+    keys=_KEYS,
+    exact="every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
+    "that accepted the whole window is censored.",
+    unknown="seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where "
+    "token ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on "
+    "the bare prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first "
+    "token.",
+    read=_read,
+    sees=having(*_KEYS),
+    by_line=True,
+)

@@ -1,13 +1,5 @@
 """Answer files of EAGLE with, beside them, files that time every step: what each step accepted and what it took.
 
-Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method over
-its own text. A round that accepted the whole depth of its tree is censored.
-
-Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between the
-timed parts (some half a percent of an answer). A step begins with the token that the step before has sampled, the
-prefill for the first one, so that rounds start one position later, and the drafting timed with a step is that of the
-next one's tree.
-
 The timing file has one object a line, in the order of the answers, with lists by turn: per step `accept_length` (the
 target's own token left out), `draft_length` (depth of the tree with its root, which is no draft: one less was drafted),
 `tree_time` (the target's forward), `eval_time` (acceptance), `update_time` (the next draft); per turn `generate_time`,
@@ -21,23 +13,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import TraceFormatError
-from ..rounds.rounds import RoundsRequest
-from .learned import Learned, after_prefill
+from ...errors import TraceFormatError
+from ...rounds.rounds import RoundsRequest
+from ..format import Format, having
+from ..ongoing import Ongoing
+from ..reading.fields import Fields
+from ..reading.objects import first_object, read_objects
+from ..step_rounds import after_prefill, rounds_at
 from .methods import UNCOUNTED, Answer, check_names, merged, method_name
-from .reading.fields import Fields
-from .reading.objects import first_object, read_objects
 
-NOTES = (
-    "Exact: steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "
-    "over its own text. A round that accepted the whole depth of its tree is censored.",
-    "Unknown: what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between "
-    "the timed parts (some half a percent of an answer). A step begins with the token that the step before has "
-    "sampled, the prefill for the first one, so that rounds start one position later, and the drafting timed with a "
-    "step is that of the next one's tree.",
-)
-KEYS = ("accept_length", "draft_length", "tree_time")
-ANSWER_KEYS = ("choices",)
+_KEYS = ("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 
@@ -79,19 +64,12 @@ class _Asked:
     num_tokens: int
 
 
-def sees(found: Fields) -> bool:
-    """Whether an object could be of a timing file."""
-    return all(key in found for key in KEYS)
+_times = having(*_KEYS)
 
 
-def sees_answer(found: Fields) -> bool:
-    """Whether an object could be of an answer file."""
-    return all(key in found for key in ANSWER_KEYS)
-
-
-def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
-    """One request per question and turn; raises TraceFormatError."""
-    timings = {path: list(_timings(path)) for path in files if sees(first_object(path))}
+def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
+    """One request per question and turn."""
+    timings = {path: list(_timings(path)) for path in files if _times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
     if not timings:
         raise TraceFormatError(files[0], "accept_length", "must be in one of the files, the one of timings", "nothing")
@@ -100,13 +78,14 @@ def read(files: Sequence[Path], learned: Learned) -> Iterator[RoundsRequest]:
     for path, turns in timings.items():
         partner = _partner(path, turns, answers)
         asked = answers.pop(partner)
-        name = learned.drafter(method_name([asked[0].model_id], path), path, partner, prefilled=True, settled=True)
+        method = method_name([asked[0].model_id], path)
+        name = ongoing.drafters.name(method, path, partner, prefilled=True, settled=True)
         told.append((name, path))
-        parts += [_answer(one, turn, name, learned) for one, turn in zip(asked, turns, strict=True)]
+        parts += [_answer(ongoing, name, one, turn) for one, turn in zip(asked, turns, strict=True)]
     for path in answers:
         raise TraceFormatError(path, "file", "must be an answer file that a file of timings fits", "none")
     check_names(told)
-    return merged(parts, learned)
+    return merged(ongoing, parts)
 
 
 def _timings(path: Path) -> Iterator[_Timing]:
@@ -177,10 +156,11 @@ def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]
     return fitting[0]
 
 
-def _answer(asked: _Asked, turn: _Timing, name: str, learned: Learned) -> Answer:
+def _answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> Answer:
     start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
-    learned.note(UNCOUNTED, length - turn.num_tokens)
-    rounds = learned.rounds(
+    ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
+    rounds = rounds_at(
+        ongoing,
         name,
         turn.fields,
         start,
@@ -199,3 +179,19 @@ def _answer(asked: _Asked, turn: _Timing, name: str, learned: Learned) -> Answer
         wall_s=turn.wall_s,
         prefill_s=turn.prefill_s,
     )
+
+
+EAGLE_TIMED = Format(
+    name="eagle-timed",
+    words="EAGLE answer files with step times",
+    keys=_KEYS,
+    exact="steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "
+    "over its own text. A round that accepted the whole depth of its tree is censored.",
+    unknown="what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between "
+    "the timed parts (some half a percent of an answer). A step begins with the token that the step before has "
+    "sampled, the prefill for the first one, so that rounds start one position later, and the drafting timed with a "
+    "step is that of the next one's tree.",
+    read=_read,
+    sees=_times,
+    sees_beside=having("choices"),
+)

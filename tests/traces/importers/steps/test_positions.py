@@ -1,6 +1,6 @@
 import pytest
 
-from .foreign_files import positions, write_lines
+from ..foreign_files import positions, write_lines
 
 
 def test_every_position_is_a_round(read, tmp_path):

@@ -1,0 +1,57 @@
+"""What a foreign format is: how its files are told, what they know, and who reads them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..rounds.rounds import RoundsRequest
+from ..rounds.trust import Form
+from .ongoing import Ongoing
+from .reading.fields import Fields
+
+Sees = Callable[[Fields], bool]
+
+
+def having(*keys: str) -> Sees:
+    """Sees objects with all these keys."""
+    return lambda found: all(key in found for key in keys)
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One foreign format.
+
+    Attributes:
+        name: as the command line calls it.
+        words: what its files are, in words.
+        keys: what tells its files, for error messages.
+        exact: what becomes exact.
+        unknown: what stays unknown, or is drawn.
+        read: the requests of files, in a generator or all at once; raises TraceFormatError.
+        sees: whether an object could be of such a file; of a format of text none is.
+        sees_beside: whether an object could be of a file that goes with those that `sees` tells.
+        sees_line: whether a line could be of such a file; of a format of JSON none is.
+        form: what they usually know.
+        by_line: whether a line that is bad can be skipped.
+    """
+
+    name: str
+    words: str
+    keys: tuple[str, ...]
+    exact: str
+    unknown: str
+    read: Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]
+    sees: Sees = _never
+    sees_beside: Sees = _never
+    sees_line: Callable[[str], bool] = _never
+    form: Form = "rounds"
+    by_line: bool = False
+
+    @property
+    def notes(self) -> tuple[str, str]:
+        """What every reader of the recording must know."""
+        return f"Exact: {self.exact}", f"Unknown: {self.unknown}"

@@ -1,0 +1,96 @@
+"""vLLM's acceptance of each request, step by step (`--per-request-spec-decode-metrics detailed`, vLLM PR 48915).
+
+One object a line: a response (or its last chunk), whose `metrics.speculative_decoding` has `per_step_accepted` and
+`per_step_drafted`, or that object alone, or as `speculative_decoding` or `spec_decode_metrics`; or a response whose
+first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
+tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: it is
+refused here, and `vllm-summary` reads it.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...rounds.rounds import Rounds, RoundsRequest
+from ..format import Format
+from ..reading.fields import Fields
+from ..responses import Responses, by_response, completion_tokens, prompt_tokens, usage_of
+from ..step_rounds import check_drafted, rounds_at, starts_of
+from ..vllm_responses import ACCEPTED, alone, is_plain, metrics_of
+from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps
+
+_DRAFTED = "per_step_drafted"
+_UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
+_ALONE = "steps drafted nothing and are not listed, in answers that list no step"
+
+
+def _sees(found: Fields) -> bool:
+    metrics = metrics_of(found)
+    return is_plain(found) if metrics is None else ACCEPTED in metrics
+
+
+def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+    request_id, metrics, tokens = file.name_of(line), metrics_of(line), completion_tokens(line)
+    if metrics is None:
+        yield from alone(file, line, request_id)
+    elif ACCEPTED not in metrics:
+        rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
+        raise metrics.error(ACCEPTED, rule, "nothing")
+    elif tokens == 0:
+        file.note_empty()
+    else:
+        name, after_first = file.drafter(), _tokens_after_first(line, metrics)
+        yield RoundsRequest(
+            request_id=request_id,
+            tag="",
+            prompt_tokens=prompt_tokens(line),
+            num_tokens={name: after_first + 1},
+            rounds={name: _rounds(file, metrics, request_id, name, after_first)},
+        )
+
+
+def _tokens_after_first(line: Fields, metrics: Fields) -> int:
+    """Tokens of the answer but for the prefill's; raises TraceFormatError for a number that does not fit the steps."""
+    accepted = metrics.counts(ACCEPTED, least=0)
+    explained = int(accepted.sum()) + len(accepted)
+    usage = usage_of(line)
+    told = usage.count("completion_tokens", least=0) - 1 if "completion_tokens" in usage else explained
+    if explained and told <= explained - int(accepted[-1]) - 1:
+        rule = f"must be at least what its steps emit, {explained + 1} with the prefill's, but for the last step"
+        raise usage.error("completion_tokens", rule, told + 1)
+    if told - explained > MOST_PLAIN:
+        rule = f"must be at most {MOST_PLAIN} more than what its steps emit, {explained + 1} with the prefill's"
+        raise usage.error("completion_tokens", rule, told + 1)
+    return max(told, 0)
+
+
+def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_first: int) -> Rounds:
+    """The listed steps, and among them the plain ones that the tokens of the answer tell of."""
+    accepted, drafted = metrics.counts(ACCEPTED, least=0), metrics.counts(_DRAFTED, least=0)
+    check_drafted(metrics, accepted, drafted)
+    num_plain = max(after_first - int(accepted.sum()) - len(accepted), 0)
+    file.ongoing.findings.note(_UNLISTED if len(accepted) else _ALONE, num_plain)
+    placed = None
+    if num_plain and len(accepted):
+        placed = place_plain_steps(len(accepted), num_plain, file.ongoing.generator(request_id))
+    plain = np.arange(len(accepted) + num_plain) >= len(accepted) if placed is None else placed
+    accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
+    start, length = starts_of(accepted + 1) + 1, after_first + 1
+    return rounds_at(file.ongoing, name, metrics, start, accepted, length=length, drafted=drafted, placed=placed)
+
+
+VLLM_DETAILED = Format(
+    name="vllm-detailed",
+    words="vLLM per-request speculative metrics",
+    keys=("metrics.speculative_decoding.per_step_accepted", "per_step_accepted"),
+    exact="accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
+    unknown="what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
+    "only); seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at "
+    "position 1. Steps that drafted nothing are not in vLLM's lists: how many there were follows from "
+    "`completion_tokens`, where they stood is drawn (--seed; every order equally likely) and counts as modelled. An "
+    "answer that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such "
+    "step.",
+    read=by_response(_parse),
+    sees=_sees,
+    by_line=True,
+)
