@@ -3,13 +3,38 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parent
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NEEDS_TORCH = "runtime"
+# Of that extra, in the order in which a reader knows them; which one an import misses first is chance.
+KNOWN_BY = ("torch", "transformers", "tokenizers")
 # What drivers of NVIDIA (also below Windows) and AMD leave behind.
 GPU_SIGNS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+@contextmanager
+def needs_torch(who: str = "this command") -> Iterator[None]:
+    """Around the import of modules that run real models: tells in one line what to install where the extra is missing.
+
+    Args:
+        who: is told to need it.
+
+    Raises:
+        ModuleNotFoundError: the extra is not installed; the message says how.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = __name__.partition(".")[0]
+        if error.name is not None and error.name.partition(".")[0] == package:
+            raise
+        missing = next((module for module in KNOWN_BY if find_spec(module) is None), error.name)
+        raise ModuleNotFoundError(f"{who} runs real models and needs {missing}: {install_hint(NEEDS_TORCH)}") from error
 
 
 def install_hint(extra: str) -> str:

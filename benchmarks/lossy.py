@@ -21,7 +21,7 @@ from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.text_quality import with_quality
 from paceline.runtime.prompts import Prompt
 from paceline.sim import Scenario
-from paceline.studies.matching_recording import matching_trace
+from paceline.studies.agreeing.matching_recording import matching_trace
 from paceline.studies.shipped import shipped
 from paceline.traces import Sampling
 from rich.console import Console

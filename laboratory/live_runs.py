@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..cli.options.models import PROMPTS_FILE, load_pool
 from ..policies.spec import make_policy
 from ..runs.log import RunLog
-from ..runtime.prompts import Prompt, read_prompts
+from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
+from ..studies.pool import load_pool
 from ..studies.runtime_door import runtime_module
 from ..traces.meta import Sampling
 from .finding import Setting

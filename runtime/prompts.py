@@ -1,7 +1,7 @@
 """Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from ..traces.errors import TraceFormatError
 
 UNTAGGED = "untagged"
+PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
 _KEYS = ("id", "tag", "prompt", "answer")
 
 
@@ -27,6 +28,22 @@ class Prompt:
     tag: str = UNTAGGED
     text: str
     answer: str | None = None
+
+
+def prompts_of(given: Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
+    """The prompts of a file, or those given; a mere text is called by its place, from 0.
+
+    Raises:
+        ValueError: one text in place of several.
+        TraceFormatError: as `read_prompts`.
+    """
+    if isinstance(given, Path):
+        return read_prompts(given)
+    if isinstance(given, str):
+        raise ValueError(f"prompts must be a list of texts, or the Path of a file, got {given[:60]!r}")
+    return tuple(
+        Prompt(request_id=str(place), text=one) if isinstance(one, str) else one for place, one in enumerate(given)
+    )
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:

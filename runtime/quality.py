@@ -13,7 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ..decoding.contract import Policy
+from ..decoding.start import Start
 from ..policies.lossless.plain import Plain
+from ..runs.log import RunLog
 from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
 from ..traces.meta import Sampling
 from ..traces.tries.stored_resolution import LOG_PROBS
@@ -25,14 +28,14 @@ from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .recording.tree_forward import TreeForward, causal_mask
-from .sampling.coupled_noise import RequestNoise
+from .sampling.coupled_noise import noise_of
 from .sampling.truncation import truncated
 from .world import Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """How the target is to write alone: as the run it is compared with.
+    """How the target is to write alone: as the run it is compared with (`decode_alike`).
 
     Attributes:
         sampling: greedy, coupled or rejection.
@@ -49,6 +52,35 @@ class Alone:
     memory: Memory | None = None
     forward: ForwardKind = "auto"
     stop: Sequence[str] = ()
+
+
+def decode_alike(
+    pool: ModelPool,
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    alone: Alone,
+    *,
+    name: str,
+    start: Start = Start.prefill,
+    debug: bool = False,
+    show_progress: bool = True,
+) -> tuple[tuple[Output, ...], RunLog]:
+    """`decode` in the way in which the target is to write alone."""
+    return decode(
+        pool,
+        policy,
+        prompts,
+        sampling=alone.sampling,
+        max_new_tokens=alone.max_new_tokens,
+        name=name,
+        batch=alone.batch,
+        memory=alone.memory,
+        forward=alone.forward,
+        stop=alone.stop,
+        start=start,
+        debug=debug,
+        show_progress=show_progress,
+    )
 
 
 class Verdict(NamedTuple):
@@ -90,19 +122,8 @@ def text_qualities(
     asked = [prompt for prompt in prompts if prompt.request_id in answered]
     if not asked:
         return {}
-    owns, log = decode(
-        pool,
-        Plain(loaded_pool(pool)),
-        asked,
-        sampling=alone.sampling,
-        max_new_tokens=alone.max_new_tokens,
-        name="plain",
-        batch=alone.batch,
-        memory=alone.memory,
-        forward=alone.forward,
-        stop=alone.stop,
-        show_progress=show_progress,
-    )
+    plain = Plain(loaded_pool(pool))
+    owns, log = decode_alike(pool, plain, asked, alone, name="plain", show_progress=show_progress)
     if log.meta["interrupted"]:
         raise KeyboardInterrupt
     return {
@@ -153,10 +174,8 @@ def verdict_on(
     of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())
     if sampling.mode == "rejection":
         return Verdict(float(of_tokens.sum()), UNKNOWN_COUNT)
-    noise = None
-    if sampling.seed is not None:
-        noise = RequestNoise(seed=sampling.seed, request_id=request_id, vocab_size=logits.shape[-1]).rows(range(count))
-    chosen = scores(logits, sampling, noise).argmax(dim=-1).cpu().numpy()
+    noise = noise_of(sampling, request_id, logits.shape[-1])
+    chosen = scores(logits, sampling, None if noise is None else noise.rows(range(count))).argmax(dim=-1).cpu().numpy()
     return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
 
 

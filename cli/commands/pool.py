@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from ...counted import counted
+from ...installing import needs_torch
 from ...reports.tables.grid import Column, Grid
-from ...studies.runtime_door import runtime_module
-from ..options.models import load_pool
+from ..options.models import PoolArgument
 from ..output import JsonOption, print_table, write_json
 from .pool_check import check
 from .search_slim import search_slim
@@ -36,11 +36,13 @@ def pool_app() -> typer.Typer:
 
 
 def show(
-    pool: Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    pool: PoolArgument = None,
     json: JsonOption = None,
 ) -> None:
     """Load a pool and list its members, smallest first."""
-    loaded = load_pool(pool, threads=1)
+    with needs_torch():
+        from ...studies.pool import load_pool
+    loaded = load_pool(pool)
     rows = [{field: getattr(member, field) for field in _FIELDS} for member in loaded.members]
     if json is not None:
         write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
@@ -64,10 +66,12 @@ def train(
     tiny: Annotated[bool, typer.Option("--tiny", help="Run every stage in seconds, to try it out.")] = False,
 ) -> None:
     """Train the pool of small models on this machine; a second call continues one that was cut short."""
-    training = runtime_module("laboratory.training")
-    runtime_module("threads").use_threads(threads)
-    recipe = training.tiny_recipe() if tiny else training.Recipe()
+    with needs_torch():
+        from ...laboratory.training import Recipe, tiny_recipe, train_pool
+        from ...runtime.threads import use_threads
+    use_threads(threads)
+    recipe = tiny_recipe() if tiny else Recipe()
     options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
     command = f"paceline pool train {out.name}{options}"
-    training.train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
+    train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
     typer.echo(f"{out}: trained; see {out / 'CARD.md'}")

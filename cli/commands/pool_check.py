@@ -1,19 +1,16 @@
 """`paceline pool check`: what a pool is, what it needs and whether it works, before weights are read."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ...counted import counted
+from ...installing import needs_torch
 from ...reports.tables.grid import Column, Grid
-from ...studies.runtime_door import runtime_module
+from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ...studies.shipped import shipped
+from ..options.models import PoolArgument
 from ..output import JsonOption, print_table, say, write_json
-
-if TYPE_CHECKING:
-    from ...runtime.pools.pool_check import DeviceNeed, MemberCheck, PoolCheck
 
 BROKEN = 1  # exit code: something does not work
 _HEADINGS = ("member", "model", "tokenizer", "end tokens", "vocabulary", "parameters", "weights MB", "KV bytes /token")
@@ -21,12 +18,14 @@ _WORDS = (*_HEADINGS[:4], "dtype", "device", "works")
 
 
 def check(
-    pool: Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")] = None,
+    pool: PoolArgument = None,
     json: JsonOption = None,
 ) -> None:
     """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
     path = shipped("pools", "pico") if pool is None else pool
-    found: PoolCheck = runtime_module("pools.pool_check").check_pool(path)
+    with needs_torch():
+        from ...runtime.pools.pool_check import check_pool
+    found = check_pool(path)
     if json is None:
         _print(found)
     else:
@@ -35,7 +34,7 @@ def check(
         raise typer.Exit(BROKEN)
 
 
-def _print(found: "PoolCheck") -> None:
+def _print(found: PoolCheck) -> None:
     headings = (*_HEADINGS, "dtype", "device", "works")
     known = "unreadable" if found.num_tokens is None else counted(found.num_tokens, "token")
     context = counted(found.context_tokens, "token")
@@ -54,14 +53,14 @@ def _print(found: "PoolCheck") -> None:
     say(f"{counted(len(problems), 'problem')}: this pool does not work" if problems else _supported(found))
 
 
-def _supported(found: "PoolCheck") -> str:
+def _supported(found: PoolCheck) -> str:
     tried = [member.name for member in found.members if member.masks_tried_at_load]
     if not tried:
         return "everything is supported"
     return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
 
 
-def _row(member: "MemberCheck") -> tuple[str, ...]:
+def _row(member: MemberCheck) -> tuple[str, ...]:
     weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
     return (
         member.name,
@@ -82,7 +81,7 @@ def _count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _need(need: "DeviceNeed") -> str:
+def _need(need: DeviceNeed) -> str:
     return (
         f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, keys and values of a request of full length "
         f"{need.kv_bytes / 1e6:,.1f} MB, of {need.total_bytes / 1e9:,.1f} GB"

@@ -1,17 +1,16 @@
 """`paceline record`: token tries of real models for a list of prompts."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from ...counted import counted
+from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ...studies.remarks import ROUNDING
-from ...studies.runtime_door import runtime_module
-from ...traces.meta import check_title
-from ..options.closure import ClosureKind, closure_of
-from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
+from ...traces.meta import Closure, check_title
+from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (
     RecordedSamplingMode,
     RecordedSamplingOption,
@@ -22,9 +21,6 @@ from ..options.sampling import (
     sampling_of,
 )
 from ..output import check_new_folder
-
-# It takes a minute, and those who only want the contexts need not wait for it.
-MEASURING = "measuring seconds (--no-costs to skip)"
 
 
 def record(
@@ -38,10 +34,10 @@ def record(
     top_p: TopPOption = None,
     top_k: TopKOption = None,
     closure: Annotated[
-        ClosureKind, typer.Option(help="monotone (Exact chains) or full (lossy rules).")
-    ] = ClosureKind.monotone,
+        Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
+    ] = "monotone",
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
-    run: Annotated[int, typer.Option(help="Most tokens of a member behind a larger one's.", min=0)] = 8,
+    run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8,
     limit: LimitOption = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
     threads: ThreadsOption = 1,
@@ -52,22 +48,18 @@ def record(
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     check_title(out.stem if name is None else name)
-    loaded = load_pool(pool, threads=threads)
-    target: Any = loaded.target.model
-    tables = (
-        {target.device.type: runtime_module("timing.forward_seconds").measure_costs(loaded, stage=MEASURING)}
-        if costs
-        else {}
-    )
-    trace = runtime_module("recording.recorder").record(
-        loaded,
+    with needs_torch():
+        from ...studies.record import record as record_prompts
+    trace = record_prompts(
+        pool,
         requests,
+        out,
         sampling=mode,
-        closure=closure_of(closure, reach=reach, run=run),
         max_new_tokens=max_new_tokens,
-        out=out,
+        closure=Closure(kind=closure, reach=reach, run=run),
         name=name,
-        costs=tables,
+        costs=costs,
+        threads=threads,
     )
     contexts = sum(request.trie.num_nodes for request in trace.requests)
     typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")

@@ -1,29 +1,18 @@
 """`paceline run`: decode prompts with real models under a policy."""
 
-import json as json_format
 from collections.abc import Sequence
-from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from ...counted import counted
-from ...policies.spec import make_policy
-from ...reports.start_words import start_words
-from ...reports.summary import summarise_run
-from ...reports.tables.run import run_table
-from ...runs.log import RunLog, write_run_log
-from ...runtime.no_oracles import refuse_oracle_by_name
+from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
-from ...studies.remarks import batch_remarks
-from ...studies.runtime_door import runtime_module
 from ..errors import Interrupted
-from ..options.lossless import LosslessOption, admitted
-from ..options.memory import CacheMode, CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
-from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption, load_pool
-from ..options.quality import QualityOption, measured
+from ..options.lossless import LosslessOption
+from ..options.memory import CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
+from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (
     SamplingMode,
     SamplingOption,
@@ -38,18 +27,16 @@ from ..output import JsonOption, check_json_path, check_new_folder, print_table,
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
-
-class ForwardMode(StrEnum):
-    """How models are run."""
-
-    auto = "auto"
-    fused = "fused"
-    modules = "modules"
-
-
 ForwardOption = Annotated[
-    ForwardMode,
+    Literal["auto", "fused", "modules"],
     typer.Option("--forward", help="Run models fused, by their own modules, or fused where that is possible."),
+]
+QualityOption = Annotated[
+    bool,
+    typer.Option(
+        "--quality/--no-quality",
+        help="Behind the run of a lossy policy, let the target answer alone and judge the texts.",
+    ),
 ]
 
 
@@ -66,10 +53,10 @@ def run(
     seed: SeedOption = None,
     top_p: TopPOption = None,
     top_k: TopKOption = None,
-    cache: CacheOption = CacheMode.slots,
+    cache: CacheOption = "slots",
     kv_limit_mib: KVLimitOption = None,
     dead_share: DeadShareOption = None,
-    forward: ForwardOption = ForwardMode.auto,
+    forward: ForwardOption = "auto",
     start: LiveStartOption = LiveStart.prefill,
     limit: LimitOption = None,
     lossless: LosslessOption = False,
@@ -83,28 +70,50 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     name = _one_policy(policy)
-    refuse_oracle_by_name(name)
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     check_stops(stop or [])
-    limits = {"limit_bytes": limit_bytes(kv_limit_mib), "dead_share": dead_share_of(cache, dead_share)}
-    _check_targets(out, json, prompts)
+    kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
+    check_json_path(json, out, prompts)
+    check_new_folder("--out", out)
     requests = read_prompts(prompts)[:limit]
-    loaded = load_pool(pool, threads=threads)
-    decider = make_policy(name, runtime_module("pools.loaded_pool").loaded_pool(loaded))
-    decider = admitted(decider, name, lossless=lossless)
-    memory = runtime_module("world").Memory(cache=cache.value, **limits)
-    shape = {"sampling": mode, "max_new_tokens": max_new_tokens, "batch": batch, "memory": memory}
-    shape |= {"forward": forward.value, "stop": stop or ()}
-    outputs, log = runtime_module("decode").decode(
-        loaded, decider, requests, name=name, start=start.start, debug=debug, **shape
+    with needs_torch():
+        from ...runtime.world import Memory
+        from ...studies.decode import decode
+    decoded = decode(
+        pool,
+        requests,
+        name,
+        sampling=mode,
+        max_new_tokens=max_new_tokens,
+        batch=batch,
+        memory=Memory(cache=cache, limit_bytes=kv_bytes, dead_share=most_dead),
+        forward=forward,
+        start=start.start,
+        stop=stop or (),
+        lossless=lossless,
+        quality=quality,
+        threads=threads,
+        debug=debug,
     )
-    if quality:
-        log = measured(log, loaded, requests, outputs, shape)
-    rows = [asdict(output) for output in outputs]
-    if out is not None and rows:
-        write_run_log(log, out, extra={"outputs.jsonl": "".join(json_format.dumps(row) + "\n" for row in rows)})
-    _show(log, rows, num_requests=len(requests), out=out, json=json)
-    _end(log, rows, len(requests))
+    if decoded.quality_interrupted:
+        typer.echo("paceline: interrupted: the answers are kept, their quality is not measured", err=True)
+    if out is not None and decoded.outputs:
+        decoded.write(out)
+    if json is not None:
+        write_json(decoded.to_json(), json)
+    else:
+        if out is None:
+            for output in decoded.outputs:
+                typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
+        if (table := decoded.table()) is not None:
+            print_table(table)
+    for output in decoded.failed:
+        typer.echo(f"paceline: failed: {output.error}", err=True)
+    if decoded.log.meta["interrupted"]:
+        raise Interrupted(f"{len(decoded.outputs)} of {counted(len(requests), 'request')} ended and are kept")
+    if decoded.failed:
+        typer.echo(f"paceline: {len(decoded.failed)} of {counted(len(requests), 'request')} failed", err=True)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _one_policy(names: Sequence[str] | None) -> str:
@@ -122,39 +131,3 @@ def check_stops(texts: Sequence[str]) -> None:
             raise ValueError("--stop must not be empty, got ''")
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError(f"--stop must be UTF-8, got {text!r}")
-
-
-def _check_targets(out: Path | None, json: Path | None, prompts: Path) -> None:
-    """Refuse, before models are loaded, what could not be written after the run; raises ValueError."""
-    check_json_path(json, out, prompts)
-    check_new_folder("--out", out)
-
-
-def _show(
-    log: RunLog, rows: Sequence[dict[str, Any]], *, num_requests: int, out: Path | None, json: Path | None
-) -> None:
-    """Answers and figures, as far as any request was answered."""
-    summary = summarise_run(log) if any(not row["error"] for row in rows) else None
-    if json is not None:
-        figures = None if summary is None else asdict(summary)
-        write_json({"meta": log.meta, "summary": figures, "outputs": list(rows)}, json)
-        return
-    if out is None:
-        for row in rows:
-            typer.echo(f"--- {row['request_id']} ({row['tag']})\n{row['text']}")
-    if summary is not None:
-        print_table(
-            run_table(summary, batch_remarks(log.meta["batch"], num_requests, of="run"), start=start_words(log.meta))
-        )
-
-
-def _end(log: RunLog, rows: Sequence[dict[str, Any]], num_requests: int) -> None:
-    """Say what is missing and exit with the code for it."""
-    failed = [row for row in rows if row["error"]]
-    for row in failed:
-        typer.echo(f"paceline: failed: {row['error']}", err=True)
-    if log.meta["interrupted"]:
-        raise Interrupted(f"{len(rows)} of {counted(num_requests, 'request')} ended and are kept")
-    if failed:
-        typer.echo(f"paceline: {len(failed)} of {counted(num_requests, 'request')} failed", err=True)
-        raise typer.Exit(SOME_FAILED)

@@ -1,20 +1,13 @@
 """The options on keys and values of `run` and `agree`."""
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-
-class CacheMode(StrEnum):
-    """How the runtime keeps keys and values."""
-
-    slots = "slots"
-    mask = "mask"
-
+Cache = Literal["slots", "mask"]
 
 CacheOption = Annotated[
-    CacheMode, typer.Option("--cache", help="Of keys and values: a slot per position, or append-only with a mask.")
+    Cache, typer.Option("--cache", help="Of keys and values: a slot per position, or append-only with a mask.")
 ]
 KVLimitOption = Annotated[
     float | None,
@@ -38,11 +31,11 @@ def limit_bytes(mib: float | None) -> int | None:
     return max(1, int(mib * 2**20))
 
 
-def dead_share_of(cache: CacheMode, share: float | None) -> float:
+def dead_share_of(cache: Cache, share: float | None) -> float:
     """--dead-share; raises ValueError out of range, or for a cache that has no dead slots."""
     if share is None:
         return 0.5
-    if cache is not CacheMode.mask:
+    if cache != "mask":
         raise ValueError("--dead-share belongs to --cache mask")
     if not 0 < share <= 1:
         raise ValueError(f"--dead-share must be in (0, 1], got {share}")

@@ -1,18 +1,9 @@
-"""The options of `run`, `record` and `agree` on models and what they read, and the pool asked for."""
+"""The options of `run`, `record` and `agree` on models and what they read."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-from ...progress import Progress
-from ...studies.runtime_door import runtime_module
-from ...studies.shipped import shipped
-
-if TYPE_CHECKING:
-    from ...runtime.pools.pool import ModelPool
-
-PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
 
 PromptsOption = Annotated[
     Path, typer.Option("--prompts", help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')
@@ -22,12 +13,5 @@ MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", help="Longe
 PoolOption = Annotated[
     Path | None, typer.Option("--pool", help="A pool.toml or its folder; default: the shipped pool.")
 ]
+PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads of torch.", min=1, max=1024)]
-
-
-def load_pool(pool: Path | None, *, threads: int, show_progress: bool = True) -> "ModelPool":
-    """The models of --pool, the shipped ones if None; raises as `ModelPool.load` and `runtime_module`."""
-    path = shipped("pools", "pico") if pool is None else pool
-    with Progress(f"loading {path}", shown=show_progress):
-        loaded: ModelPool = runtime_module("pools.pool").ModelPool.load(path, threads=threads)
-    return loaded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...counted import counted
 from ...runs.log import RunLog
-from ...studies.matching_recording import matching_trace
+from ...studies.agreeing.matching_recording import matching_trace
 from ...traces.meta import Sampling
 from ...traces.tries.recording import TrieRecording
 from ..finding import Column, Finding, Panel, Rows, Series, Setting, x_of

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ...installing import needs_torch
 from ..finding import Finding, Setting
 
 Use = Literal["pool", "trace", "seed", "threads"]
@@ -95,7 +96,9 @@ def _run_of(name: str) -> Callable[[Setting], Finding]:
     """What runs an experiment."""
 
     def run(setting: Setting) -> Finding:
-        finding: Finding = importlib.import_module(f".{name.replace('-', '_')}", __package__).run(setting)
+        with needs_torch():
+            module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
+        finding: Finding = module.run(setting)
         return finding
 
     return run

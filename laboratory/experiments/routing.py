@@ -13,7 +13,7 @@ from ...reports.quality import Quality, quality_of
 from ...reports.rejection import rejection_rate
 from ...runs.log import VERIFY, RunLog
 from ...runs.text_quality import with_quality
-from ...studies.matching_recording import matching_trace
+from ...studies.agreeing.matching_recording import matching_trace
 from ...studies.runtime_door import runtime_module
 from ...traces.meta import Sampling
 from ...traces.tries.recording import TrieRecording

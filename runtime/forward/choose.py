@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..kv.slot_cache import SlotCache
-from ..near_ties.rounding import TOLERANCES
 from .fused_forward import FusedForward
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
+from .rounding import TOLERANCES
 from .support import fused_supports
 
 ForwardKind = Literal["auto", "fused", "modules"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..near_ties.rounding import TOLERANCES
 from .layer_masks import LayerMasks
+from .rounding import TOLERANCES
 
 # Families whose answers are compared with those of `generate()` in tests.
 KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox"})

@@ -1,7 +1,7 @@
 """What a pool is and what it needs, and everything that speaks against it, before any weights are read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
 from ..kv.device_memory import total_bytes
 from ..tokenizers import Alignment
+from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs.member_config import MemberConfig, read_member_config
 from .configs.pool_rules import check_configs, check_order, end_tokens_of_target
 from .loaded_members import describe_model
@@ -22,82 +23,6 @@ from .submodel import make_submodel
 from .tokenizer_loading import load_tokenizer
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberCheck:
-    """One member. What could not be found out is None; of prompt lookup nothing is to be.
-
-    Attributes:
-        name, dtype, device: as in the pool file; a submodel has those of its model, `none` is prompt lookup's.
-        kind: `model`, `submodel` or `ngram`.
-        architecture: class of the model.
-        tokenizer: `the pool's`, or where its own lies.
-        vocab_size: rows of its embedding.
-        eos_token_ids: tokens that end a text.
-        num_parameters: tied ones once.
-        weight_bytes: that it adds to the pool; 0 for a submodel.
-        kv_bytes_per_token: keys and values of one token of context.
-        masks_tried_at_load: whether only loading it tells that it looks where its attention masks say.
-        problems: why it cannot be used, a line each.
-    """
-
-    name: str
-    kind: str
-    dtype: str
-    device: str
-    tokenizer: str
-    architecture: str | None = None
-    vocab_size: int | None = None
-    eos_token_ids: tuple[int, ...] | None = None
-    num_parameters: int | None = None
-    weight_bytes: int | None = None
-    kv_bytes_per_token: int | None = None
-    masks_tried_at_load: bool = False
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceNeed:
-    """Memory on one device.
-
-    Attributes:
-        device: by name.
-        weight_bytes: of all members on it.
-        kv_bytes: of one request that fills the pool's context.
-        total_bytes: that it has.
-    """
-
-    device: str
-    weight_bytes: int
-    kv_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolCheck:
-    """A pool as far as it is known without weights.
-
-    Attributes:
-        name: of the pool.
-        context_tokens: longest context.
-        num_tokens: of the pool's tokenizer; None where it cannot be read.
-        members: smallest first, the target last.
-        devices: what each has to hold.
-        problems: of the pool as a whole, a line each.
-    """
-
-    name: str
-    context_tokens: int
-    num_tokens: int | None
-    members: tuple[MemberCheck, ...]
-    devices: tuple[DeviceNeed, ...]
-    problems: tuple[str, ...]
-
-    @property
-    def works(self) -> bool:
-        """Whether nothing speaks against the pool."""
-        return not self.problems and not any(member.problems for member in self.members)
 
 
 def check_pool(path: Path) -> PoolCheck:

@@ -21,12 +21,12 @@ from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
 from ...traces.tries.trie import TrieRequest
-from ..near_ties.on_trunk import BOUNDS
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
 from ..prompts import Prompt, prompt_tokens
-from ..sampling.coupled_noise import RequestNoise
+from ..sampling.coupled_noise import noise_of
 from ..timing.forward_seconds import hardware
+from .near_ties import BOUNDS
 from .parts import Parts, Ties
 from .request_trie import RequestRecorder, TrieOptions
 
@@ -136,7 +136,8 @@ def _record_missing(
     with Progress("recording", len(prompts), unit="requests", done=there, shown=show_progress) as progress:
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
             if not parts.has(number):
-                recorder = RequestRecorder(models, tokens, options, _noise(pool, prompt, options.sampling))
+                noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))
+                recorder = RequestRecorder(models, tokens, options, noise)
                 trie = recorder.record()
                 parts.keep(number, trie, Ties(recorder.near_ties, recorder.trunk_near_ties))
                 progress.advance()
@@ -166,12 +167,6 @@ def _finished(
 def _recorded(pool: ModelPool) -> list[LoadedMember]:
     """Members with a model, smallest first."""
     return [member for member in pool.members if member.model is not None]
-
-
-def _noise(pool: ModelPool, prompt: Prompt, sampling: Sampling) -> RequestNoise | None:
-    if sampling.seed is None:
-        return None
-    return RequestNoise(seed=sampling.seed, request_id=prompt.request_id, vocab_size=_vocab_size(pool))
 
 
 def _vocab_size(pool: ModelPool) -> int:

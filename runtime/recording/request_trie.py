@@ -19,9 +19,9 @@ from ...traces.meta import Closure, Sampling
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, Trie
 from ..model_views import Views, scores, view
-from ..near_ties.on_trunk import near_ties
 from ..sampling.coupled_noise import RequestNoise
 from .closure import first_allowance, offspring
+from .near_ties import near_ties
 from .tree_forward import TreeForward, causal_mask, tree_mask
 
 Floats32 = NDArray[np.float32]

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...traces.meta import Sampling
+
 _LN2 = 0.6931471805599453
 # ln(m) = 2 s (1 + s^2/3 + s^4/5 + ...), s = (m - 1) / (m + 1); |s| < 0.1716, so eleven terms reach float64.
 _LOG_SERIES = tuple(2.0 / (2 * term + 1) for term in range(11))
@@ -82,3 +84,10 @@ class RequestNoise:
     def rows(self, positions: Sequence[int]) -> NDArray[np.float32]:
         """`[Q, V]` noise of many positions, repeats allowed."""
         return np.stack([self.at(int(position)) for position in positions])
+
+
+def noise_of(sampling: Sampling, request_id: str, vocab_size: int) -> RequestNoise | None:
+    """The noise of a request under coupled sampling; None if greedy."""
+    if sampling.seed is None:
+        return None
+    return RequestNoise(seed=sampling.seed, request_id=request_id, vocab_size=vocab_size)

@@ -274,7 +274,7 @@ def test_recordings_stay_as_they_are(trace):
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x7f"])
 def test_a_name_that_no_recording_can_have_is_refused_before_models_are_loaded(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("paceline.cli.commands.record.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
+    monkeypatch.setattr("paceline.studies.record.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     line = refused("record", "out.trace", "--prompts", "prompts.jsonl", "--name", name)
     assert line == f"the recording's name must be one line that is not empty, got {name!r}"

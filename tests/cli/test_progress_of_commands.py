@@ -63,7 +63,9 @@ def test_import(tmp_path):
 
 
 def test_record(pool, monkeypatch):
-    monkeypatch.setattr(measure, "measure_costs", partial(measure.measure_costs, new_tokens=(1, 2), repeats=3))
+    monkeypatch.setattr(
+        "paceline.studies.record.measure_costs", partial(measure.measure_costs, new_tokens=(1, 2), repeats=3)
+    )
     ran = paceline("record", "a.trace", *few(pool), "--limit", 2)
     assert ran.code == 0
     assert "paceline: measuring seconds (--no-costs to skip): " in ran.told

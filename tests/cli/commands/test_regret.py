@@ -108,11 +108,9 @@ def test_imported_recordings_have_a_future_of_known_and_drawn_rounds(tmp_path):
     assert found["regret"]
 
 
-@pytest.mark.parametrize("command", ["run", "agree"])
-def test_real_models_have_no_future_and_need_not_be_loaded_to_say_so(tmp_path, monkeypatch, command):
-    monkeypatch.setattr(
-        f"paceline.cli.commands.{command}.load_pool", lambda *_, **__: pytest.fail("models were loaded")
-    )
+@pytest.mark.parametrize(("command", "study"), [("run", "decode"), ("agree", "agree")])
+def test_real_models_have_no_future_and_need_not_be_loaded_to_say_so(tmp_path, monkeypatch, command, study):
+    monkeypatch.setattr(f"paceline.studies.{study}.load_pool", lambda *_, **__: pytest.fail("models were loaded"))
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     policy = "oracle-window,most=4"
     line = refused(command, "--prompts", "prompts.jsonl", "--policy", policy, "--threads", "1")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from paceline.cli.options.memory import CacheMode, dead_share_of, limit_bytes
+from paceline.cli.options.memory import dead_share_of, limit_bytes
 from paceline.policies.lossless.plain import Plain
 from paceline.policies.spec import make_policy
 
@@ -99,7 +99,7 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
             return super().decide(seen)
 
     monkeypatch.setattr(
-        "paceline.cli.commands.run.make_policy",
+        "paceline.studies.decode.make_policy",
         lambda name, pool: Interrupted(pool) if name == "plain" else make_policy(name, pool),
     )
     result = paceline(*ran(prompts, "--out", "out"))
@@ -152,7 +152,7 @@ def test_prompts_longer_than_the_context(tmp_path):
 def test_the_memory_options_by_themselves():
     assert limit_bytes(None) is None
     assert limit_bytes(2) == 2 * 2**20
-    assert dead_share_of(CacheMode.slots, None) == 0.5
+    assert dead_share_of("slots", None) == 0.5
 
 
 POLICY_THAT_INTERRUPTS = """

@@ -97,7 +97,7 @@ def test_who_will_not_wait_keeps_the_answers(prompts, lossy, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline.runtime.quality.text_qualities", interrupted)
+    monkeypatch.setattr("paceline.studies.decode.text_qualities", interrupted)
     result = paceline(*ran(prompts, *lossy, "--json", "-"))
     assert (result.code, json.loads(result.out)["summary"]["quality"]) == (0, None)
     assert result.err == "paceline: interrupted: the answers are kept, their quality is not measured\n"

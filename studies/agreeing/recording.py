@@ -1,49 +1,20 @@
-"""The recording that `paceline agree` replays: one that is there, or one made now and as deep as the policies need."""
+"""The recording that `agree` replays: one that is there, or one made now and as deep as the policies need."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Literal
 
-import typer
-
-from ..cli.options.closure import ClosureKind, closure_of
-from ..decoding.contract import Policy
-from ..runtime.prompts import Prompt
-from ..traces.meta import Sampling
-from ..traces.tries.recording import TrieRecording
+from ...decoding.contract import Policy
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.recording.recorder import record
+from ...traces.meta import Closure, Sampling
+from ...traces.tries.recording import TrieRecording
 from .matching_recording import matching_trace
-from .runtime_door import runtime_module
-
-if TYPE_CHECKING:
-    from ..runtime.pools.pool import ModelPool
 
 LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
-
-GivenTraceOption = Annotated[
-    Path | None,
-    typer.Option("--trace", help="A .trace folder of these prompts and this pool; default: recorded now."),
-]
-GivenClosureOption = Annotated[
-    ClosureKind | None,
-    typer.Option(
-        "--closure", help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."
-    ),
-]
-GivenReachOption = Annotated[
-    int | None,
-    typer.Option(
-        "--reach",
-        help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
-        f"the sum of its windows. Default: the most that any policy says it needs, at least {LEAST_REACH}.",
-        min=0,
-    ),
-]
-GivenRunOption = Annotated[
-    int | None,
-    typer.Option("--run", help="Most of them by a member behind a larger one's; default: as --reach.", min=0),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +27,7 @@ class RecordingAsked:
         trace: one that is there; it has a closure of its own. None records now.
         closure: of one made now; None is monotone.
         reach: most tokens off the trunk, >= 0; None for what the policies need.
-        run: most of them by a member behind a larger one's, >= 0; None is `reach`.
+        run: most of them by a member after a larger one's, >= 0; None is `reach`.
 
     Raises:
         ValueError: a trace together with a closure.
@@ -65,7 +36,7 @@ class RecordingAsked:
     sampling: Sampling
     max_new_tokens: int
     trace: Path | None = None
-    closure: ClosureKind | None = None
+    closure: Literal["monotone", "full"] | None = None
     reach: int | None = None
     run: int | None = None
 
@@ -75,7 +46,7 @@ class RecordingAsked:
 
 
 def recording_of(
-    asked: RecordingAsked, pool: "ModelPool", prompts: Sequence[Prompt], policies: Iterable[Policy]
+    asked: RecordingAsked, pool: ModelPool, prompts: Sequence[Prompt], policies: Iterable[Policy]
 ) -> TrieRecording:
     """The recording; one made now is not kept on disk.
 
@@ -93,16 +64,15 @@ def recording_of(
     reach = _needed_reach(policies) if asked.reach is None else asked.reach
     run = reach if asked.run is None else asked.run
     with TemporaryDirectory(prefix="paceline-agree-") as folder:
-        trace: TrieRecording = runtime_module("recording.recorder").record(
+        return record(
             pool,
             prompts,
             sampling=asked.sampling,
-            closure=closure_of(asked.closure or ClosureKind.monotone, reach=reach, run=run),
+            closure=Closure(kind=asked.closure or "monotone", reach=reach, run=run),
             max_new_tokens=asked.max_new_tokens,
             out=Path(folder) / "agree.trace",
             name="made now",
         )
-    return trace
 
 
 def _needed_reach(policies: Iterable[Policy]) -> int:

@@ -1,35 +1,26 @@
 """Whether a difference of the two worlds stands at a near tie, which rounding may turn over."""
 
-from typing import TYPE_CHECKING
+from ...reports.agreement import Agreement
+from ...runtime.pools.pool import ModelPool
+from ...runtime.recording.near_ties import near_ties_along
+from ...traces.tries.recording import TrieRecording
 
-from ..reports.agreement import Agreement
-from ..traces.tries.recording import TrieRecording
-from .runtime_door import runtime_module
-
-if TYPE_CHECKING:
-    from ..runtime.pools.pool import ModelPool
-
-# Choices behind a step: its drafts, and what a verifier adds.
+# Choices after a step: its drafts, and what a verifier adds.
 LOOKED_AT = 16
 
 
-def near_ties_at(agreement: Agreement, recording: TrieRecording, pool: "ModelPool") -> list[tuple[str, int]]:
+def near_ties_at(agreement: Agreement, recording: TrieRecording, pool: ModelPool) -> list[tuple[str, int]]:
     """Members and output positions of near ties among the next choices along the trunk; none without a difference."""
-    difference, meta = agreement.difference, recording.meta
+    difference = agreement.difference
     if difference is None:
         return []
     record = next(record for record in recording.requests if record.request_id == difference.request_id)
     trunk = record.trie.token[record.trie.trunk[1:]].tolist()
     first = min(difference.num_committed, len(trunk))
-    noise = None
-    if meta.sampling.seed is not None:
-        noise = runtime_module("sampling.coupled_noise").RequestNoise(
-            seed=meta.sampling.seed, request_id=record.request_id, vocab_size=meta.vocab_size
-        )
-    found: list[tuple[str, int]] = runtime_module("near_ties.at_difference").near_ties_after(
-        pool, record.prompt, trunk[: first + LOOKED_AT], first=first, sampling=meta.sampling, noise=noise
+    answer = trunk[: first + LOOKED_AT]
+    return near_ties_along(
+        pool, record.request_id, record.prompt, answer, first=first, sampling=recording.meta.sampling
     )
-    return found
 
 
 def near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:

@@ -3,23 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..runtime.prompts import Prompt
-from ..traces.errors import TraceFormatError
-from ..traces.meta import Sampling
-from ..traces.tries.meta import TrieMeta
-from ..traces.tries.recording import TrieRecording
-from ..traces.tries.store import read_trace
-from ..traces.tries.trie import TrieRequest
-
-if TYPE_CHECKING:
-    from ..runtime.pools.loaded_members import LoadedMember
-    from ..runtime.pools.pool import ModelPool
+from ...runtime.pools.loaded_members import LoadedMember
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...traces.errors import TraceFormatError
+from ...traces.meta import Sampling
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.recording import TrieRecording
+from ...traces.tries.store import read_trace
+from ...traces.tries.trie import TrieRequest
 
 
 def matching_trace(
-    path: Path, pool: "ModelPool", prompts: Sequence[Prompt], *, sampling: Sampling, max_new_tokens: int
+    path: Path, pool: ModelPool, prompts: Sequence[Prompt], *, sampling: Sampling, max_new_tokens: int
 ) -> TrieRecording:
     """The recording at `path`, its requests cut down to `prompts` and in their order.
 
@@ -37,7 +35,7 @@ def matching_trace(
     return replace(trace, requests=requests)
 
 
-def _check_pool(path: Path, meta: TrieMeta, pool: "ModelPool") -> None:
+def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     if meta.tokenizer_sha256 != pool.tokenizer_sha256:
         rule = f"must be that of pool {pool.name}, {pool.tokenizer_sha256[:12]}"
         raise TraceFormatError(path, "tokenizer_sha256", rule, meta.tokenizer_sha256[:12])
@@ -53,7 +51,7 @@ def _check_pool(path: Path, meta: TrieMeta, pool: "ModelPool") -> None:
         raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)
 
 
-def _recorded_as(member: "LoadedMember") -> object:
+def _recorded_as(member: LoadedMember) -> object:
     rule = member.lookup
     if rule is None:
         return (member.num_parameters, member.num_layers, member.dtype)
@@ -70,7 +68,7 @@ def _named(values: dict[str, Any]) -> str:
 
 
 def _matching(
-    path: Path, records: dict[str, TrieRequest], prompt: Prompt, pool: "ModelPool", max_new_tokens: int
+    path: Path, records: dict[str, TrieRequest], prompt: Prompt, pool: ModelPool, max_new_tokens: int
 ) -> TrieRequest:
     record = records.get(prompt.request_id)
     field = f"requests, {prompt.request_id}"

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from ...traces.meta import Sampling
 from ..model_views import scores
+from ..pools.loaded_members import LoadedMembers
+from ..sampling.coupled_noise import noise_of
+from .tree_forward import TreeForward, causal_mask
 
 # By the dtype of a model's weights, as a share of the largest logit.
 BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
@@ -32,3 +35,31 @@ def near_ties(logits: Tensor, sampling: Sampling, noise: NDArray[np.float32] | N
     best = scores(logits, sampling, noise).topk(2, dim=-1).values
     found: Tensor = best[..., 0] - best[..., 1] < BOUNDS[logits.dtype] * largest
     return found
+
+
+def near_ties_along(
+    pool: LoadedMembers, request_id: str, prompt: tuple[int, ...], answer: list[int], *, first: int, sampling: Sampling
+) -> list[tuple[str, int]]:
+    """Members and output positions, from `first` on, of the near ties along an answer.
+
+    Args:
+        pool: the models; those with a tokenizer of their own are not asked.
+        request_id: of the request.
+        prompt: at least one token.
+        answer: the tokens written after it.
+        first: output position of the first choice that is looked at, at most the length of the answer.
+        sampling: greedy or coupled.
+    """
+    text = [*prompt, *answer]
+    count = len(answer) - first + 1
+    found = []
+    for member in pool.members:
+        if member.model is None or member.tokenizer is not None:
+            continue
+        forward = TreeForward(member.model, capacity=len(text))
+        logits = forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=count)
+        noise = noise_of(sampling, request_id, logits.shape[-1])
+        rows = None if noise is None else noise.rows(range(first, len(answer) + 1))
+        ties = near_ties(logits, sampling, rows).nonzero().flatten().tolist()
+        found += [(member.name, first + place) for place in ties]
+    return sorted(found, key=lambda tie: tie[1])

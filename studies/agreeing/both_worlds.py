@@ -1,28 +1,26 @@
-"""The same policy on a recording and on the models that made it, as `paceline agree` compares them."""
+"""The same policy on a recording and on the models that made it, as `agree` compares them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from ..cli.options.lossless import admitted
-from ..cli.options.memory import CacheMode
-from ..decoding.contract import Policy
-from ..decoding.start import Start
-from ..policies.spec import make_policy
-from ..policies.step_watch import StepWatch, WatchedPolicy
-from ..progress import Progress
-from ..reports.agreement import Agreement, compare_runs, joined
-from ..runs.log import RunLog
-from ..runtime.prompts import Prompt
-from ..sim.cost import made_up_cost
-from ..sim.simulate import Scenario, simulate
-from ..sim.tries.tables import TrieTables
-from ..sim.tries.world import UnrecordedContextError
-from ..traces.tries.recording import TrieRecording
-from .runtime_door import runtime_module
-
-if TYPE_CHECKING:
-    from ..runtime.pools.pool import ModelPool
+from ...cli.options.lossless import admitted
+from ...decoding.contract import Policy
+from ...decoding.start import Start
+from ...policies.spec import make_policy
+from ...policies.step_watch import StepWatch, WatchedPolicy
+from ...progress import Progress
+from ...reports.agreement import Agreement, compare_runs, joined
+from ...runs.log import RunLog
+from ...runtime.decode import decode
+from ...runtime.pools.loaded_pool import loaded_pool
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.world import CacheKind, Memory
+from ...sim.cost import made_up_cost
+from ...sim.simulate import Scenario, simulate
+from ...sim.tries.tables import TrieTables
+from ...sim.tries.world import UnrecordedContextError
+from ...traces.tries.recording import TrieRecording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +45,11 @@ class BothWorlds:
         lossless: whether only lossless policies were asked for.
     """
 
-    pool: "ModelPool"
+    pool: ModelPool
     recording: TrieRecording
     prompts: Sequence[Prompt]
     batch: int
-    cache: CacheMode
+    cache: CacheKind
     start: Start
     lossless: bool
 
@@ -77,7 +75,7 @@ class BothWorlds:
     def agreement(self, name: str, policy: Policy, replay: Replay | None, progress: Progress) -> Agreement:
         """How far the policy takes the same steps in both worlds.
 
-        One that leaves the record is run anew for each batch of requests: what it learns behind the record's end must
+        One that leaves the record is run anew for each batch of requests: what it learns beyond the record's end must
         not reach the next ones.
 
         Args:
@@ -100,7 +98,7 @@ class BothWorlds:
         return replace(self, recording=recording, prompts=self.prompts[part])
 
     def _lossy_agreement(self, name: str) -> Agreement:
-        members = runtime_module("pools.loaded_pool").loaded_pool(self.pool)
+        members = loaded_pool(self.pool)
         return self._compared(name, make_policy(name, members), self._replay(name, strict=False))
 
     def _replay(self, name: str, *, strict: bool) -> Replay:
@@ -117,7 +115,7 @@ class BothWorlds:
         return Replay(log=log, tokens=tokens)
 
     def _compared(self, name: str, policy: Policy, replay: Replay) -> Agreement:
-        outputs, ran = runtime_module("decode").decode(
+        outputs, ran = decode(
             self.pool,
             policy,
             self.prompts,
@@ -126,7 +124,7 @@ class BothWorlds:
             name=name,
             batch=self.batch,
             start=self.start,
-            memory=runtime_module("world").Memory(cache=self.cache.value),
+            memory=Memory(cache=self.cache),
             prices=made_up_cost(self.recording.meta.model_names),
             show_progress=False,
         )

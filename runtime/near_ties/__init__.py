@@ -1,1 +1,0 @@
-"""Choices between two tokens that rounding may turn over."""

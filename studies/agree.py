@@ -1,0 +1,170 @@
+"""Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..cli.options.lossless import admitted
+from ..decoding.contract import Policy
+from ..decoding.pool import Pool
+from ..decoding.start import Start
+from ..policies.spec import make_policy
+from ..progress import Progress, tracked
+from ..reports.agreement import Agreement
+from ..reports.tables.agreement import difference_text
+from ..runtime.no_oracles import refuse_oracle, refuse_oracle_by_name
+from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.world import CacheKind
+from ..traces.meta import Sampling
+from .agreeing.both_worlds import BothWorlds
+from .agreeing.near_ties import near_tie_line, near_ties_at
+from .agreeing.recording import RecordingAsked, recording_of
+from .default_policies import default_policies
+from .pool import load_pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreements:
+    """What came of running policies in both worlds. Letter: P policies.
+
+    Attributes:
+        meta: what was compared: pool, recording, sampling, batch and so on.
+        policies: `[P]` how far each takes the same steps.
+        near_ties: `[P]` members and output positions of near ties at the difference, if there is one.
+        decode: text of token ids.
+    """
+
+    meta: Mapping[str, Any]
+    policies: tuple[Agreement, ...]
+    near_ties: tuple[list[tuple[str, int]], ...]
+    decode: Callable[[list[int]], str]
+
+    @property
+    def agree(self) -> bool:
+        """Whether no policy differs."""
+        return not any(agreement.difference for agreement in self.policies)
+
+    def differences(self) -> Iterator[tuple[str, str]]:
+        """Of each policy that differs its first difference, in lines, and what near ties say of it."""
+        for agreement, near in zip(self.policies, self.near_ties, strict=True):
+            if agreement.difference is not None:
+                told = difference_text(agreement, agreement.difference, self.decode)
+                yield told, near_tie_line(near, self.meta["dtype"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/agree.md): `meta`, the verdict, and per policy its `Agreement`, and near ties."""
+        rows = [asdict(one) | {"near_ties": near} for one, near in zip(self.policies, self.near_ties, strict=True)]
+        return {"meta": dict(self.meta), "agree": self.agree, "policies": rows}
+
+
+def agree(
+    pool: ModelPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str],
+    policies: Sequence[str] | None = None,
+    *,
+    recording: Path | None = None,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    batch: int = 1,
+    cache: CacheKind = "slots",
+    start: Start = Start.prefill,
+    closure: Literal["monotone", "full"] | None = None,
+    reach: int | None = None,
+    run: int | None = None,
+    lossless: bool = False,
+    threads: int = 1,
+) -> Agreements:
+    """Run policies in both worlds, on a recording and on the models, and compare every step.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_pool`).
+        prompts: a JSONL file, or texts.
+        policies: as `--policy` takes them; a representative set if None.
+        recording: a .trace folder of these prompts and this pool; None records now.
+        sampling: greedy or coupled; greedy if None.
+        max_new_tokens: longest answer, >= 1.
+        batch: requests running at a time, >= 1.
+        cache: how the runtime keeps keys and values.
+        start: how requests begin, `prefill` or `draft`.
+        closure: of a recording made now, as `reach` and `run` are (`RecordingAsked`); None is monotone.
+        reach: most tokens off the trunk; None for what the policies need.
+        run: most of them by a member after a larger one's; None is `reach`.
+        lossless: refuse policies that may commit other text than the target's.
+        threads: CPU threads of torch, where a pool is loaded.
+
+    Raises:
+        ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
+    """
+    for name in policies or ():
+        refuse_oracle_by_name(name)
+    asked = RecordingAsked(
+        sampling=Sampling(mode="greedy") if sampling is None else sampling,
+        max_new_tokens=max_new_tokens,
+        trace=recording,
+        closure=closure,
+        reach=reach,
+        run=run,
+    )
+    requests = prompts_of(prompts)
+    models = load_pool(pool, threads=threads)
+    deciders = _deciders(policies, loaded_pool(models), lossless=lossless)
+    worlds = BothWorlds(
+        pool=models,
+        recording=recording_of(asked, models, requests, deciders.values()),
+        prompts=requests,
+        batch=batch,
+        cache=cache,
+        start=start,
+        lossless=lossless,
+    )
+    agreements = _agreements(worlds, deciders)
+    return Agreements(
+        meta=_meta(worlds, max_new_tokens=max_new_tokens),
+        policies=agreements,
+        near_ties=tuple(near_ties_at(agreement, worlds.recording, models) for agreement in agreements),
+        decode=models.decode,
+    )
+
+
+def _deciders(names: Sequence[str] | None, pool: Pool, *, lossless: bool) -> dict[str, Policy]:
+    """The policies of the runtime by name, built first: a wrong one is told before a long recording."""
+    policies: dict[str, Policy] = {}
+    for name in names or default_policies(pool):
+        if name in policies:
+            raise ValueError(f"--policy {name} is given twice")
+        policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
+        refuse_oracle(policies[name], name)
+    return policies
+
+
+def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> tuple[Agreement, ...]:
+    """Replay all policies, which is quick and may refuse, then run and compare each."""
+    replays = [worlds.replay(name) for name in tracked(policies, "replaying", total=len(policies), unit="policies")]
+    agreements = []
+    with Progress("comparing", len(policies), unit="policies") as progress:
+        for (name, policy), replay in zip(policies.items(), replays, strict=True):
+            progress.note(name)
+            agreements.append(worlds.agreement(name, policy, replay, progress))
+            progress.advance()
+    return tuple(agreements)
+
+
+def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
+    meta = worlds.recording.meta
+    return {
+        "pool": worlds.pool.name,
+        "trace": meta.name,
+        "closure": meta.closure.model_dump(),
+        "near_ties": meta.near_ties,
+        "dtype": meta.dtype,
+        "trunk_near_ties": None if meta.trunk_near_ties is None else meta.trunk_near_ties.model_dump(),
+        "sampling": meta.sampling.model_dump(),
+        "requests": len(worlds.recording.requests),
+        "max_new_tokens": max_new_tokens,
+        "batch": worlds.batch,
+        "cache": worlds.cache,
+        "start": worlds.start.value,
+    }

@@ -1,0 +1,138 @@
+"""Decode prompts with the models of a pool under a policy: what `paceline run` does."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..cli.options.lossless import admitted
+from ..decoding.start import Start
+from ..policies.spec import make_policy
+from ..reports.start_words import start_words
+from ..reports.summary import Summary, summarise_run
+from ..reports.tables.grid import Grid
+from ..reports.tables.run import run_table
+from ..runs.log import RunLog, write_run_log
+from ..runs.text_quality import with_quality
+from ..runtime.decode import Output
+from ..runtime.forward import ForwardKind
+from ..runtime.no_oracles import refuse_oracle_by_name
+from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.quality import Alone, decode_alike, text_qualities
+from ..runtime.world import Memory
+from ..traces.meta import Sampling
+from .pool import load_pool
+from .remarks import batch_remarks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """Answers of real models, and what they took.
+
+    Attributes:
+        outputs: of the requests that ended, failed ones among them, in the order of the prompts.
+        log: of the run.
+        num_requests: that were asked for.
+        quality_interrupted: whether nobody waited until a lossy policy's texts were measured.
+    """
+
+    outputs: tuple[Output, ...]
+    log: RunLog
+    num_requests: int
+    quality_interrupted: bool = False
+
+    @property
+    def failed(self) -> tuple[Output, ...]:
+        """Requests that have no answer."""
+        return tuple(output for output in self.outputs if output.error)
+
+    @property
+    def summary(self) -> Summary | None:
+        """The figures of the run; None if no request was answered."""
+        return summarise_run(self.log) if len(self.failed) < len(self.outputs) else None
+
+    def table(self) -> Grid | None:
+        """What each member did; None if no request was answered."""
+        summary, meta = self.summary, self.log.meta
+        if summary is None:
+            return None
+        return run_table(summary, batch_remarks(meta["batch"], self.num_requests, of="run"), start=start_words(meta))
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/runtime.md): `meta`, `summary` and `outputs`."""
+        summary = self.summary
+        return {
+            "meta": self.log.meta,
+            "summary": None if summary is None else asdict(summary),
+            "outputs": [asdict(output) for output in self.outputs],
+        }
+
+    def write(self, folder: Path) -> None:
+        """Write the run log and outputs.jsonl into a new folder, whole or not at all; raises as `write_run_log`."""
+        lines = "".join(json.dumps(asdict(output)) + "\n" for output in self.outputs)
+        write_run_log(self.log, folder, extra={"outputs.jsonl": lines})
+
+
+def decode(
+    pool: ModelPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str],
+    policy: str = "plain",
+    *,
+    sampling: Sampling | None = None,
+    max_new_tokens: int = 64,
+    batch: int = 1,
+    memory: Memory | None = None,
+    forward: ForwardKind = "auto",
+    start: Start = Start.prefill,
+    stop: Sequence[str] = (),
+    lossless: bool = False,
+    quality: bool = True,
+    threads: int = 1,
+    debug: bool = False,
+) -> Decoded:
+    """Answer prompts with the models of a pool; the policy is the very object that the simulator drives.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_pool`).
+        prompts: a JSONL file, or texts.
+        policy: as `--policy` takes it.
+        sampling: how tokens are chosen; greedy if None.
+        max_new_tokens: longest answer, >= 1.
+        batch: requests that share each forward, >= 1.
+        memory: of keys and values; a slot per position without a limit if None.
+        forward: how models are run, see `forward.choose_forward`.
+        start: how requests begin, `prefill` or `draft`.
+        stop: texts that end an answer.
+        lossless: refuse a policy that may commit other text than the target's.
+        quality: after a lossy policy let the target answer alone, and judge the texts.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: check every cache at every step.
+
+    Raises:
+        ValueError: a wrong policy, pool or prompt; nothing has run then.
+        PolicyError: the policy broke the contract.
+    """
+    refuse_oracle_by_name(policy)
+    requests = prompts_of(prompts)
+    models = load_pool(pool, threads=threads)
+    decider = admitted(make_policy(policy, loaded_pool(models)), policy, lossless=lossless)
+    alone = Alone(
+        sampling=Sampling(mode="greedy") if sampling is None else sampling,
+        max_new_tokens=max_new_tokens,
+        batch=batch,
+        memory=memory,
+        forward=forward,
+        stop=stop,
+    )
+    outputs, log = decode_alike(models, decider, requests, alone, name=policy, start=start, debug=debug)
+    found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
+    lossy = log.meta["lossy_steps"] or log.meta["lossless"] is False
+    if not quality or not lossy or log.meta["interrupted"]:
+        return found
+    try:
+        return replace(found, log=with_quality(log, text_qualities(models, requests, outputs, alone)))
+    except KeyboardInterrupt:  # every request is answered; only this measure is missing
+        return replace(found, quality_interrupted=True)
