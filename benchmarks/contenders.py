@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import torch
 from hand_written import speculate
+from paceline.decoding.ledger import VERIFY
 from paceline.policies import make_policy
-from paceline.runs.log import VERIFY, RunLog
+from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
 from paceline.runtime.forward import ForwardKind
 from paceline.runtime.pools.loaded_pool import loaded_pool

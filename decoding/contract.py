@@ -48,7 +48,7 @@ def _check_tokens(kind: str, tokens: int) -> None:
 class Draft:
     """Append up to `tokens` tokens written by `model`, one forward each.
 
-    The draft is shorter when `stop` holds (that token stays), behind an end-of-sequence token, when pending tokens
+    The draft is shorter when `stop` holds (that token stays), after an end-of-sequence token, when pending tokens
     fill the budget, and when a model-free drafter finds nothing.
 
     Attributes:
@@ -77,7 +77,7 @@ class Draft:
 class Verify:
     """One forward of `model` over the pending tokens from the first one it has not judged.
 
-    The accepted prefix stays, the first refused token and all behind it go, and the verifier adds a token of its own
+    The accepted prefix stays, the first refused token and all after it go, and the verifier adds a token of its own
     (correction, or bonus if it accepted all) where the budget has room for it. By the target it commits. With nothing
     pending it is plain decoding.
 

@@ -7,33 +7,27 @@ Letters: B requests of one operation.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TypeGuard, TypeVar
 
-from .contract import Commit, Outcome, Policy, PolicyError, Step, Verify
-from .estimates import Estimates
+from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
 from .foreign_code import at, decides_at, pass_interrupt, said
-from .ledger import Ledger
+from .ledger import COMMIT, DRAFT, VERIFY, Ledger, OpRecord, StepRecord
 from .observation import Load, Observation
 from .pool import Pool
-from .prefill_steps import Prefills
-from .results import Drafted, Judged
+from .prefill import Prefills
+from .results import Deferred, DraftResults, Failed, Judged, Results, Row, VerifyResults
 from .session import Session
-from .world import Deferred, Failed, Forward, Item, Op, Results, World
+from .world import DraftItem, DraftOp, Op, VerifyItem, VerifyOp, World
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
 # Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.
 DEFERRED_OPS = 8
 
-Group = tuple[int, bool]  # (level, is a Verify)
-Order = Callable[[list[Group]], Group]
-
 SET_ASIDE = frozenset((Failed, Deferred))
 
-
-def lowest_level_first(groups: list[Group]) -> Group:
-    """The smallest member runs first, so that the target, the expensive one, meets the largest batch."""
-    return min(groups)
+Item = TypeVar("Item", DraftItem, VerifyItem)
 
 
 class Loop:
@@ -45,7 +39,6 @@ class Loop:
         name: of the policy, for errors.
         world: where sessions are opened and pending tokens read.
         ledger: told of every operation and step.
-        order: picks among the ready groups.
         decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
 
     Attributes:
@@ -55,33 +48,24 @@ class Loop:
     """
 
     def __init__(
-        self,
-        *,
-        pool: Pool,
-        policy: Policy,
-        name: str,
-        world: World,
-        ledger: Ledger,
-        order: Order = lowest_level_first,
-        decide_s: float = 0.0,
+        self, *, pool: Pool, policy: Policy, name: str, world: World, ledger: Ledger, decide_s: float = 0.0
     ) -> None:
         self.pool = pool
         self.load = Load(len(pool.members))
-        self.estimates = Estimates(pool)
         self.finished: list[Session] = []
         self.failed: list[tuple[Session, Exception]] = []
         self._policy = policy
         self._name = name
         self._world = world
         self._ledger = ledger
-        self._order = order
         self._decide_s = decide_s
         self._ready: deque[Session] = deque()
-        self._groups: dict[Group, list[Item]] = {}
+        self._drafts: dict[int, DraftOp] = {}
+        self._verifies: dict[int, VerifyOp] = {}
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
         self._prefills = Prefills(pool)
-        self._held: list[tuple[Group, Item]] = []
+        self._held: list[tuple[int, Session, Draft | Verify]] = []
         self._deferred_ops = 0
 
     def admit(self, session: Session) -> None:
@@ -89,161 +73,190 @@ class Loop:
         if session.request_id in self._views:
             raise ValueError(f"request {session.request_id} is already running")
         self._world.open(session)
-        self._views[session.request_id] = Observation(session, self.load, self.estimates, self._world.signal)
+        self._views[session.request_id] = Observation(session, self.load, self._world.signal)
         self.load.num_running += 1
         if self._prefills.due_first(session):
-            self._add_prefill(session)
+            self._join(self.pool.target_level, session, self._prefills.step)
         else:
             self._ready.append(session)
 
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
+        The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
+        largest batch.
+
         Raises:
             PolicyError: the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
-        groups = self._groups
-        ready = self._ready
-        prefills = self._prefills
+        ready, drafts, verifies, prefills = self._ready, self._drafts, self._verifies, self._prefills
         while ready:
             session = ready.popleft()
             step, level = self._ask(session)
-            if step.__class__ is Commit:
-                outcome = session.committed(step)
-                self._ledger.note_commit(
-                    session.request_id, self.pool.target_level, outcome.num_emitted, self.load.now_s
-                )
-                self._feed_back(session, outcome)
-                continue
-            verify = step.__class__ is Verify
-            item = Item(session, step)  # type: ignore[arg-type]
-            if prefills.undecided and prefills.due_before(item, level):
-                self._add_prefill(session)
-                continue
-            if not groups and not ready:
-                return Op(level, verify, [item])
-            groups.setdefault((level, verify), []).append(item)
-        if not groups:
-            if not self._held:
-                return None
+            if isinstance(step, Commit):
+                self._commit(session, step)
+            elif prefills.undecided and prefills.due_before(session, step, level):
+                self._join(self.pool.target_level, session, prefills.step)
+            elif ready or drafts or verifies:
+                self._join(level, session, step)
+            elif isinstance(step, Draft):
+                return DraftOp(level, [(session, step)])
+            else:
+                return VerifyOp(level, [(session, step)])
+        if not (drafts or verifies):
             self._release()
-        key = next(iter(groups)) if len(groups) == 1 else self._order(list(groups))
-        return Op(key[0], key[1], groups.pop(key))
+        level = min([*drafts, *verifies], default=-1)
+        return drafts.pop(level) if level in drafts else verifies.pop(level, None)
 
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
 
         Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
+
+        Raises:
+            TypeError: a draft that was answered with verdicts, or the other way about.
         """
         self.load.now_s = now_s
-        level, verify, items = op
-        rows, forwards, duration_s, self.load.free_kv_share = results
-        num_rows = len(items)
-        for row in rows:
-            if row.__class__ in SET_ASIDE:
-                items, rows, num_rows = self._set_aside(op, rows)
-                if not num_rows:
-                    return
-                break
-        wanted = self.estimates.wanted
+        self.load.free_kv_share = results.free_kv_share
+        if isinstance(op, DraftOp) and isinstance(results, DraftResults):
+            self._finish_drafts(op, results, start_s)
+        elif isinstance(op, VerifyOp) and isinstance(results, VerifyResults):
+            self._finish_verifies(op, results, start_s)
+        else:
+            raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
+
+    def _finish_drafts(self, op: DraftOp, results: DraftResults, start_s: float) -> None:
+        level, duration_s, now_s = op.level, results.duration_s, self.load.now_s
+        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
+        if not num_rows:
+            return
+        self._note_ran(DRAFT, level, num_rows, results, start_s)
+        for (session, step), row in zip(items, rows, strict=True):
+            outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
+            num_drafted, num_modelled = outcome.num_drafted, row.num_modelled
+            self._ledger.note_step(
+                StepRecord(session.request_id, DRAFT, level, step.tokens, num_drafted, 0, 0, 0, 0, num_modelled, now_s)
+            )
+            self._feed_back(session, outcome)
+
+    def _finish_verifies(self, op: VerifyOp, results: VerifyResults, start_s: float) -> None:
+        level, duration_s = op.level, results.duration_s
+        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
+        if not num_rows:
+            return
+        self._note_ran(VERIFY, level, num_rows, results, start_s)
         prefill = self._prefills.step
-        self._note_ran(op, num_rows, forwards, start_s, duration_s)
         for (session, step), row in zip(items, rows, strict=True):
             if step is prefill:
-                self._finish_prefill(session, row, duration_s, num_rows)  # type: ignore[arg-type]
-                continue
-            if verify:
-                proposers = session.judges[session.first_unjudged(level) :] if wanted else None
-                outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
-                if proposers is not None:
-                    self.estimates.note_judged(proposers, level, outcome.num_accepted, outcome.tvd)
+                outcome = session.prefilled(step, row, duration_s=duration_s, num_rows=num_rows)
+                self._note_judged(level, row, outcome, prefill=1)
+                self._begin(session, outcome)
             else:
-                outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)  # type: ignore[arg-type]
-            self._ledger.note_step(
-                session.request_id,
-                verify,
+                outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)
+                self._note_judged(level, row, outcome)
+                self._feed_back(session, outcome)
+
+    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int = 0) -> None:
+        self._ledger.note_step(
+            StepRecord(
+                outcome.request_id,
+                VERIFY,
                 level,
-                0 if verify else step.tokens,  # type: ignore[union-attr]
-                outcome.num_drafted,
+                0,
+                0,
                 outcome.num_judged,
                 outcome.num_accepted,
                 outcome.num_own,
                 outcome.num_emitted,
-                row.num_modelled,  # type: ignore[union-attr]
-                now_s,
+                row.num_modelled,
+                self.load.now_s,
                 outcome.num_escalated,
+                prefill,
             )
-            self._feed_back(session, outcome)
+        )
 
-    def _add_prefill(self, session: Session) -> None:
-        """Let the target write the first token, together with whatever else it has to verify."""
-        self._groups.setdefault((self.pool.target_level, True), []).append(Item(session, self._prefills.step))
-
-    def _finish_prefill(self, session: Session, row: Judged, duration_s: float, num_rows: int) -> None:
-        """Take in the first token; the policy is asked next, or what it asked for before is done."""
-        outcome = session.prefilled(self._prefills.step, row, duration_s=duration_s, num_rows=num_rows)
-        self._ledger.note_prefill(session.request_id, self.pool.target_level, row.num_modelled, self.load.now_s)
+    def _begin(self, session: Session, outcome: Outcome) -> None:
+        """The prefill is done: the policy is asked next, or what it asked for before is carried out."""
         if outcome.done:
             self.finished.append(session)
             self._leave(session)
             return
-        item = self._prefills.waiting(session.request_id)
-        if item is None:
+        draft = self._prefills.waiting(session.request_id)
+        if draft is None:
             self._ready.append(session)
-        else:  # a draft, and one is legal as long as there is room
-            self._groups.setdefault((session.check(item.step), False), []).append(item)
+        else:  # it is legal as long as there is room
+            self._join(session.check(draft), session, draft)
 
-    def _note_ran(self, op: Op, num_rows: int, forwards: list[Forward], start_s: float, duration_s: float) -> None:
-        level, verify, _ = op
+    def _commit(self, session: Session, step: Commit) -> None:
+        outcome = session.committed(step)
+        level, emitted = self.pool.target_level, outcome.num_emitted
+        self._ledger.note_step(
+            StepRecord(session.request_id, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, self.load.now_s)
+        )
+        self._feed_back(session, outcome)
+
+    def _join(self, level: int, session: Session, step: Draft | Verify) -> None:
+        """Let a step wait for its operation, in which others may join it."""
+        if isinstance(step, Draft):
+            if level not in self._drafts:
+                self._drafts[level] = DraftOp(level, [])
+            self._drafts[level].items.append((session, step))
+        else:
+            if level not in self._verifies:
+                self._verifies[level] = VerifyOp(level, [])
+            self._verifies[level].items.append((session, step))
+
+    def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
         self._deferred_ops = 0
         self.load.batch[level] = num_rows
-        self.load.duration_s[level] = duration_s
-        if self.estimates.wanted:
-            self.estimates.note_forwards(level, forwards)
+        self.load.duration_s[level] = results.duration_s
         num_forwards = new_tokens = 0
-        for _, new, repeats, _ in forwards:
+        for _, new, repeats, _ in results.forwards:
             num_forwards += repeats if new else 0
             new_tokens += repeats * new
-        self._ledger.note_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
+        self._ledger.note_op(OpRecord(kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
 
     def _set_aside(
-        self, op: Op, rows: Sequence[Drafted | Judged | Failed | Deferred]
-    ) -> tuple[list[Item], list[Drafted | Judged], int]:
+        self, level: int, items: list[Item], rows: Sequence[Row | Failed | Deferred]
+    ) -> tuple[list[Item], Sequence[Row], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
-        items: list[Item] = []
-        others: list[Drafted | Judged] = []
+        if _all_ran(rows):
+            return items, rows, len(items)
+        ran: list[Item] = []
+        others: list[Row] = []
         failures: list[tuple[Session, Exception]] = []
         reason = ""
-        for item, row in zip(op.items, rows, strict=True):
+        for item, row in zip(items, rows, strict=True):
+            session, step = item
             if isinstance(row, Deferred):
-                self._held.append(((op.level, op.verify), item))
-                self._ledger.note_preempted(item.session.request_id)
+                self._held.append((level, session, step))
+                self._ledger.note_preempted(session.request_id)
                 reason = row.reason
             elif isinstance(row, Failed):
-                failures.append((item.session, row.error))
+                failures.append((session, row.error))
             else:
-                items.append(item)
+                ran.append(item)
                 others.append(row)
-        num_ran = len(items) + len(failures)
+        num_ran = len(ran) + len(failures)
         if not num_ran:
             self._guard_memory(reason)
         for session, error in failures:
             self._fail(session, error)
-        return items, others, num_ran
+        return ran, others, num_ran
 
     def _guard_memory(self, reason: str) -> None:
         """Fail the latest held request of a world that defers all there is, over and over."""
         self._deferred_ops += 1
         if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
-            (_, item) = self._held.pop()
-            self._fail(item.session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
+            _, session, _ = self._held.pop()
+            self._fail(session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
             self._deferred_ops = 0
 
     def _release(self) -> None:
-        """Put held items back into their groups."""
-        for group, item in self._held:
-            self._groups.setdefault(group, []).append(item)
+        """Put held steps back into their operations."""
+        for level, session, step in self._held:
+            self._join(level, session, step)
         self._held.clear()
 
     def _fail(self, session: Session, error: Exception) -> None:
@@ -303,3 +316,8 @@ class Loop:
         """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""
         place = decides_at(self._policy)
         return PolicyError(self._name, session.request_id, step, rule if place is None else f"{rule} (decide: {place})")
+
+
+def _all_ran(rows: Sequence[Row | Failed | Deferred]) -> TypeGuard[Sequence[Row]]:
+    """Whether no row failed or was deferred."""
+    return SET_ASIDE.isdisjoint(map(type, rows))

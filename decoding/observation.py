@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .contract import Outcome
-from .estimates import Estimates
 from .pool import Pool
 from .session import Session
 from .signal import Signal
@@ -16,7 +15,7 @@ class PendingToken(NamedTuple):
     Attributes:
         token: its id.
         drafter: the member that wrote it.
-        judge: the highest member that stands behind it: the last verifier that accepted it, else its drafter.
+        judge: the highest member that endorses it: the last verifier that accepted it, else its drafter.
         signal: what the drafter said of it.
     """
 
@@ -52,21 +51,12 @@ class Load:
 class Observation:
     """A view of one request and its surroundings; valid during `decide` only, since all of it is live."""
 
-    __slots__ = ("_estimates", "_session", "_signal", "load")
+    __slots__ = ("_session", "_signal", "load")
 
-    def __init__(
-        self, session: Session, load: Load, estimates: Estimates, signal: Callable[[Session, int], Signal]
-    ) -> None:
+    def __init__(self, session: Session, load: Load, signal: Callable[[Session, int], Signal]) -> None:
         self._session = session
         self._signal = signal
         self.load = load
-        self._estimates = estimates
-
-    @property
-    def estimates(self) -> Estimates:
-        """Running averages of seconds and agreement, kept from the first time a policy looks at them."""
-        self._estimates.wanted = True
-        return self._estimates
 
     @property
     def request_id(self) -> str:
@@ -90,11 +80,11 @@ class Observation:
 
     @property
     def num_emitted(self) -> int:
-        """Tokens committed behind the prompt."""
+        """Tokens committed after the prompt."""
         return len(self._session.emitted)
 
     def emitted_from(self, start: int) -> list[int]:
-        """Ids of the committed tokens behind the prompt from index `start` >= 0 on (`Observable.text`)."""
+        """Ids of the committed tokens after the prompt from index `start` >= 0 on (`Observable.text`)."""
         return self._session.emitted[start:]
 
     @property
@@ -128,7 +118,7 @@ class Observation:
         return self._session.last
 
     def waiting(self, model: str) -> int:
-        """Pending tokens that `model` would judge: from the first that no member at or above it stands behind."""
+        """Pending tokens that `model` would judge: from the first that no member at or above it endorses."""
         session = self._session
         return len(session.tokens) - session.first_unjudged(session.pool.level(model))
 

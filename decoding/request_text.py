@@ -37,7 +37,7 @@ class RequestText:
         emitted: tokens committed after the prompt.
         place: where the committed context stands in the world's record.
         tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it
-            and the highest level that stands behind it (its drafter until a verifier accepted it).
+            and the highest level that endorses it (its drafter until a verifier accepted it).
         cached: per level, how many tokens of the context that member's KV cache holds.
 
     Raises:
@@ -99,7 +99,7 @@ class RequestText:
 
     @property
     def room(self) -> int:
-        """Tokens that may still be appended: 0 behind a pending end of sequence or when pending fills the budget."""
+        """Tokens that may still be appended: 0 after a pending end of sequence or when pending fills the budget."""
         tokens = self.tokens
         if tokens and tokens[-1] in self.eos:
             return 0
@@ -121,7 +121,7 @@ class RequestText:
         return "length" if len(self.emitted) >= self.budget else None
 
     def tail(self, start: int) -> list[int]:
-        """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty behind its end.
+        """Tokens of the context (prompt, committed, pending) from index `start` >= 0 on; empty beyond its end.
 
         As slow as what it returns is long, not as the context: a world asks for what is new in every step.
         """
@@ -144,7 +144,7 @@ class RequestText:
         return tokens
 
     def first_unjudged(self, level: int) -> int:
-        """Index of the first pending token that no member at `level` or above stands behind; the count if none."""
+        """Index of the first pending token that no member at `level` or above endorses; the count if none."""
         if level == self._target:
             return 0
         for index, judge in enumerate(self.judges):
@@ -167,12 +167,12 @@ class RequestText:
         cached[level] = limit
         if kept < len(self.tokens):
             del self.tokens[kept:], self.places[kept:], self.drafters[kept:]
-        # Accepted tokens now have this verifier behind them; those it stood behind already may have a higher one.
+        # This verifier now endorses the accepted tokens; those it endorsed already may have a higher one.
         if level == self._target:
             self.judges = [level] * kept
         else:
             self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
-        for index, judge in left:  # whoever stood behind an escalated token still does, nobody else
+        for index, judge in left:  # whoever endorsed an escalated token still does, nobody else
             self.judges[index] = judge
 
     def _take(self, count: int) -> int:

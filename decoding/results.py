@@ -1,10 +1,11 @@
-"""What a world answers for one request: what was drafted, or a verifier's verdict on what is pending."""
+"""What a world answers: for one request what was drafted or judged, and for an operation what ran and how long."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 
 class Drafted(NamedTuple):
-    """What a world drafted for one request: tokens, the place behind each, and how many of them were modelled."""
+    """What a world drafted for one request: tokens, the place after each, and how many of them were modelled."""
 
     tokens: list[int]
     places: list[int]
@@ -16,11 +17,12 @@ class Judged(NamedTuple):
 
     Attributes:
         num_accepted: leading judged tokens that stay, escalated ones among them.
-        own_token: the token the verifier writes behind them.
-        own_place: the place behind `own_token`.
+        own_token: the token the verifier writes after them.
+        own_place: the place after `own_token`.
         tvd: per judged token up to and including the first refused one.
         num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
-        escalated: indices of the tokens that stay without this verifier behind them, ascending, < `num_accepted`.
+        escalated: indices of the tokens that stay and that this verifier does not endorse, ascending,
+            < `num_accepted`.
     """
 
     num_accepted: int
@@ -29,3 +31,55 @@ class Judged(NamedTuple):
     tvd: tuple[float, ...] = ()
     num_modelled: int = 0
     escalated: tuple[int, ...] = ()
+
+
+class Failed(NamedTuple):
+    """In place of a row's result: the request cannot go on. It leaves the loop; the others are not touched."""
+
+    error: Exception
+
+
+class Deferred(NamedTuple):
+    """In place of a row's result: the row did not run, since memory was short. The same step is tried again later."""
+
+    reason: str
+
+
+# Forwards of one shape inside an operation: requests in each, tokens fed in each over all rows, how many in a row, and
+# seconds of one. One without tokens is no forward: seconds that the operation takes once, besides its forwards. A
+# drafter that writes its whole draft at once has one forward, as wide as the draft. A plain tuple: replay makes two for
+# every step.
+Forward = tuple[int, int, int, float]
+
+Row = TypeVar("Row", Drafted, Judged)
+
+
+class RowResults(NamedTuple, Generic[Row]):
+    """What a world did in an operation for B requests.
+
+    Attributes:
+        rows: `[B]`, a result each, or that the row failed or was deferred.
+        forwards: what ran, deferred rows left out.
+        duration_s: of the operation, seconds.
+        free_kv_share: share of KV memory that is free after the operation, 0 to 1.
+    """
+
+    rows: Sequence[Row | Failed | Deferred]
+    forwards: list[Forward]
+    duration_s: float
+    free_kv_share: float = 1.0
+
+
+class DraftResults(RowResults[Drafted]):
+    """What a world drafted."""
+
+    __slots__ = ()
+
+
+class VerifyResults(RowResults[Judged]):
+    """What a world's verifier said."""
+
+    __slots__ = ()
+
+
+Results = DraftResults | VerifyResults

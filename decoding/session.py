@@ -67,20 +67,19 @@ class Session(RequestText):
 
     def prefills_before(self, step: Step, level: int) -> bool:
         """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
-        return not self.emitted and not self.tokens and step.__class__ is Draft and self.prefill_before[level]
+        return not self.emitted and not self.tokens and isinstance(step, Draft) and self.prefill_before[level]
 
     def check(self, step: Step) -> int:
         """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
-        kind = step.__class__
-        if kind is Draft:
-            level = self.pool.level(step.model)  # type: ignore[union-attr]
+        if isinstance(step, Draft):
+            level = self.pool.level(step.model)
             if level == self._target:
                 raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
             if self.room < 1:
                 raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
             return level
-        if kind is Verify:
-            level = self.pool.level(step.model)  # type: ignore[union-attr]
+        if isinstance(step, Verify):
+            level = self.pool.level(step.model)
             if level == self._target:
                 return level
             if self.pool.members[level].model_free:
@@ -91,12 +90,10 @@ class Session(RequestText):
                     "recording holds no verdicts of it"
                 )
             if self.judges and self.first_unjudged(level) == len(self.judges):
-                raise ValueError(
-                    "nothing left to judge: a model at or above this one stands behind every pending token"
-                )
+                raise ValueError("nothing left to judge: a model at or above this one endorses every pending token")
             return level
-        if kind is Commit:
-            if step.tokens > len(self.tokens):  # type: ignore[union-attr]
+        if isinstance(step, Commit):
+            if step.tokens > len(self.tokens):
                 raise ValueError(f"commit beyond pending: num_pending is {len(self.tokens)}")
             return self._target
         raise ValueError("not a step: return a Draft, a Verify or a Commit")

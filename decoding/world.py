@@ -1,4 +1,4 @@
-"""What the loop and a world say to each other: operations, what came of them, and who carries them out.
+"""What the loop asks of a world: batched operations, and who carries them out.
 
 Letters: B requests of one operation.
 """
@@ -7,84 +7,36 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from .contract import Draft, Verify
-from .results import Drafted, Judged
+from .results import DraftResults, VerifyResults
 from .session import Session
 from .signal import Signal
 
-
-class Item(NamedTuple):
-    """One request's part in an operation."""
-
-    session: Session
-    step: Draft | Verify
-
-
-class Op(NamedTuple):
-    """One batched operation: the same kind of step by the same member, for B requests.
-
-    Attributes:
-        level: the member that runs.
-        verify: a Verify; else a Draft.
-        items: `[B]`.
-    """
-
-    level: int
-    verify: bool
-    items: list[Item]
-
-
-# Forwards of one shape inside an operation: requests in each, tokens fed in each over all rows, how many in a row, and
-# seconds of one. One without tokens is no forward: seconds that the operation takes once, besides its forwards. A
-# drafter that writes its whole draft at once has one forward, as wide as the draft. A plain tuple: replay makes two for
-# every step.
-Forward = tuple[int, int, int, float]
-
-
-class Failed(NamedTuple):
-    """In place of a row's result: the request cannot go on. It leaves the loop; the others are not touched."""
-
-    error: Exception
-
-
-class Deferred(NamedTuple):
-    """In place of a row's result: the row did not run, since memory was short. The same step is tried again later."""
-
-    reason: str
-
-
-class Results(NamedTuple):
-    """What a world did.
-
-    Attributes:
-        rows: `[B]`, a Drafted or a Judged each, or that the row failed or was deferred.
-        forwards: what ran, deferred rows left out.
-        duration_s: of the operation, seconds.
-        free_kv_share: share of KV memory that is free behind the operation, 0 to 1.
-    """
-
-    rows: Sequence[Drafted | Judged | Failed | Deferred]
-    forwards: list[Forward]
-    duration_s: float
-    free_kv_share: float = 1.0
+# One request's part in an operation. Plain tuples: replay makes one for every step.
+DraftItem = tuple[Session, Draft]
+VerifyItem = tuple[Session, Verify]
 
 
 class World(Protocol):
-    """Where operations happen: a recording (sim) or models (runtime)."""
+    """Where operations happen: a recording (sim) or models (runtime).
+
+    An operation mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
+    `Session.forget_caches`, where it drops a request's KV memory; that may be a request outside this operation.
+
+    A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
+    back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
+    them: a world that goes on deferring fails the request.
+    """
 
     def open(self, session: Session) -> None:
         """Prepare a request: set `session.place` to the place of its prompt."""
         ...
 
-    def execute(self, op: Op) -> Results:
-        """Carry out an operation.
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Let the member at `level` draft for `[B]` requests."""
+        ...
 
-        Mutates nothing of the sessions but `place`, where replay goes back to the trunk, and `cached`, by
-        `Session.forget_caches`, where it drops a request's KV memory; that may be a request outside this operation.
-
-        A row may be Failed or Deferred. A deferred row leaves its session as it was, save for dropped caches, and comes
-        back when another request has left the loop or nothing else is left to run. Then there must be memory for one of
-        them: a world that goes on deferring fails the request.
-        """
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Let the member at `level` judge what is pending in `[B]` requests."""
         ...
 
     def signal(self, session: Session, index: int) -> Signal:
@@ -94,3 +46,38 @@ class World(Protocol):
     def close(self, session: Session) -> None:
         """Release what the world holds for a request that is done or failed."""
         ...
+
+
+class DraftOp(NamedTuple):
+    """A batched draft.
+
+    Attributes:
+        level: the member that drafts.
+        items: `[B]`.
+    """
+
+    level: int
+    items: list[DraftItem]
+
+    def run(self, world: World) -> DraftResults:
+        """Let a world carry it out."""
+        return world.draft(self.level, self.items)
+
+
+class VerifyOp(NamedTuple):
+    """A batched verification.
+
+    Attributes:
+        level: the member that judges.
+        items: `[B]`.
+    """
+
+    level: int
+    items: list[VerifyItem]
+
+    def run(self, world: World) -> VerifyResults:
+        """Let a world carry it out."""
+        return world.verify(self.level, self.items)
+
+
+Op = DraftOp | VerifyOp

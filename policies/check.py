@@ -6,10 +6,11 @@ from itertools import product
 from random import Random
 
 from ..decoding.contract import Policy, PolicyError
+from ..decoding.ledger import OpRecord, StepRecord
 from ..decoding.loop import Loop
 from ..decoding.pool import Member, Pool
+from ..decoding.prefill import Start, prefill_before
 from ..decoding.session import Session
-from ..decoding.start import Start, prefill_before
 from .about import about_of
 from .toy_world import EOS, VOCABULARY, ToyWorld
 
@@ -48,21 +49,14 @@ class _Count:
         self._name = name
         self._most = most
 
-    def note_op(self, *_: object) -> None:
+    def note_op(self, record: OpRecord) -> None:
         """Not counted."""
 
-    def note_step(self, request_id: str, *_: object) -> None:
-        """Count, and stop a run away."""
-        self.steps += 1
+    def note_step(self, record: StepRecord) -> None:
+        """Count what the policy decided, and stop a run away."""
+        self.steps += not record.prefill
         if self.steps > self._most:
-            raise PolicyError(self._name, request_id, None, f"more than {self._most} steps and still not done")
-
-    def note_prefill(self, *_: object) -> None:
-        """Not a step of the policy."""
-
-    def note_commit(self, request_id: str, *_: object) -> None:
-        """A commit is a step."""
-        self.note_step(request_id)
+            raise PolicyError(self._name, record.request_id, None, f"more than {self._most} steps and still not done")
 
     def note_failed(self, *_: object) -> None:
         """Never: toy models do not fail."""
@@ -144,7 +138,7 @@ def _drive(loop: Loop, world: ToyWorld, sessions: list[Session], batch: int) -> 
     while True:
         op = loop.next_op(now_s)
         if op is not None:
-            results = world.execute(op)
+            results = op.run(world)
             loop.finish(op, results, start_s=now_s, now_s=now_s + results.duration_s)
             now_s += results.duration_s
         elif not loop.finished:  # a Commit finishes requests without an operation

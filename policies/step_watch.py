@@ -15,8 +15,8 @@ class StepWatch:
         lossy: a Commit was among them, or a verification by the target by a lossy rule. Text is then no longer what the
             target would write; below the target a lossy rule changes what is proposed to it.
         lossy_drawn: the same under rejection sampling, where lossy rules at two members below the target are lossy too.
-            Behind one such member the target is told what its tokens follow; behind two it may be told too little,
-            since some rules (such as `Vouched`) ask who stands behind a token.
+            Above one such member the target is told what its tokens follow; above two it may be told too little,
+            since some rules (such as `Vouched`) ask who endorses a token.
     """
 
     __slots__ = ("_below", "_target", "inexact", "lossy", "lossy_drawn")
@@ -30,15 +30,14 @@ class StepWatch:
 
     def note(self, step: Step) -> None:
         """Take in a step."""
-        kind = step.__class__
-        if kind is Commit:
+        if isinstance(step, Commit):
             self.inexact = self.lossy = self.lossy_drawn = True
-        elif kind is Verify and not step.rule.lossless:  # type: ignore[union-attr]
+        elif isinstance(step, Verify) and not step.rule.lossless:
             self.inexact = True
-            if step.model == self._target:  # type: ignore[union-attr]
+            if step.model == self._target:
                 self.lossy = self.lossy_drawn = True
             else:
-                self._below.add(step.model)  # type: ignore[union-attr]
+                self._below.add(step.model)
                 self.lossy_drawn |= len(self._below) > 1
 
 

@@ -4,17 +4,17 @@ It has no cache, no recording and no clock, so it is an oracle for the real worl
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from ..decoding.contract import Draft, Verify
 from ..decoding.pool import Pool
 from ..decoding.prompt_lookup import LookupRule, prompt_lookup
-from ..decoding.results import Drafted, Judged
+from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
 from ..decoding.rules import Facts, Ruling, ruling
 from ..decoding.session import Session
 from ..decoding.signal import NO_SIGNAL, Signal
-from ..decoding.world import Deferred, Failed, Item, Op, Results
+from ..decoding.world import DraftItem, VerifyItem
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
@@ -45,7 +45,7 @@ class ToyWorld:
         self._refuse = refuse
 
     def next_token(self, level: int, context: list[int]) -> int:
-        """What the member writes behind `context`."""
+        """What the member writes after `context`."""
         target_level = self._pool.target_level
         ends = self._unit(context, 0) < self._ends
         token = EOS if ends else 1 + int(self._unit(context, 1) * (VOCABULARY - 1))
@@ -67,20 +67,20 @@ class ToyWorld:
     def close(self, session: Session) -> None:
         """Nothing to release."""
 
-    def execute(self, op: Op) -> Results:
-        """Compute every item from its whole context."""
-        rows = [self._row(item, op) for item in op.items]
-        num_rows = sum(not isinstance(row, Deferred) for row in rows)
-        forward = (num_rows, num_rows, 1, 1e-3 * (op.level + 1))
-        return Results(rows, [forward], forward[3])
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Compute every draft from its whole context."""
+        rows = [self._refused(session) or self._draft(session, step, level) for session, step in items]
+        forward = _forward(level, rows)
+        return DraftResults(rows, [forward], forward[3])
 
-    def _row(self, item: Item, op: Op) -> Drafted | Judged | Failed | Deferred:
-        refusal = None if self._refuse is None else self._refuse(item.session)
-        if refusal is not None:
-            return refusal
-        if op.verify:
-            return self._judge(item.session, item.step, op.level)  # type: ignore[arg-type]
-        return self._draft(item.session, item.step, op.level)  # type: ignore[arg-type]
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Judge every request from its whole context."""
+        rows = [self._refused(session) or self._judge(session, step, level) for session, step in items]
+        forward = _forward(level, rows)
+        return VerifyResults(rows, [forward], forward[3])
+
+    def _refused(self, session: Session) -> Failed | Deferred | None:
+        return None if self._refuse is None else self._refuse(session)
 
     def signal(self, session: Session, index: int) -> Signal:
         """A made-up confidence; NaN for a model-free drafter."""
@@ -141,3 +141,9 @@ class ToyWorld:
         # One CRC is linear in its input; mixing it with a multiplication breaks the correlation between salts.
         mixed = (crc32(data) * 0x9E3779B97F4A7C15 + salt * 0xBF58476D1CE4E5B9) % 2**64
         return ((mixed ^ (mixed >> 29)) * 0x94D049BB133111EB % 2**64) / 2.0**64
+
+
+def _forward(level: int, rows: Sequence[Row | Failed | Deferred]) -> Forward:
+    """One made-up forward of all rows that ran."""
+    num_rows = sum(not isinstance(row, Deferred) for row in rows)
+    return (num_rows, num_rows, 1, 1e-3 * (level + 1))

@@ -12,26 +12,15 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ..counted import counted
-from ..runs.log import COMMIT, DRAFT, RunLog
+from ..decoding.ledger import DRAFT, OpRecord, StepRecord
+from ..runs.log import RunLog
 from .leaving import Leaving, leavings
 
 AROUND = 12  # tokens that a difference shows on either side
 
-_STEP_FIELDS = (
-    "request",
-    "op",
-    "kind",
-    "level",
-    "asked",
-    "drafted",
-    "judged",
-    "accepted",
-    "own",
-    "escalated",
-    "prefill",
-    "emitted",
-)
-_OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")
+# What is compared of a step and of an operation: all but seconds, and what is modelled, which one world alone does.
+_STEP_FIELDS = tuple(name for name in StepRecord._fields if name not in ("request_id", "modelled", "end_s"))
+_OP_FIELDS = tuple(name for name in OpRecord._fields if name not in ("start_s", "duration_s"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +61,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two runs of a policy are the same. What comes behind the first difference is not counted.
+    """How far two runs of a policy are the same. What comes after the first difference is not counted.
 
     Attributes:
         policy: as the runs call it.
@@ -100,13 +89,17 @@ class Agreement:
 
 
 class _Step(NamedTuple):
-    """One step of a request: where its operation begins in the log, its own row, and all that is compared."""
+    """One step of a request: where its operation begins in the log, its own row, and all that is compared.
+
+    Seconds are 0 in the records, and nothing is modelled.
+    """
 
     start: int
     row: int
     tokens: tuple[int, ...]
-    fields: tuple[int, ...]  # _STEP_FIELDS without the request
-    op: tuple[int, ...]  # _OP_FIELDS; empty for a Commit, which runs nothing
+    op_index: int  # -1 for a Commit
+    record: StepRecord
+    op: OpRecord | None  # None for a Commit, which runs nothing
 
 
 class _Run(NamedTuple):
@@ -166,7 +159,7 @@ def compare_runs(
         policy=replayed.meta["policy"],
         num_requests=len(ours.steps),
         num_steps=len(alike),
-        num_ops=len({step.fields[0] for step in alike if step.op}),
+        num_ops=len({step.op_index for step in alike if step.op}),
         num_tokens=sum(len(step.tokens) for step in alike),
         num_other_answers=_num_other_answers(ours, theirs, {leaving.request_id for leaving in left}),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
@@ -210,16 +203,20 @@ def _read(log: RunLog, tokens: Mapping[str, Sequence[int]]) -> _Run:
     ids = log.requests["request_id"].tolist()
     steps: dict[str, list[_Step]] = {request_id: [] for request_id in ids}
     done = dict.fromkeys(ids, 0)
-    ops = list(_rows(log.ops, _OP_FIELDS))
+    ops = [
+        OpRecord(**dict(zip(_OP_FIELDS, row, strict=True)), start_s=0.0, duration_s=0.0)
+        for row in _rows(log.ops, _OP_FIELDS)
+    ]
     before, begin = -1, 0
-    for row, (request, *fields) in enumerate(_rows(log.steps, _STEP_FIELDS)):
-        request_id, op, emitted = ids[request], fields[0], fields[-1]
+    for row, (request, op, *said) in enumerate(_rows(log.steps, ("request", "op", *_STEP_FIELDS))):
+        request_id = ids[request]
+        record = StepRecord(request_id=request_id, **dict(zip(_STEP_FIELDS, said, strict=True)), modelled=0, end_s=0.0)
         if op < 0 or op != before:
             before, begin = op, row
         num_committed = done[request_id]
-        done[request_id] = num_committed + emitted
+        done[request_id] = num_committed + record.emitted
         committed = tuple(tokens[request_id][num_committed : done[request_id]])
-        steps[request_id].append(_Step(begin, row, committed, tuple(fields), ops[op] if op >= 0 else ()))
+        steps[request_id].append(_Step(begin, row, committed, op, record, ops[op] if op >= 0 else None))
     for request_id, count in done.items():
         if count != len(tokens[request_id]):
             raise ValueError(
@@ -242,7 +239,7 @@ def _parting(request_id: str, ours: _Run, theirs: _Run) -> _Parting | None:
     here = [steps[index] for steps in (one, other) if index < len(steps)]
     if not here:
         return None
-    alike = len(here) == 2 and here[0][2:4] == here[1][2:4]  # tokens and fields; then the operation differs
+    alike = len(here) == 2 and here[0][2:5] == here[1][2:5]  # the step itself; then the operation differs
     return _Parting(min(step.start for step in here), alike, min(step.row for step in here), request_id, index)
 
 
@@ -274,16 +271,17 @@ def _side(run: _Run, request_id: str, index: int, members: Sequence[str]) -> Sid
 
 def _told(step: _Step, members: Sequence[str]) -> str:
     """A step in words."""
-    op, kind, level, asked, drafted, judged, accepted, own, escalated, prefill, emitted = step.fields
-    if kind == COMMIT:
-        return f"commit of {counted(emitted, 'pending token')}, unjudged"
-    if kind == DRAFT:
-        what = f"draft by {members[level]}: {counted(drafted, 'token')} of {asked} asked for"
-    elif prefill:
-        what = f"prefill by {members[level]}: the first token committed"
+    did = step.record
+    if step.op is None:
+        return f"commit of {counted(did.emitted, 'pending token')}, unjudged"
+    member = members[did.level]
+    if did.kind == DRAFT:
+        what = f"draft by {member}: {counted(did.drafted, 'token')} of {did.asked} asked for"
+    elif did.prefill:
+        what = f"prefill by {member}: the first token committed"
     else:
-        own_token = "own token added" if own else "no own token"
-        left = f" ({escalated} escalated)" if escalated else ""
-        what = f"verify by {members[level]}: {accepted} of {judged} accepted{left}, {own_token}, {emitted} committed"
-    _, _, num_rows, num_forwards, new_tokens = step.op
-    return f"{what} (operation {op}: rows {num_rows}, forwards {num_forwards}, tokens fed {new_tokens})"
+        own = "own token added" if did.own else "no own token"
+        left = f" ({did.escalated} escalated)" if did.escalated else ""
+        what = f"verify by {member}: {did.accepted} of {did.judged} accepted{left}, {own}, {did.emitted} committed"
+    rows, forwards, fed = step.op.num_rows, step.op.num_forwards, step.op.new_tokens
+    return f"{what} (operation {step.op_index}: rows {rows}, forwards {forwards}, tokens fed {fed})"

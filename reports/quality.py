@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runs.log import COMMIT, QUALITY_FIELDS, Columns, RunLog
+from ..decoding.ledger import COMMIT
+from ..runs.log import QUALITY_FIELDS, Columns, RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runs.log import VERIFY, Columns
+from ..decoding.ledger import VERIFY
+from ..runs.log import Columns
 
 
 def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> float:

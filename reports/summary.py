@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..runs.log import VERIFY, RunLog
+from ..decoding.ledger import VERIFY
+from ..runs.log import RunLog
 from .quality import Quality, quality_of
 from .rejection import rejection_rate
 

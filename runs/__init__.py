@@ -1,1 +1,10 @@
-"""The log of a run, the same form for both worlds: how it is collected, written and read."""
+"""The log of a run, in the same form for both worlds: how it is collected, what its columns hold, how it is written.
+
+Imports decoding and traces; neither world, no policy and no report.
+"""
+
+from .ledger import RunLedger
+from .log import RunLog, write_run_log
+from .text_quality import TextQuality
+
+__all__ = ["RunLedger", "RunLog", "TextQuality", "write_run_log"]

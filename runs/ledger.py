@@ -1,4 +1,4 @@
-"""Collects a run log while a loop runs; it fits `policies.ledger.Ledger` by shape."""
+"""Collects a run log while a loop runs; it fits `decoding.ledger.Ledger` by shape."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .log import COMMIT, OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, VERIFY, Columns, RunLog, to_columns
+from ..decoding.ledger import COMMIT, OpRecord, StepRecord
+from .log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_columns
 from .text_quality import TextQuality
 
 
 class RunLedger:
-    """Appends one tuple per operation and per step; `finish` turns them into columns."""
+    """Packs one row per operation and per step; `finish` turns them into columns."""
 
     __slots__ = (
         "_failed",
@@ -46,63 +47,15 @@ class RunLedger:
         self._indices[request_id] = len(self._requests)
         self._requests.append((request_id, tag, num_prompt, arrived_at_s, now_s))
 
-    def note_op(
-        self,
-        verify: bool,
-        level: int,
-        num_rows: int,
-        num_forwards: int,
-        new_tokens: int,
-        start_s: float,
-        duration_s: float,
-    ) -> None:
+    def note_op(self, record: OpRecord) -> None:
         """An operation finished."""
         self._last_op += 1
-        self._ops += self._pack_op(verify, level, num_rows, num_forwards, new_tokens, start_s, duration_s)
+        self._ops += self._pack_op(*record)
 
-    def note_step(
-        self,
-        request_id: str,
-        verify: bool,
-        level: int,
-        asked: int,
-        drafted: int,
-        judged: int,
-        accepted: int,
-        own: int,
-        emitted: int,
-        modelled: int,
-        end_s: float,
-        escalated: int = 0,
-    ) -> None:
-        """A step of one request finished; it belongs to the latest operation."""
-        request = self._indices[request_id]
-        self._steps += self._pack_step(
-            self._last_op,
-            request,
-            verify,
-            level,
-            asked,
-            drafted,
-            judged,
-            accepted,
-            own,
-            emitted,
-            modelled,
-            end_s,
-            escalated,
-            0,
-        )
-
-    def note_prefill(self, request_id: str, level: int, modelled: int, end_s: float) -> None:
-        """The target wrote a request's first token, in the latest operation and with nothing pending."""
-        request = self._indices[request_id]
-        self._steps += self._pack_step(self._last_op, request, VERIFY, level, 0, 0, 0, 0, 1, 1, modelled, end_s, 0, 1)
-
-    def note_commit(self, request_id: str, level: int, emitted: int, end_s: float) -> None:
-        """Pending tokens were taken as they were."""
-        request = self._indices[request_id]
-        self._steps += self._pack_step(-1, request, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, end_s, 0, 0)
+    def note_step(self, record: StepRecord) -> None:
+        """A step of one request finished; it belongs to the latest operation, unless it is a Commit."""
+        op = -1 if record.kind == COMMIT else self._last_op
+        self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""

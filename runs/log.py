@@ -1,6 +1,6 @@
 """The log of a run, the same form for both worlds: steps, operations, rounds and requests, as Parquet.
 
-A run appends a tuple per operation and per step (a few hundred nanoseconds); columns are made at the end.
+`decoding.ledger` says what the columns of operations and steps hold.
 """
 
 import json
@@ -15,28 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ..decoding.ledger import VERIFY, OpRecord, StepRecord
 from ..traces.folder import check_outside
 from ..whole_files import whole_folder
 
 Columns = dict[str, NDArray[Any]]
 
-OP_FIELDS = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
-STEP_FIELDS = (
-    "op",
-    "request",
-    "kind",
-    "level",
-    "asked",
-    "drafted",
-    "judged",
-    "accepted",
-    "own",
-    "emitted",
-    "modelled",
-    "end_s",
-    "escalated",
-    "prefill",
-)
+OP_FIELDS = OpRecord._fields
+# A step's operation and its request, by index, then what its record says.
+STEP_FIELDS = ("op", "request", *StepRecord._fields[1:])
 # Of a request's text, see `text_quality.TextQuality`.
 QUALITY_FIELDS = (
     "divergences",
@@ -67,8 +54,6 @@ REQUEST_FIELDS = (
     "times_plain",
     *QUALITY_FIELDS,
 )
-# Kinds of steps and operations.
-DRAFT, VERIFY, COMMIT = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +77,7 @@ class RunLog:
         """One row per round: everything of a request between two commits by the target, the prefill among these.
 
         Columns: `request`, `round` (0-based), `end_s`, `drafted`, `judged` and `accepted` by the target in it,
-        `emitted` (by the target, its own token included). The prefill is no round, and steps behind a request's last
+        `emitted` (by the target, its own token included). The prefill is no round, and steps after a request's last
         commit by the target are in none.
         """
         steps = self.steps
@@ -103,7 +88,7 @@ class RunLog:
         ends = np.flatnonzero(closes[order])
         at = order[ends]
         first = np.searchsorted(requests[ends], requests[ends], side="left")
-        # A round starts behind the one before it, and not before its request's first step.
+        # A round starts after the one before it, and not before its request's first step.
         starts = np.searchsorted(requests, requests[ends], side="left")
         starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
         drafted = np.concatenate([[0], np.cumsum(steps["drafted"][order])])

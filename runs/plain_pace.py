@@ -10,23 +10,23 @@ from .log import RunLog
 
 
 def seconds_per_token(log: RunLog) -> dict[str, float]:
-    """Seconds per token by request id, behind each request's first commit: prefill is not speculation's fault.
+    """Seconds per token by request id, after each request's first commit: prefill is not speculation's fault.
 
     Seconds are those of the operations that the request had a part in, whole, however many requests shared them. An
     operation in which another request's prompt was read counts as the median of its kind and member.
-    Requests that emitted nothing behind their first commit are left out.
+    Requests that emitted nothing after their first commit are left out.
     """
     order = np.argsort(log.steps["request"], kind="stable")
     steps = {name: log.steps[name][order] for name in ("op", "request", "emitted")}
     ids = log.requests["request_id"]
     before = np.cumsum(steps["emitted"]) - steps["emitted"]
     starts = np.searchsorted(steps["request"], steps["request"], side="left")
-    behind = before > before[starts]
-    request = steps["request"][behind]
-    ops = steps["op"][behind]
+    later = before > before[starts]
+    request = steps["request"][later]
+    ops = steps["op"][later]
     ran = ops >= 0  # a Commit is part of no operation
     seconds = np.bincount(request[ran], weights=_without_prompts(log)[ops[ran]], minlength=len(ids))
-    tokens = np.bincount(request, weights=steps["emitted"][behind], minlength=len(ids))
+    tokens = np.bincount(request, weights=steps["emitted"][later], minlength=len(ids))
     return {str(ids[index]): float(seconds[index] / tokens[index]) for index in np.flatnonzero(tokens)}
 
 

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from ..decoding.contract import Policy
+from ..decoding.prefill import Start
 from ..decoding.request_text import FinishReason
 from ..decoding.session import Session
-from ..decoding.start import Start
 from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from ..decoding.loop import Loop
+from ..decoding.results import Results
 from ..decoding.session import Session
 from ..runs.ledger import RunLedger
 from .timing.priced_seconds import PricedSeconds
@@ -61,7 +62,7 @@ class Driver:
             if op is None:
                 continue
             start_s = clock.now_s()
-            results = self._world.execute(op)
+            results: Results = op.run(self._world)
             if self._priced is not None:
                 results = self._priced.priced(op, results)
             loop.finish(op, results, start_s=start_s, now_s=clock.now_s())

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..decoding.contract import Policy
-from ..decoding.start import Start
+from ..decoding.prefill import Start
 from ..policies.lossless.plain import Plain
 from ..runs.log import RunLog
 from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts

@@ -7,9 +7,9 @@ from ..counted import counted
 from ..decoding.contract import Policy
 from ..decoding.loop import Loop
 from ..decoding.pool import Pool
+from ..decoding.prefill import Start, prefill_before
 from ..decoding.request_text import Ending
 from ..decoding.session import Session
-from ..decoding.start import Start, prefill_before
 from ..policies.about import about_of
 from ..policies.step_watch import StepWatch
 from ..runs.ledger import RunLedger

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-from ..decoding.results import Drafted, Judged
+from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
 from ..decoding.session import Session
 from ..decoding.signal import Signal
-from ..decoding.world import Deferred, Failed, Item, Op, Results
+from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
 from .executor.draft_processor import DraftProcessor
 from .executor.executor import Executor
@@ -28,7 +28,7 @@ from .timing.clock import Clock
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
-Row = Drafted | Judged | Failed | Deferred
+Item = TypeVar("Item", DraftItem, VerifyItem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,30 +141,45 @@ class TorchWorld:
         """What the drafter said of the pending token at `index`."""
         return self.manager.states[session.request_id].views[session.places[index]].signal()
 
-    def execute(self, op: Op) -> Results:
-        """Run an operation; requests whose logits or caches are broken fail alone."""
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Let a member draft; requests whose logits or caches are broken fail alone."""
+        start_s = self._begin(items)
+        rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
+        return DraftResults(rows, *self._since(start_s))
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Let a member judge; requests whose logits or caches are broken fail alone."""
+        start_s = self._begin(items)
+        rows = self._on_sound(items, lambda sound: self._verify.run(level, sound))
+        return VerifyResults(rows, *self._since(start_s))
+
+    def _begin(self, items: Sequence[DraftItem] | Sequence[VerifyItem]) -> float:
+        """The time at which an operation starts, seconds."""
         start_s = self.clock.now_s()
         self._executor.forwards_run.clear()
-        for session, _ in op.items:
+        for session, _ in items:
             self.manager.states[session.request_id].forget_all_but(session.places)
-        rows = self._checked(op) if self._debug else self._run(op, op.items)
-        forwards = list(self._executor.forwards_run)
-        return Results(rows, forwards, self.clock.now_s() - start_s, self.manager.free_share)
+        return start_s
 
-    def _run(self, op: Op, items: list[Item]) -> Sequence[Row]:
-        return self._verify.run(op.level, items) if op.verify else self._draft.run(op.level, items)
+    def _since(self, start_s: float) -> tuple[list[Forward], float, float]:
+        """Of the operation that ran: its forwards, its seconds, and the share of memory that is free."""
+        return list(self._executor.forwards_run), self.clock.now_s() - start_s, self.manager.free_share
 
-    def _checked(self, op: Op) -> Sequence[Row]:
-        """As `_run`, without the requests that a check fails."""
-        failed: dict[str, Row] = {}
-        for session, _ in op.items:
+    def _on_sound(
+        self, items: Sequence[Item], run: Callable[[Sequence[Item]], list[Row | Failed | Deferred]]
+    ) -> list[Row | Failed | Deferred]:
+        """Run what passes the check of caches, all of it unless they are debugged."""
+        if not self._debug:
+            return run(items)
+        failed: dict[str, Failed] = {}
+        for session, _ in items:
             try:
                 self.manager.check(session, foreign=self._foreign)
             except CacheDesyncError as error:
                 failed[session.request_id] = Failed(error)
-        sound = [item for item in op.items if item.session.request_id not in failed]
-        rows = iter(self._run(op, sound) if sound else ())
-        return [failed.get(item.session.request_id) or next(rows) for item in op.items]
+        sound = [item for item in items if item[0].request_id not in failed]
+        rows = iter(run(sound) if sound else [])
+        return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
     def _make_cache(self, level: int) -> MemberKV:
         shape = self._forwards[level].kv_shape

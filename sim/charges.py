@@ -1,11 +1,15 @@
 """What an operation costs: its forwards, with catch-up, verification width and the rows still running."""
 
-from ..decoding.results import Drafted
-from ..decoding.world import Forward, Item
+from collections.abc import Sequence
+
+from ..decoding.contract import Draft, Verify
+from ..decoding.results import Drafted, Forward
+from ..decoding.session import Session
+from ..decoding.world import DraftItem, VerifyItem
 from .cost import CostModel, DraftTerms
 
 
-def verify_forward(cost: CostModel, model: str, items: list[Item], level: int) -> Forward:
+def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:
     """The one forward of a Verify: per row its pending tokens, the position before them, and what it must catch up."""
     new_tokens, context_tokens = _fed(items, level, verify=True)
     num_rows = len(items)
@@ -13,7 +17,9 @@ def verify_forward(cost: CostModel, model: str, items: list[Item], level: int) -
     return (num_rows, new_tokens, 1, seconds)
 
 
-def draft_forwards(cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int) -> list[Forward]:
+def draft_forwards(
+    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: list[Drafted], level: int
+) -> list[Forward]:
     """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
     terms = cost.draft_terms(model)
     if terms is None:
@@ -31,7 +37,7 @@ def _whole_draft(terms: DraftTerms, drafted: list[Drafted]) -> Forward:
 
 
 def _token_forwards(
-    cost: CostModel, model: str, items: list[Item], drafted: list[Drafted], level: int
+    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: list[Drafted], level: int
 ) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
     if [row for row in drafted if not row.tokens]:  # where a recorded drafter found nothing, it takes no forward
@@ -52,9 +58,9 @@ def _token_forwards(
     return forwards + _later_forwards(cost, model, items, drafted)
 
 
-def _later_forwards(cost: CostModel, model: str, items: list[Item], drafted: list[Drafted]) -> list[Forward]:
-    """The forwards behind the first one of a batched draft, grouped by which rows still run."""
-    held = [item.session.context_tokens for item in items]
+def _later_forwards(cost: CostModel, model: str, items: Sequence[DraftItem], drafted: list[Drafted]) -> list[Forward]:
+    """The forwards after the first one of a batched draft, grouped by which rows still run."""
+    held = [session.context_tokens for session, _ in items]
     forwards: list[Forward] = []
     done = 1
     for length in sorted({len(row.tokens) for row in drafted}):
@@ -63,7 +69,7 @@ def _later_forwards(cost: CostModel, model: str, items: list[Item], drafted: lis
         if repeats:
             rows = len(running)
             # Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
-            # Behind `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
+            # After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
             mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
             seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
             forwards.append((rows, rows, repeats, seconds))
@@ -71,10 +77,10 @@ def _later_forwards(cost: CostModel, model: str, items: list[Item], drafted: lis
     return forwards
 
 
-def _fed(items: list[Item], level: int, *, verify: bool) -> tuple[int, int]:
+def _fed(items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> tuple[int, int]:
     """(new tokens fed, tokens already in the caches), over all rows."""
     if len(items) == 1:
-        return items[0].session.feed(level, verify=verify)
+        return items[0][0].feed(level, verify=verify)
     new_tokens = 0
     context_tokens = 0
     for session, _ in items:

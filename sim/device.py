@@ -35,7 +35,7 @@ def device_process(
         if op is None:
             continue
         start_s = now_s
-        results = world.execute(op)
+        results = op.run(world)
         end_s = start_s + results.duration_s
         # An event costs as much as the rest of a step. Nobody can look at the clock before the next scheduled event,
         # so operations that end before it need none of their own.

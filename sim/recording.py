@@ -5,8 +5,8 @@ from typing import Protocol
 
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
+from ..decoding.prefill import Start
 from ..decoding.session import Session
-from ..decoding.start import Start
 from ..decoding.world import World
 from ..policies.about import Observable, check_observes
 from ..runs.text_quality import TextQuality

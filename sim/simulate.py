@@ -8,7 +8,7 @@ import simpy
 
 from ..decoding.contract import Policy
 from ..decoding.loop import Loop
-from ..decoding.start import Start
+from ..decoding.prefill import Start
 from ..policies.about import about_of
 from ..runs.ledger import RunLedger
 from ..runs.log import RunLog

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..cli.options.lossless import admitted
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
-from ..decoding.start import Start
+from ..decoding.prefill import Start
 from ..policies.spec import make_policy
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.options.lossless import admitted
-from ..decoding.start import Start
+from ..decoding.prefill import Start
 from ..policies.spec import make_policy
 from ..reports.start_words import start_words
 from ..reports.summary import Summary, summarise_run

@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from paceline.decoding.prefill import Start
 from paceline.decoding.prompt_lookup import LookupRule
-from paceline.decoding.start import Start
 from paceline.policies import (
     Band,
     Commit,
@@ -149,16 +149,15 @@ class Wanderer:
 
 
 class Thrifty:
-    """Weighs seconds, as the clock, outcomes and estimates tell them."""
+    """Weighs seconds, as the clock, the load and outcomes tell them."""
 
     def __init__(self, pool):
-        self._model = "draft"
         self._spent = dict.fromkeys(pool.names, 0.0)
 
     def decide(self, seen):
         if seen.num_pending or seen.room < 1:
             return Verify("target")
-        known = [seen.estimates.forward_s(name, num_rows=1, new_tokens=1) or 0.0 for name in ("draft", "mid")]
+        known = [seen.load.duration_s[seen.pool.level(name)] for name in ("draft", "mid")]
         late = seen.load.now_s % 4 > known[0] + 2 * known[1]
         return Draft("mid" if late else "draft", 1 + int(self._spent["target"]) % 3)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of

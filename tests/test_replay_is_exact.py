@@ -13,10 +13,11 @@ from random import Random
 
 import pytest
 import torch
-from paceline.decoding.start import Start
+from paceline.decoding.ledger import VERIFY
+from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
-from paceline.runs.log import VERIFY, RunLog
+from paceline.runs.log import RunLog
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.runtime.recording.recorder import record

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ...decoding.start import Start
+from ...decoding.prefill import Start
 
 StartOption = Annotated[
     Start | None,

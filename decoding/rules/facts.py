@@ -16,7 +16,7 @@ class Facts(NamedTuple):
         top_prob: the verifier's largest probability, 0 to 1.
         entropy: of the verifier, nats.
         tvd: total variation distance of the two distributions, 0 to 1; NaN for a model-free drafter.
-        judge: level of the highest member that stands behind it so far: the last verifier that accepted it, else its
+        judge: level of the highest member that endorses it so far: the last verifier that accepted it, else its
             drafter.
         draft_top_prob: the drafter's largest probability, 0 to 1; NaN for a model-free drafter.
         own_draft_prob: the drafter's probability of the token the verifier would write instead, 0 to 1; NaN for a
@@ -35,6 +35,6 @@ class Facts(NamedTuple):
 
 
 def unknown_facts(judge: int) -> Facts:
-    """All a rule can be told where nothing but who stands behind the token is known."""
+    """All a rule can be told where nothing but who endorses the token is known."""
     nan = math.nan
     return Facts(False, nan, nan, nan, nan, nan, judge, nan, nan)  # noqa: FBT003 - by position as everywhere

@@ -18,9 +18,9 @@ from .facts import Facts
 class Ruling(Enum):
     """What becomes of a judged token."""
 
-    keep = "keep"  # it stays, and the verifier stands behind it
+    keep = "keep"  # it stays, and the verifier endorses it
     escalate = "escalate"  # it stays, and the verifier leaves it to the next one
-    refuse = "refuse"  # it goes, with all behind it; the verifier's own token takes its place
+    refuse = "refuse"  # it goes, with all after it; the verifier's own token takes its place
 
 
 def _check_open_unit(name: str, value: float) -> None:
@@ -139,9 +139,9 @@ class Fuzzy:
 class Band:
     """Three ways by r = target_prob / top_prob, the routing of VIA-SD (arXiv:2606.12243). Lossy.
 
-    r >= accept: the token stays and this verifier stands behind it. escalate <= r < accept: the verifier's own token
+    r >= accept: the token stays and this verifier endorses it. escalate <= r < accept: the verifier's own token
     takes its place. r < escalate: the verifier does not trust itself; the token stays for the next one to judge, and
-    the tokens behind it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
+    the tokens after it are judged on. The paper prints 0.5 and 1 - 0.3, by which the middle band is empty;
     docs/policies-lossy.md says what we take.
 
     Attributes:
@@ -160,7 +160,7 @@ class Band:
             raise ValueError(f"escalate must be in [0, accept={self.accept:g}), got {self.escalate!r}")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays with this verifier behind it."""
+        """Whether the token stays and this verifier endorses it."""
         return facts.target_prob >= self.accept * facts.top_prob
 
     def escalates(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
@@ -170,7 +170,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Keep a token that the member at `level` or a larger one stands behind, and judge the others as `Exact`. Lossy.
+    """Keep a token that the member at `level` or a larger one endorses, and judge the others as `Exact`. Lossy.
 
     With it the target takes a smaller verifier's word, and looks at what that one escalated only.
 

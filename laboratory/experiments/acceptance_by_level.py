@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runs.log import VERIFY, RunLog
+from ...decoding.ledger import VERIFY
+from ...runs.log import RunLog
 from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting
 from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, steps_of, tags_of
 

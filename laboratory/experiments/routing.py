@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...counted import counted
+from ...decoding.ledger import VERIFY
 from ...reports.quality import Quality, quality_of
 from ...reports.rejection import rejection_rate
-from ...runs.log import VERIFY, RunLog
+from ...runs.log import RunLog
 from ...runs.text_quality import with_quality
 from ...studies.agreeing.matching_recording import matching_trace
 from ...studies.runtime_door import runtime_module

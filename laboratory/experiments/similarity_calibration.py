@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...decoding.ledger import VERIFY
 from ...policies.lossless.chain import Chain
-from ...runs.log import VERIFY
 from ...studies.runtime_door import runtime_module
 from ...traces.meta import Sampling
 from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...decoding.contract import Step, Verify
-from ...decoding.estimates import Estimates
+from ...decoding.contract import Draft, Step, Verify
 from ...decoding.observation import Load, Observation
 from ...decoding.pool import Pool
 from ...decoding.request_text import RequestText
+from ...decoding.results import Drafted, Judged, Results
 from ...decoding.session import Session
 from ...decoding.signal import Signal
-from ...decoding.world import Item, Op, World
+from ...decoding.world import World
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
 from .foresight import Feed, Round, answered
@@ -24,7 +24,7 @@ ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 
 ForwardSeconds = Callable[[int, int, int], float]
 # What a view of a session shows besides it.
-Around = tuple[Load, Estimates, Callable[[Session, int], Signal]]
+Around = tuple[Load, Callable[[Session, int], Signal]]
 
 
 class Answer(NamedTuple):
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     Attributes:
         session: before its first step; never stepped itself.
         tokens: `[N]`.
-        places: `[N + 1]` the world's places of the contexts behind 0 to N tokens.
+        places: `[N + 1]` the world's places of the contexts after 0 to N tokens.
     """
 
     session: Session
@@ -67,7 +67,7 @@ class Lookahead:
         self._world = world
         self._drawn = drawn
         self._answers = answers
-        self._around: Around = (Load(len(pool.members)), Estimates(pool), world.signal)
+        self._around: Around = (Load(len(pool.members)), world.signal)
         self._smaller: dict[ChainSpec, list[Chain]] = {}
         for answer in answers.values():
             world.open(answer.session)
@@ -216,15 +216,24 @@ class _Attempt:
 
     def _take(self, step: Step, level: int) -> None:
         session = self.session
-        verify = step.__class__ is Verify
         if level not in self._started and not session.pool.members[level].model_free:
-            self._started[level] = session.feed(level, verify=verify)
-        results = self._world.execute(Op(level, verify, [Item(session, step)]))  # type: ignore[arg-type]
-        row = results.rows[0]
-        self._known = self._drawn or not row.num_modelled  # type: ignore[union-attr]
-        self._seconds += results.duration_s
-        move = session.judged if verify else session.drafted
-        move(step, level, row, duration_s=results.duration_s, num_rows=1)  # type: ignore[arg-type]
+            self._started[level] = session.feed(level, verify=isinstance(step, Verify))
+        results: Results
+        if isinstance(step, Draft):
+            results = self._world.draft(level, [(session, step)])
+        elif isinstance(step, Verify):
+            results = self._world.verify(level, [(session, step)])
+        else:
+            raise ValueError(f"a chain of an oracle drafts and verifies, got {step}")
+        row, duration_s = results.rows[0], results.duration_s
+        if isinstance(step, Draft) and isinstance(row, Drafted):
+            session.drafted(step, level, row, duration_s=duration_s, num_rows=1)
+        elif isinstance(step, Verify) and isinstance(row, Judged):
+            session.judged(step, level, row, duration_s=duration_s, num_rows=1)
+        else:
+            raise TypeError(f"{step} must not be answered with {row}")
+        self._known = self._drawn or not row.num_modelled
+        self._seconds += duration_s
 
 
 def _copied(session: Session) -> Session:

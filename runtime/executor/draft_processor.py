@@ -5,12 +5,11 @@ Letters: B requests.
 
 from collections.abc import Mapping, Sequence
 
-from ...decoding.contract import Draft
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted
+from ...decoding.results import Deferred, Drafted, Failed
 from ...decoding.session import Session
 from ...decoding.signal import Signal
-from ...decoding.world import Deferred, Failed, Item
+from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
 from .errors import NonFiniteLogitsError, without_room
@@ -44,7 +43,7 @@ class DraftProcessor:
         self._rollback = rollback
         self._foreign = foreign
 
-    def run(self, level: int, items: Sequence[Item]) -> list[Drafted | Failed | Deferred]:
+    def run(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
         """`[B]` what each request drafted, or why not."""
         if self._members[level].model is None:
             return [self._look_up(level, item) for item in items]
@@ -65,11 +64,10 @@ class DraftProcessor:
             for item, writing in zip(items, writings, strict=True)
         ]
 
-    def _writings(self, level: int, items: Sequence[Item]) -> list[Writing]:
+    def _writings(self, level: int, items: Sequence[DraftItem]) -> list[Writing]:
         feeds = self._rollback.before(items, level, verify=False)
         writings = []
         for (session, step), feed in zip(items, feeds, strict=True):
-            assert isinstance(step, Draft)
             writing = Writing(
                 state=self._manager.states[session.request_id],
                 feed=feed,
@@ -81,8 +79,8 @@ class DraftProcessor:
             writings.append(writing)
         return writings
 
-    def _drafted(self, level: int, item: Item, writing: Writing) -> Drafted | Failed:
-        session = item.session
+    def _drafted(self, level: int, item: DraftItem, writing: Writing) -> Drafted | Failed:
+        session, _ = item
         if writing.broken:
             position = writing.position + len(writing.tokens)
             return Failed(NonFiniteLogitsError(self._members[level].name, session.request_id, position))
@@ -96,10 +94,9 @@ class DraftProcessor:
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
-    def _look_up(self, level: int, item: Item) -> Drafted:
+    def _look_up(self, level: int, item: DraftItem) -> Drafted:
         """Copy what followed the newest tokens where they stood before; no forward."""
         session, step = item
-        assert isinstance(step, Draft)
         rule = self._members[level].lookup
         assert rule is not None
         tokens = prompt_lookup(session.tail(0), num_tokens=min(step.tokens, session.room), rule=rule)

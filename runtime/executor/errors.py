@@ -1,6 +1,6 @@
 """Why one request of a batch fails or waits while the others go on."""
 
-from ...decoding.world import Deferred, Failed
+from ...decoding.results import Deferred, Failed
 from ..state.errors import KVMemoryError
 
 

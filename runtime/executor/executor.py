@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...decoding.world import Forward
+from ...decoding.results import Forward
 from ..forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager

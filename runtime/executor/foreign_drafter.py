@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...decoding.contract import Draft
-from ...decoding.world import Item
+from ...decoding.world import DraftItem
 from ...traces.meta import Sampling
 from ..state.state_manager import StateManager
 from ..tokenizers.alignment import Alignment
@@ -38,16 +37,15 @@ class ForeignDrafter:
         self._eos = eos
         self._context_tokens = context_tokens
 
-    def writings(self, items: Sequence[Item]) -> list[Writing]:
+    def writings(self, items: Sequence[DraftItem]) -> list[Writing]:
         """What each request's draft has to read: its text in the member's tokens, behind what the cache holds of it.
 
         `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
         """
         return [self._writing(item) for item in items]
 
-    def _writing(self, item: Item) -> Writing:
+    def _writing(self, item: DraftItem) -> Writing:
         session, step = item
-        assert isinstance(step, Draft)
         state = self._manager.states[session.request_id]
         context = self._alignment.to_other(session.tail(0))
         fed = state.fed.get(self._level, [])
@@ -63,10 +61,9 @@ class ForeignDrafter:
             eos=self._eos,
         )
 
-    def drafted(self, item: Item, writing: Writing) -> list[int]:
+    def drafted(self, item: DraftItem, writing: Writing) -> list[int]:
         """The target tokens that were drafted, as far as the request has room for them."""
         session, step = item
-        assert isinstance(step, Draft)
         tokens = self._alignment.drafted(session.tail(0), writing.tokens)[: min(step.tokens, session.room)]
         return session.until_end(tokens)
 

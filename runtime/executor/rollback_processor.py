@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ...decoding.world import Item
+from ...decoding.contract import Draft, Verify
+from ...decoding.session import Session
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 
@@ -19,7 +20,7 @@ class RollbackProcessor:
         self._manager = manager
         self._foreign = foreign
 
-    def before(self, items: Sequence[Item], level: int, *, verify: bool) -> list[list[int]]:
+    def before(self, items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> list[list[int]]:
         """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
 
         What it missed while it sat out is among them. A verifier is fed the position before the first token it judges

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ...decoding.contract import Verify
-from ...decoding.results import Judged
+from ...decoding.results import Deferred, Failed, Judged
 from ...decoding.session import Session
-from ...decoding.world import Deferred, Failed, Item
+from ...decoding.world import VerifyItem
 from ...traces.tries.stored_resolution import UNITS
 from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
@@ -28,14 +28,16 @@ class Row(NamedTuple):
     """One request's part in a verification under way.
 
     Attributes:
-        item: session (read only) and step.
+        session: read only.
+        step: the verification.
         state: of the request.
         feed: tokens its forward reads.
         first: index of the first pending token that is judged.
         views: `[K]` of the judged tokens.
     """
 
-    item: Item
+    session: Session
+    step: Verify
     state: RequestState
     feed: list[int]
     first: int
@@ -57,7 +59,7 @@ class VerifyProcessor:
         self._manager = executor.manager
         self._rollback = rollback
 
-    def run(self, level: int, items: Sequence[Item]) -> list[Judged | Failed | Deferred]:
+    def run(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
         """`[B]` the verdict on each request, or why there is none."""
         rows = self._rows(level, items)
         refused = self._manager.reserve(level, [row.state for row in rows], [len(row.feed) for row in rows])
@@ -74,16 +76,17 @@ class VerifyProcessor:
             start_s = self._executor.clock.now_s()
             results |= self._judge(level, ready, self._executor.sampler.distributions(logits))
             self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
-        return [results[item.session.request_id] for item in items]
+        return [results[session.request_id] for session, _ in items]
 
-    def _rows(self, level: int, items: Sequence[Item]) -> list[Row]:
+    def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
         feeds = self._rollback.before(items, level, verify=True)
         rows = []
-        for item, feed in zip(items, feeds, strict=True):
-            session = item.session
+        for (session, step), feed in zip(items, feeds, strict=True):
             state = self._manager.states[session.request_id]
             first = session.first_unjudged(level)
-            rows.append(Row(item, state, feed, first, [state.views[place] for place in session.places[first:]]))
+            rows.append(
+                Row(session, step, state, feed, first, [state.views[place] for place in session.places[first:]])
+            )
         return rows
 
     def _kept(self, level: int, rows: Sequence[Row]) -> slice | Tensor:
@@ -103,11 +106,9 @@ class VerifyProcessor:
         judgings: list[Judging] = []
         start = 0
         for row, apart in zip(rows, distances, strict=True):
-            step, session = row.item.step, row.item.session
-            assert isinstance(step, Verify)
-            position = len(session.emitted) + row.first
-            judges = session.judges[row.first :]
-            judgings.append(Judging(row.state, step.rule, row.views, start, position, apart, judges))
+            position = len(row.session.emitted) + row.first
+            judges = row.session.judges[row.first :]
+            judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
         verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
@@ -122,7 +123,6 @@ class VerifyProcessor:
 
     def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
         """Note who stands behind the kept tokens now, and roll every cache back to them."""
-        session: Session = row.item.session
         accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites
         own = PendingView(own_token, logits[judging.start + accepted])
@@ -134,7 +134,7 @@ class VerifyProcessor:
                 # A larger member that stands behind the token goes on doing so; so does whoever wrote an escalated one.
                 if index not in escalated and (always or judging.judges[index] <= level):
                     view.judge = logits[judging.start + index]
-        self._rollback.behind(row.state, session.num_prompt + judging.position + accepted)
+        self._rollback.behind(row.state, row.session.num_prompt + judging.position + accepted)
         tvd = tuple(judging.distances[: accepted + 1])
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
 
@@ -146,7 +146,7 @@ class VerifyProcessor:
         theirs: list[Tensor] = []
         start = 0
         for number, row in enumerate(rows):
-            judges = row.item.session.judges
+            judges = row.session.judges
             for index, view in enumerate(row.views):
                 if judges[row.first + index] == level and not self._executor.sampler.rewrites:
                     distances[number][index] = 0.0

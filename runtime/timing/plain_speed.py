@@ -6,7 +6,6 @@ from statistics import median
 from ...decoding.contract import Verify
 from ...decoding.results import Judged
 from ...decoding.session import Session
-from ...decoding.world import Item, Op
 from ...traces.meta import Sampling
 from ..forward import ForwardKind
 from ..pools.loaded_members import LoadedMembers
@@ -21,7 +20,7 @@ def plain_step_s(
 ) -> float:
     """Seconds of one step of plain decoding for `num_rows` requests together; NaN if the target's logits are broken.
 
-    A step is a forward of one token of each request and the choice of the next; the median of a few is taken, behind
+    A step is a forward of one token of each request and the choice of the next; the median of a few is taken, after
     about `context_tokens` tokens.
     """
     members = loaded_pool(pool)
@@ -34,14 +33,13 @@ def plain_step_s(
             pool=members, request_id=str(number), tag="", prompt=prompt, budget=REPEATS + 1, eos=frozenset()
         )
         world.open(session)
-        items.append(Item(session, step))
-    op = Op(level=members.target_level, verify=True, items=items)
+        items.append((session, step))
     taken = []
     for _ in range(REPEATS + 1):
-        results = world.execute(op)
+        results = world.verify(members.target_level, items)
         taken.append(results.duration_s)
-        for item, row in zip(items, results.rows, strict=True):
+        for (session, _), row in zip(items, results.rows, strict=True):
             if not isinstance(row, Judged):
                 return nan
-            item.session.judged(step, members.target_level, row, duration_s=0.0, num_rows=num_rows)
+            session.judged(step, members.target_level, row, duration_s=0.0, num_rows=num_rows)
     return median(taken[1:])  # the first one read the prompts

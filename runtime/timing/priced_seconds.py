@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ...decoding.world import Forward, Op, Results
+from ...decoding.results import Forward, Results, VerifyResults
+from ...decoding.world import Op
 
 
 class Prices(Protocol):
@@ -43,7 +44,7 @@ class PricedSeconds:
         """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
         name = self._names[op.level]
         forwards = [self._priced_forward(name, forward) for forward in results.forwards]
-        if forwards or op.verify:
+        if forwards or isinstance(results, VerifyResults):
             duration_s = sum([repeats * seconds for _, _, repeats, seconds in forwards])
         else:  # a model-free member runs no forward
             duration_s = self._prices.lookup_s * len(op.items)

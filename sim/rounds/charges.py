@@ -15,9 +15,9 @@ from math import isinf
 
 import numpy as np
 
-from ...decoding.results import Drafted
+from ...decoding.results import Drafted, Forward
 from ...decoding.session import Session
-from ...decoding.world import Forward, Item
+from ...decoding.world import DraftItem
 from ...traces.rounds.meta import DrafterInfo
 from ...traces.rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..charges import draft_forwards
@@ -39,10 +39,10 @@ class RoundCharges:
         self._drafters = {drafter.name: drafter for drafter in drafters}
         self._target = target
 
-    def draft(self, state: RequestRounds, item: Item, drafted: Drafted, level: int) -> list[Forward]:
+    def draft(self, state: RequestRounds, item: DraftItem, drafted: Drafted, level: int) -> list[Forward]:
         """The forwards of a Draft by a recorded drafter: the prefill if it comes first, then one for each token."""
         session, step = item
-        asked: int = step.tokens  # type: ignore[union-attr]
+        asked = step.tokens
         name = session.pool.names[level]
         forwards = self._prefill(state, session, name)
         own = self._own_round(state.request, session, name, asked)
@@ -53,7 +53,7 @@ class RoundCharges:
                 state.num_cut = max(min(asked, self._longest(state.request, name)) - count, 0)
             charged = draft_forwards(self._cost, name, [item], [drafted], level)
             factor = self._draft_factor(state, session, name, charged, count)
-            return forwards + [(*shape, seconds * factor) for *shape, seconds in charged]  # type: ignore[misc]
+            return forwards + [(rows, new, repeats, each_s * factor) for rows, new, repeats, each_s in charged]
         if not session.tokens:
             state.verify_s, state.verified_from = own[1], len(session.emitted)
         # The log may say what it took to draft nothing.

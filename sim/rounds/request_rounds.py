@@ -56,7 +56,7 @@ class RequestRounds:
         self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
         longest = max(request.num_tokens.values())
         output = list(request.output)
-        # Behind known ids come tokens that are no ids: where the log ends, nothing can be looked up.
+        # After known ids come tokens that are no ids: where the log ends, nothing can be looked up.
         self.trunk = [*output, *range(-longest - 1, -len(output) - 1)] if output else list(range(1, longest + 1))
         self.refused = -1 if output else 0
         self.num_tokens = request.length(TARGET_ALONE)

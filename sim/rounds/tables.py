@@ -1,6 +1,6 @@
 """An imported recording, ready for replay by any number of policies."""
 
-from ...decoding.start import Start, prefill_before
+from ...decoding.prefill import Start, prefill_before
 from ...policies.about import Observable
 from ...policies.oracles.lookahead import Answer
 from ...traces.rounds.recording import RoundsRecording

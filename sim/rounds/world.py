@@ -11,16 +11,16 @@ log says so, counts as modelled.
 `place` is 1 after a token of the target's text and 0 after any other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import nan
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, Judged
+from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults
 from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
-from ...decoding.world import Forward, Item, Op, Results
+from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ...traces.rounds.recording import RoundsRecording
 from ..charges import draft_forwards, verify_forward
@@ -90,29 +90,30 @@ class RoundsWorld:
         differ = sum([ours != theirs for ours, theirs in zip(session.emitted, state.trunk, strict=False)])
         self.num_divergent[session.request_id] = differ + abs(state.num_tokens - len(session.emitted))
 
-    def execute(self, op: Op) -> Results:
-        """Answer every item from its rounds, then charge the operation."""
-        level, verify, items = op
-        if verify:
-            judged = [self._judge(item.session, item.step) for item in items]  # type: ignore[arg-type]
-            forwards = self._verify_forwards(items, level)
-            return Results(judged, forwards, _total_s(forwards))
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Answer every draft from the request's rounds, then charge the operation."""
         if level < self._num_free:
-            looked_up = [self._look_up(item.session, item.step) for item in items]  # type: ignore[arg-type]
-            return Results(looked_up, [], self._cost.lookup_s * len(items))
-        drafted = [self._draft(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
+            looked_up = [self._look_up(session, step) for session, step in items]
+            return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
+        drafted = [self._draft(session, step, level) for session, step in items]
         forwards = self._draft_forwards(items, drafted, level)
-        return Results(drafted, forwards, _total_s(forwards))
+        return DraftResults(drafted, forwards, _total_s(forwards))
 
-    def _verify_forwards(self, items: list[Item], level: int) -> list[Forward]:
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Compare what is pending with the target's text, then charge the operation."""
+        judged = [self._judge(session, step) for session, step in items]
+        forwards = self._verify_forwards(items, level)
+        return VerifyResults(judged, forwards, _total_s(forwards))
+
+    def _verify_forwards(self, items: Sequence[VerifyItem], level: int) -> list[Forward]:
         if self._measured is not None and len(items) == 1:
-            session = items[0].session
+            session, _ = items[0]
             return self._measured.verify(self._open[session.request_id], session, level)
         return [verify_forward(self._cost, self._pool.names[level], items, level)]
 
-    def _draft_forwards(self, items: list[Item], drafted: list[Drafted], level: int) -> list[Forward]:
+    def _draft_forwards(self, items: Sequence[DraftItem], drafted: list[Drafted], level: int) -> list[Forward]:
         if self._measured is not None and len(items) == 1:
-            state = self._open[items[0].session.request_id]
+            state = self._open[items[0][0].request_id]
             return self._measured.draft(state, items[0], drafted[0], level)
         return draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
 
@@ -145,7 +146,7 @@ class RoundsWorld:
         on_trunk = self._on_trunk(session)
         answer = [*session.emitted, *session.tokens]
         if answer and min(answer) < 0:
-            # What is refused or behind the logged text has no id: whether the lookup finds anything is modelled, as no.
+            # What is refused or after the logged text has no id: whether the lookup finds anything is modelled, as no.
             self._need_hazard(session, "lookup", len(answer))
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
@@ -159,7 +160,7 @@ class RoundsWorld:
     # -- judging
 
     def _judge(self, session: Session, step: Verify) -> Judged:
-        """The target keeps what is its own text; behind that it writes the next token of it."""
+        """The target keeps what is its own text; after that it writes the next token of it."""
         if not step.rule.lossless:
             raise self._no_probabilities(step)
         self._anchor(session)

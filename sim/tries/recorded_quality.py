@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def recorded_quality(tables: "RequestTables", level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
     """The quality of one answer.
 
-    Behind a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
+    After a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
     Between the end of the record and that step nothing is known.
 
     Args:

@@ -5,7 +5,7 @@ A list look-up is several times faster than reading one element of a numpy array
 
 from math import nan
 
-from ...decoding.start import Start, prefill_before
+from ...decoding.prefill import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
 from ...policies.oracles.lookahead import Answer
 from ...traces.tries.meta import TrieMeta
@@ -24,11 +24,11 @@ class RequestTables:
     Letters: L levels, N nodes.
 
     Attributes:
-        token: `[N]` token behind each node.
+        token: `[N]` token that leads to each node.
         trunk: nodes of the trunk from the root down.
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
-        next_token, child: `[L][N]` the token each member writes and the node behind it (-1: not recorded).
+        next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
             member, which has no distribution.
@@ -75,7 +75,7 @@ class RequestTables:
             self.tvd[high + num_free][low + num_free] = row
 
     def find_child(self, node: int, token: int) -> int:
-        """The recorded node behind `token` at `node`; -1 if the recording has none."""
+        """The recorded node after `token` at `node`; -1 if the recording has none."""
         for tokens, children in zip(self.next_token, self.child, strict=True):
             if tokens and tokens[node] == token:
                 return children[node]

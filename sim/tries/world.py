@@ -5,18 +5,18 @@ fitted fallback, and each such decision is counted as modelled. The target's ver
 trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import exp, nan
 from typing import TYPE_CHECKING
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, Judged
+from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
 from ...decoding.rules import Ruling, ruling, unknown_facts
 from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
-from ...decoding.world import Op, Results
+from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, verify_forward
 from ..cost import CostModel
@@ -98,19 +98,20 @@ class ReplayWorld:
         self.quality[request_id] = quality
         self.num_divergent[request_id] = max(len(session.emitted), quality.trunk_tokens) - quality.same_tokens
 
-    def execute(self, op: Op) -> Results:
-        """Walk every item's trie, then charge the operation."""
-        level, verify, items = op
-        if verify:
-            judged = [self._judge(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
-            forward = verify_forward(self._cost, self._pool.names[level], items, level)
-            return Results(judged, [forward], forward[3])
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Walk every request's trie, then charge the operation."""
         if level < self._num_free:
-            looked_up = [self._look_up(item.session, item.step) for item in items]  # type: ignore[arg-type]
-            return Results(looked_up, [], self._cost.lookup_s * len(items))
-        drafted = [self._draft(item.session, item.step, level) for item in items]  # type: ignore[arg-type]
+            looked_up = [self._look_up(session, step) for session, step in items]
+            return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
+        drafted = [self._draft(session, step, level) for session, step in items]
         forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
-        return Results(drafted, forwards, sum([repeats * seconds for _, _, repeats, seconds in forwards]))
+        return DraftResults(drafted, forwards, sum([repeats * seconds for _, _, repeats, seconds in forwards]))
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Walk every request's trie, then charge the operation."""
+        judged = [self._judge(session, step, level) for session, step in items]
+        forward = verify_forward(self._cost, self._pool.names[level], items, level)
+        return VerifyResults(judged, [forward], forward[3])
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
@@ -136,7 +137,7 @@ class ReplayWorld:
         places: list[int] = []
         num_modelled = 0
         wanted = min(step.tokens, session.room)
-        if stop is None:  # nothing to ask behind a token: the walk of most drafts
+        if stop is None:  # nothing to ask after a token: the walk of most drafts
             while len(tokens) < wanted and node >= 0:
                 token = next_token[node]
                 node = child[node]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ...cli.options.lossless import admitted
 from ...decoding.contract import Policy
-from ...decoding.start import Start
+from ...decoding.prefill import Start
 from ...policies.spec import make_policy
 from ...policies.step_watch import StepWatch, WatchedPolicy
 from ...progress import Progress

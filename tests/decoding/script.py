@@ -1,8 +1,8 @@
 """A policy that follows a script, and a loop of toy models to run it in."""
 
 from paceline.decoding.loop import Loop
+from paceline.decoding.prefill import Start, prefill_before
 from paceline.decoding.session import Session
-from paceline.decoding.start import Start, prefill_before
 from paceline.policies.check import check_pool
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.runs.ledger import RunLedger
@@ -41,5 +41,5 @@ def run(policy, *, name="mine", pool=None, prompt=(1, 2, 3), budget=12, ends=0.0
     ledger.note_admitted("r7", tag="a", num_prompt=len(prompt), arrived_at_s=0.0, now_s=0.0)
     loop.admit(session)
     while (op := loop.next_op(0.0)) is not None:
-        loop.finish(op, world.execute(op), start_s=0.0, now_s=0.0)
+        loop.finish(op, op.run(world), start_s=0.0, now_s=0.0)
     return session

@@ -2,8 +2,8 @@
 
 import pytest
 from paceline.decoding.loop import IDLE_STEPS, Loop
+from paceline.decoding.prefill import Start
 from paceline.decoding.session import Session
-from paceline.decoding.start import Start
 from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.toy_world import EOS, ToyWorld

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.loop import DEFERRED_OPS, Loop
+from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
-from paceline.decoding.world import Deferred, Failed, Results
 from paceline.policies import Verify
 from paceline.policies.check import check_pool
 from paceline.policies.toy_world import EOS, ToyWorld
@@ -84,7 +84,7 @@ def drive(loop, world, waiting, *, batch):
             if not waiting:
                 return now_s
             continue
-        loop.finish(op, world.execute(op), start_s=now_s, now_s=now_s + 1.0)
+        loop.finish(op, op.run(world), start_s=now_s, now_s=now_s + 1.0)
         now_s += 1.0
 
 
@@ -232,8 +232,7 @@ def test_policies_see_the_free_memory_of_the_latest_operation(share):
     loop, world, requests, _ = loop_of(None, count=1)
     loop.admit(requests[0])
     op = loop.next_op(0.0)
-    rows, forwards, duration_s, _ = world.execute(op)
-    loop.finish(op, Results(rows, forwards, duration_s, share), start_s=0.0, now_s=1.0)
+    loop.finish(op, op.run(world)._replace(free_kv_share=share), start_s=0.0, now_s=1.0)
     assert loop.load.free_kv_share == share
 
 
@@ -242,7 +241,7 @@ def test_a_forgotten_cache_is_read_again():
     (session,) = requests
     loop.admit(session)
     op = loop.next_op(0.0)
-    loop.finish(op, world.execute(op), start_s=0.0, now_s=1.0)
+    loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
     target = session.pool.target_level
     assert session.feed(target, verify=True) == (1, 2)
     session.forget_caches()

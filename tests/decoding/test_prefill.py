@@ -5,15 +5,15 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import VERIFY
 from paceline.decoding.loop import Loop
+from paceline.decoding.prefill import Start, prefill_before
+from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
-from paceline.decoding.start import Start, prefill_before
-from paceline.decoding.world import Deferred, Failed
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.runs.ledger import RunLedger
-from paceline.runs.log import VERIFY
 
 from .script import Script
 from .strategies import legal_steps, pools, sessions
@@ -68,7 +68,7 @@ def run(policy, requests, *, batch=1, world=None, pool=POOL):
         if op is None and not waiting:
             return ledger.finish({"members": list(pool.names)}, reanchored={}, divergent={})
         if op is not None:
-            loop.finish(op, world.execute(op), start_s=now_s, now_s=now_s + 1.0)
+            loop.finish(op, op.run(world), start_s=now_s, now_s=now_s + 1.0)
             now_s += 1.0
 
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.decoding.world import Item, Op
 from paceline.policies import Band, Commit, Draft, Ratio, Verify, Vouched
 from paceline.policies.toy_world import EOS, ToyWorld
 
@@ -18,7 +17,7 @@ def take(session, world, step):
         return session.committed(step)
     level = session.pool.level(step.model)
     verify = isinstance(step, Verify)
-    (row,) = world.execute(Op(level, verify, [Item(session, step)])).rows
+    (row,) = (world.verify if verify else world.draft)(level, [(session, step)]).rows
     act = session.judged if verify else session.drafted
     return act(step, level, row, duration_s=0.0, num_rows=1)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, summarise_run
 from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.detail import detail_tables
@@ -22,8 +23,6 @@ from rich.console import Console
 
 from ..sim.tries.small_traces import Anything, replay, with_ngram
 from ..strategies import synthetic_traces
-
-DRAFT, VERIFY = False, True
 
 # What docs/compare.md lists.
 SPREAD_KEYS = {"mean", "p50", "p90", "p95", "p99"}
@@ -90,18 +89,18 @@ def by_hand_ledger() -> RunLedger:
     ledger = RunLedger()
     ledger.note_admitted("r0", tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
     # verify, level, rows, forwards, new tokens, start, duration
-    ledger.note_op(DRAFT, 0, 1, 3, 7, 0.0, 0.5)
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 7, 0.0, 0.5))
     # request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end
-    ledger.note_step("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 0.5)
-    ledger.note_op(VERIFY, 1, 1, 1, 8, 0.5, 1.5)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0)
-    ledger.note_op(DRAFT, 0, 1, 2, 2, 2.0, 0.25)
-    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 1, 2.25)
-    ledger.note_op(VERIFY, 1, 1, 1, 3, 2.25, 1.0)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 3.25)
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 0.5))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 8, 0.5, 1.5))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0))
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 2.0, 0.25))
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 1, 2.25))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 2.25, 1.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 3.25))
     ledger.note_admitted("r1", tag="b", num_prompt=4, arrived_at_s=3.25, now_s=3.25)
-    ledger.note_op(VERIFY, 1, 1, 1, 4, 3.25, 0.75)
-    ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 3.25, 0.75))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0))
     return ledger
 
 
@@ -112,10 +111,10 @@ def by_hand_with_failures() -> RunLog:
     ledger.note_admitted("r3", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
     for request_id in ("r1", "r3", "r3"):
         ledger.note_preempted(request_id)
-    ledger.note_op(VERIFY, 1, 2, 1, 8, 4.0, 1.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 8, 4.0, 1.0))
     ledger.note_failed("r2", "logits are not finite", 5.0)
-    ledger.note_step("r3", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 5.0)
-    ledger.note_op(VERIFY, 1, 1, 1, 1, 5.0, 3.0)
+    ledger.note_step(StepRecord("r3", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 5.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 5.0, 3.0))
     ledger.note_failed("r3", "logits are not finite", 8.0)
     meta = {"policy": "by hand", "members": ["draft", "target"], "policy_s": 0.5}
     return ledger.finish(meta, reanchored={}, divergent={}, times_plain={"r0": 1.25, "r1": 1.0})
@@ -185,13 +184,13 @@ def test_a_verifier_below_the_target_and_a_commit():
     """Three levels: mid keeps 1 of 2 and adds one; the first of the two is committed as it is, the second refused."""
     ledger = RunLedger()
     ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(DRAFT, 0, 1, 2, 2, 0.0, 1.0)
-    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0)
-    ledger.note_op(VERIFY, 1, 1, 1, 3, 1.0, 1.0)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0)
-    ledger.note_commit("r0", 2, 1, 2.0)
-    ledger.note_op(VERIFY, 2, 1, 1, 3, 2.0, 2.0)
-    ledger.note_step("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0)
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0))
+    ledger.note_step(StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0))
+    ledger.note_op(OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0))
     meta = {"policy": "p", "members": ["draft", "mid", "target"]}
     summary = summarise_run(ledger.finish(meta, reanchored={}, divergent={"r0": 1}))
     assert summary.output_tokens == 2
@@ -211,13 +210,13 @@ def test_a_prefill_is_a_call_of_the_target_and_no_round():
     ledger = RunLedger()
     for request_id in ("r0", "r1"):
         ledger.note_admitted(request_id, tag="a", num_prompt=5, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(VERIFY, 1, 2, 1, 10, 0.0, 2.0)
-    ledger.note_prefill("r0", 1, 0, 2.0)
-    ledger.note_prefill("r1", 1, 0, 2.0)
-    ledger.note_op(DRAFT, 0, 1, 3, 8, 2.0, 0.5)
-    ledger.note_step("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5)
-    ledger.note_op(VERIFY, 1, 1, 1, 4, 2.5, 1.5)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 10, 0.0, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0, prefill=1))
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5))
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0))
     log = ledger.finish({"policy": "p", "members": ["draft", "target"], "decide_s": 0.25}, reanchored={}, divergent={})
     summary = summarise_run(log)
     assert summary.output_tokens == 5
@@ -238,9 +237,9 @@ def test_a_run_without_the_target():
     """Lossy throughout: figures per verification of the target are 0, and there is no histogram."""
     ledger = RunLedger()
     ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
-    ledger.note_op(DRAFT, 0, 1, 2, 2, 0.0, 1.0)
-    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0)
-    ledger.note_commit("r0", 1, 2, 1.0)
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
+    ledger.note_step(StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 2, 0, 1.0))
     summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
     assert (summary.acceptance_length, summary.draft_acceptance_rate, summary.target_calls_per_token) == (0, 0, 0)
     assert summary.accepted_histogram == ()
@@ -252,10 +251,10 @@ def test_a_lookup_that_is_modelled_finds_nothing():
     ledger = RunLedger()
     ledger.note_admitted("r0", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
     for _ in range(3):
-        ledger.note_op(DRAFT, 0, 1, 0, 0, 0.0, 1.0)
-        ledger.note_step("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0)
-    ledger.note_op(VERIFY, 1, 1, 1, 1, 1.0, 1.0)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)
+        ledger.note_op(OpRecord(DRAFT, 0, 1, 0, 0, 0.0, 1.0))
+        ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 0, 0, 0, 0, 0, 1, 1.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 1.0, 1.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
     summary = summarise_run(ledger.finish({"policy": "p", "members": ["a", "b"]}, reanchored={}, divergent={}))
     assert summary.exact_share == 0.25
 
@@ -411,8 +410,8 @@ def test_percentiles_are_interpolated():
     for index in range(11):
         ledger.note_admitted(f"r{index}", tag="a", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
     for index in range(11):
-        ledger.note_op(VERIFY, 0, 1, 1, 1, float(index), 1.0)
-        ledger.note_step(f"r{index}", VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(index))
+        ledger.note_op(OpRecord(VERIFY, 0, 1, 1, 1, float(index), 1.0))
+        ledger.note_step(StepRecord(f"r{index}", VERIFY, 0, 0, 0, 0, 0, 1, 1, 0, float(index)))
     summary = summarise_run(ledger.finish({"policy": "p", "members": ["t"]}, reanchored={}, divergent={}))
     e2e = summary.e2e_s
     assert (e2e.mean, e2e.p50, e2e.p90) == (5.0, 5.0, 9.0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
 from paceline.reports import Comparison, summarise_run
 from paceline.reports.regret import regret_of
@@ -19,8 +20,6 @@ from rich.console import Console
 from ..sim.tries.small_traces import Anything, replay
 from ..strategies import traces
 from .test_summary import by_hand, by_hand_ledger
-
-DRAFT, VERIFY = False, True
 
 
 def text_of(table):
@@ -54,11 +53,11 @@ def test_rows_of_an_operation_share_it_and_steps_share_the_rest():
     for name, tag in (("r0", "a"), ("r1", "b")):
         ledger.note_admitted(name, tag=tag, num_prompt=3, arrived_at_s=0.0, now_s=0.0)
     # Half a second goes by before each of the two operations.
-    ledger.note_op(VERIFY, 1, 2, 1, 8, 0.5, 2.0)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5)
-    ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5)
-    ledger.note_op(VERIFY, 1, 1, 1, 1, 3.0, 1.0)
-    ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 8, 0.5, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.5))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 3.0, 1.0))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 4.0))
     log = ledger.finish({"policy": "by hand", "members": ["draft", "target"]}, reanchored={}, divergent={})
     assert request_seconds(log) == pytest.approx([1.0 + 1 / 3, 1.0 + 1.0 + 2 / 3])
 
@@ -66,8 +65,8 @@ def test_rows_of_an_operation_share_it_and_steps_share_the_rest():
 def test_a_request_that_failed_costs_its_tag_and_brings_it_nothing():
     ledger = by_hand_ledger()
     ledger.note_admitted("r2", tag="b", num_prompt=2, arrived_at_s=5.0, now_s=5.0)
-    ledger.note_op(DRAFT, 0, 1, 1, 2, 5.0, 0.5)
-    ledger.note_step("r2", DRAFT, 0, 1, 1, 0, 0, 0, 0, 0, 5.5)
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 1, 2, 5.0, 0.5))
+    ledger.note_step(StepRecord("r2", DRAFT, 0, 1, 1, 0, 0, 0, 0, 0, 5.5))
     ledger.note_failed("r2", "broke", 5.5)
     log = ledger.finish({"policy": "by hand", "members": ["draft", "target"]}, reanchored={}, divergent={})
     before, shares = tag_shares(by_hand()), tag_shares(log)

@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.runs.ledger import RunLedger
-from paceline.runs.log import COMMIT, REQUEST_FIELDS, write_run_log
+from paceline.runs.log import REQUEST_FIELDS, write_run_log
 from paceline.runs.plain_pace import seconds_per_token
 
 META = {"policy": "p", "members": ["draft", "target"]}
-DRAFT, VERIFY = False, True
 
 
 def admitted(*request_ids):
@@ -33,11 +33,11 @@ def row(log, index):
 
 def test_a_failed_request_has_a_row():
     ledger = admitted("early", "late", "well")
-    ledger.note_op(VERIFY, 1, 3, 1, 9, 1.0, 1.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 3, 1, 9, 1.0, 1.0))
     ledger.note_failed("early", "layer 2: logits are not finite", 2.0)
-    ledger.note_step("late", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)
-    ledger.note_step("well", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0)
-    ledger.note_op(VERIFY, 1, 1, 1, 1, 2.0, 1.0)
+    ledger.note_step(StepRecord("late", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
+    ledger.note_step(StepRecord("well", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 2.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 1, 2.0, 1.0))
     ledger.note_failed("late", "cache lost", 3.0)
     log = finished(ledger)
     early, late, well = (row(log, index) for index in range(3))
@@ -84,15 +84,15 @@ def test_the_new_columns_are_on_the_disk(tmp_path):
 def test_seconds_per_token_by_hand():
     """Behind the first commit: a draft of 1 s, a verification of 2 s shared with r1, and a Commit of one more token."""
     ledger = admitted("r0", "r1", "r2")
-    ledger.note_op(VERIFY, 1, 3, 1, 9, 0.0, 100.0)
+    ledger.note_op(OpRecord(VERIFY, 1, 3, 1, 9, 0.0, 100.0))
     for request_id in ("r0", "r1", "r2"):
-        ledger.note_step(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 100.0)
-    ledger.note_op(DRAFT, 0, 1, 2, 6, 100.0, 1.0)
-    ledger.note_step("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 101.0)
-    ledger.note_op(VERIFY, 1, 2, 1, 4, 101.0, 2.0)
-    ledger.note_step("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 103.0)
-    ledger.note_step("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 103.0)
-    ledger.note_commit("r0", 1, 1, 103.0)
+        ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 100.0))
+    ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 6, 100.0, 1.0))
+    ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 101.0))
+    ledger.note_op(OpRecord(VERIFY, 1, 2, 1, 4, 101.0, 2.0))
+    ledger.note_step(StepRecord("r1", VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, 103.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 2, 1, 3, 0, 103.0))
+    ledger.note_step(StepRecord("r0", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, 103.0))
     assert seconds_per_token(finished(ledger)) == {"r0": 3.0 / 4, "r1": 2.0}
 
 
@@ -101,9 +101,9 @@ def test_reading_another_prompt_counts_as_the_median_of_its_kind():
     for number, (requests, seconds) in enumerate(
         [(("r0",), 50.0), (("r0",), 1.0), (("r0", "r1"), 90.0), (("r0",), 3.0)]
     ):
-        ledger.note_op(VERIFY, 1, len(requests), 1, 1, float(number), seconds)
+        ledger.note_op(OpRecord(VERIFY, 1, len(requests), 1, 1, float(number), seconds))
         for request_id in requests:
-            ledger.note_step(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, number + 1.0)
+            ledger.note_step(StepRecord(request_id, VERIFY, 1, 0, 0, 0, 0, 1, 1, 0, number + 1.0))
     assert seconds_per_token(finished(ledger)) == {"r0": (1.0 + 2.0 + 3.0) / 3}
 
 
@@ -159,11 +159,11 @@ def naive_seconds(log):
 def test_seconds_per_token_of_any_steps(steps):
     ledger = admitted("r0", "r1", "r2", "r3")
     for number, (verify, rows) in enumerate(steps):
-        ledger.note_op(verify, int(verify), len(rows), 1, 1, float(number), 0.25 * (number + 1))
+        ledger.note_op(OpRecord(verify, int(verify), len(rows), 1, 1, float(number), 0.25 * (number + 1)))
         for request, emitted in rows:
-            ledger.note_step(f"r{request}", verify, int(verify), 0, 0, 0, 0, 0, emitted, 0, number + 1.0)
+            ledger.note_step(StepRecord(f"r{request}", verify, int(verify), 0, 0, 0, 0, 0, emitted, 0, number + 1.0))
             if emitted == 2:
-                ledger.note_commit(f"r{request}", 1, 1, number + 1.0)
+                ledger.note_step(StepRecord(f"r{request}", COMMIT, 1, 0, 0, 0, 0, 0, 1, 0, number + 1.0))
     log = finished(ledger)
     assert set(log.steps["kind"].tolist()) <= {0, 1, COMMIT}
     assert seconds_per_token(log) == pytest.approx(naive(log))

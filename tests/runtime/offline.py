@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import torch
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.policies import ConfidenceBelow, Draft, Verify
-from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 
 from ..strategies import synthetic_traces

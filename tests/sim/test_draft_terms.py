@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost, TimedCost
 from paceline.sim.recorded_pool import recorded_pool
@@ -134,32 +134,31 @@ def test_policies_that_plan_see_what_a_round_costs():
 
 
 class Lookout:
-    """Drafts of several lengths, and what it could read of seconds at the end."""
+    """Drafts of several lengths, and the seconds it was told of each."""
 
     def __init__(self, pool):
         self._windows = iter([1, 4, 2, 4, 3])
-        self.seen = {}
+        self.told = {}
 
     def decide(self, seen):
-        estimates = seen.estimates
-        self.seen = {tokens: estimates.forward_s("block", num_rows=1, new_tokens=tokens) for tokens in (0, 1, 2, 3, 4)}
         return Verify("target") if seen.num_pending else Draft("block", next(self._windows, 1))
 
     def learn(self, outcome):
-        pass
+        if isinstance(outcome.step, Draft):
+            self.told[outcome.num_drafted] = outcome.duration_s
 
 
-def test_estimates_of_whole_drafts_are_by_their_tokens():
+def test_policies_are_told_what_whole_drafts_take():
     tables = RoundsTables(measured())
     policy = Lookout(tables.pool)
     simulate(Scenario(tables=tables, cost=entered(per_round_s=8.0, per_token_s=1.0)), policy, "p")
-    assert policy.seen == {0: None, 1: 9.0, 2: 10.0, 3: 11.0, 4: 12.0}
+    assert policy.told == {1: 9.0, 2: 10.0, 3: 11.0, 4: 12.0}
 
 
-def test_estimates_hold_what_a_round_takes_apart_from_its_forwards():
+def test_policies_are_told_what_a_round_takes_with_its_forwards():
     tables = RoundsTables(measured())
     policy = Lookout(tables.pool)
     figures = DrafterFigures(terms=DraftTerms(8.0, None), forwards=CostLine(intercept_s=0.5))
     cost = FileCost("f", {"block": figures, "target": CostLine(intercept_s=1.0)})
     simulate(Scenario(tables=tables, cost=cost), policy, "p")
-    assert (policy.seen[0], policy.seen[1]) == (8.0, 0.5)
+    assert policy.told == {tokens: 8.0 + 0.5 * tokens for tokens in (1, 2, 3, 4)}

@@ -11,7 +11,7 @@ import paceline
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import PolicyError, make_policy
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.oracles.chain import OracleChain

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.ledger import DRAFT, VERIFY
+from paceline.decoding.prefill import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.reports.summary import summarise_run
-from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario
 from paceline.sim.tries.tables import TrieTables

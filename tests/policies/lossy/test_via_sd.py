@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import Band, Commit, Draft, Verify, Vouched
 from paceline.policies.lossy.via_sd import ViaSD
 from paceline.policies.toy_world import ToyWorld

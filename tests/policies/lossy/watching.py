@@ -1,6 +1,6 @@
 """A policy that is looked at while it decodes one request of the toy models."""
 
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies.check import check_pool
 from paceline.policies.toy_world import ToyWorld
 

@@ -54,7 +54,7 @@ def drive(policy, world, sessions, batch):
             ledger.note_admitted(session.request_id, tag="a", num_prompt=1, arrived_at_s=now_s, now_s=now_s)
             loop.admit(session)
         op = loop.next_op(now_s)
-        results = world.execute(op)
+        results = op.run(world)
         loop.finish(op, results, start_s=now_s, now_s=now_s + results.duration_s)
         now_s += results.duration_s
     return now_s

@@ -41,14 +41,21 @@ class Noting(TorchWorld):
         super().__init__(**options)
         self.noted = {}
 
-    def execute(self, op):
-        results = super().execute(op)
-        for item, row in zip(op.items, results.rows, strict=True):
-            context = item.session.tail(0)
-            said = (row.num_accepted, row.own_token) if op.verify else tuple(row.tokens)
-            cached = item.session.cached[op.level]
-            self.noted.setdefault(item.session.request_id, []).append((op.level, op.verify, said, context, cached))
+    def draft(self, level, items):
+        results = super().draft(level, items)
+        for (session, _), row in zip(items, results.rows, strict=True):
+            self.note(session, level, "draft", tuple(row.tokens))
         return results
+
+    def verify(self, level, items):
+        results = super().verify(level, items)
+        for (session, _), row in zip(items, results.rows, strict=True):
+            self.note(session, level, "verify", (row.num_accepted, row.own_token))
+        return results
+
+    def note(self, session, level, kind, said):
+        context, cached = session.tail(0), session.cached[level]
+        self.noted.setdefault(session.request_id, []).append((level, kind, said, context, cached))
 
 
 def noted(pool, policy, prompts, num_tokens, **options):
@@ -76,7 +83,7 @@ def test_steps_after_sitting_out_are_those_of_a_member_that_was_there(pool, cach
         there.run()
         steps = [step[:4] for step in by_request[name] if len(step[3]) >= len(pool.encode(prompt.text)) + rounds[name]]
         assert steps == [step[:4] for step in always[name]][-len(steps) :]
-        assert sum(said[0] for _, verify, said, *_ in steps if verify) > 0
+        assert sum(said[0] for _, kind, said, *_ in steps if kind == "verify") > 0
 
 
 class Follows(Chain):
@@ -109,8 +116,8 @@ def test_drafts_after_sitting_out_need_no_cache_to_be_explained(pool, cache):
     offline.run(batch=4)
     num_drafts = 0
     for steps in by_request.values():
-        for level, verify, said, context, _ in steps:
-            if not verify:
+        for level, kind, said, context, _ in steps:
+            if kind == "draft":
                 num_drafts += 1
                 for token in said:
                     model = pool.members[level].model

@@ -16,8 +16,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
-from paceline.decoding.world import Deferred, Failed, Item, Op
+from paceline.decoding.world import DraftOp, VerifyOp
 from paceline.policies import Draft, Verify
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.sampling.coupled_noise import RequestNoise
@@ -119,12 +120,13 @@ class ExecutorMachine(RuleBasedStateMachine):
             for step in legal_steps(session, commits=False):
                 group = (members().level(step.model), isinstance(step, Verify))
                 by_group.setdefault(group, {}).setdefault(session, []).append(step)
-        group = rng.choice(sorted(by_group))
-        return Op(*group, [Item(session, rng.choice(steps)) for session, steps in by_group[group].items()])
+        level, verify = rng.choice(sorted(by_group))
+        items = [(session, rng.choice(steps)) for session, steps in by_group[level, verify].items()]
+        return VerifyOp(level, items) if verify else DraftOp(level, items)
 
     def execute(self, op):
-        before = {item.session.request_id: item.session.tail(0) for item in op.items}
-        results = self.world.execute(op)
+        before = {session.request_id: session.tail(0) for session, _ in op.items}
+        results = op.run(self.world)
         assert len(results.rows) == len(op.items)
         for (session, step), row in zip(op.items, results.rows, strict=True):
             assert not isinstance(row, Failed), row.error
@@ -132,7 +134,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 assert self.manager._limit_bytes is not None
                 assert session.cached == [0] * len(members().members)
                 assert session.tail(0) == before[session.request_id]
-            elif op.verify:
+            elif isinstance(op, VerifyOp):
                 self.check_verdict(session, op.level, row)
                 session.judged(step, op.level, row, duration_s=0.0, num_rows=1)
             else:

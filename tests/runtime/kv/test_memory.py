@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.runtime.kv import KVShape, MaskCache, SlotCache
 from paceline.runtime.kv.member_kv import SLOT_STEP, MemberKV
 from paceline.runtime.kv.placement import side_by_side
@@ -59,8 +59,13 @@ class Watched(TorchWorld):
         super().__init__(**options)
         self.held, self.free = [], []
 
-    def execute(self, op):
-        results = super().execute(op)
+    def draft(self, level, items):
+        return self.note(super().draft(level, items))
+
+    def verify(self, level, items):
+        return self.note(super().verify(level, items))
+
+    def note(self, results):
         self.held.append(self.manager.held_bytes)
         self.free.append(results.free_kv_share)
         return results
@@ -158,9 +163,14 @@ def test_masked_slots_are_truncated_at_the_stated_share(pool, unlimited, dead_sh
     shares = []
 
     class Watching(TorchWorld):
-        def execute(self, op):
-            results = super().execute(op)
-            cache = self.manager.cache(op.level)
+        def draft(self, level, items):
+            return self.note(level, super().draft(level, items))
+
+        def verify(self, level, items):
+            return self.note(level, super().verify(level, items))
+
+        def note(self, level, results):
+            cache = self.manager.cache(level)
             if cache.rows:
                 longest = max(cache.length(name) for name in cache.rows)
                 shares.append((cache.used_slots / len(cache.rows) - longest) / (cache.used_slots / len(cache.rows)))

@@ -99,7 +99,7 @@ class Enumerated:
         if self.beside:
             sessions.append(self.admit(loop, ledger, "beside", (2, 2)))
         while (op := loop.next_op(0.0)) is not None:
-            loop.finish(op, self.world.execute(op), start_s=0.0, now_s=0.0)
+            loop.finish(op, op.run(self.world), start_s=0.0, now_s=0.0)
         assert loop.failed == []
         return tuple(sessions[0].emitted)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import PolicyError, Verify, make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool

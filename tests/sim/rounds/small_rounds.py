@@ -86,10 +86,15 @@ class WatchedTables(RoundsTables):
         watch, plain = self._watch, super().world(cost, seed=seed, strict=strict)
 
         class Watched(RoundsWorld):
-            def execute(self, op):
-                results = super().execute(op)
-                for item, row in zip(op.items, results.rows, strict=True):
-                    watch(item.session, item.step, op.level, row)
+            def draft(self, level, items):
+                return self.watched(level, items, super().draft(level, items))
+
+            def verify(self, level, items):
+                return self.watched(level, items, super().verify(level, items))
+
+            def watched(self, level, items, results):
+                for (session, step), row in zip(items, results.rows, strict=True):
+                    watch(session, step, level, row)
                 return results
 
         plain.__class__ = Watched

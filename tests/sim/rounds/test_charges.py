@@ -4,10 +4,9 @@ from dataclasses import replace
 from math import inf
 
 import pytest
+from paceline.decoding.prefill import Start
 from paceline.decoding.results import Drafted
 from paceline.decoding.session import Session
-from paceline.decoding.start import Start
-from paceline.decoding.world import Item
 from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost import CostRangeError, TimedCost
 from paceline.sim.rounds.charges import RoundCharges
@@ -119,7 +118,7 @@ def test_a_round_that_is_cut_by_the_end_of_the_answer_costs_what_was_asked_for()
     session.cached = [9] * len(pool.members)
     step, level = Draft("feature", 3), pool.level("feature")
     assert session.room == 2
-    item, drafted = Item(session, step), Drafted([1, 1], [1, 1])
+    item, drafted = (session, step), Drafted([1, 1], [1, 1])
     forwards = charges.draft(state, item, drafted, level)
     assert sum(repeats * seconds for _, _, repeats, seconds in forwards) == pytest.approx(3 * 1.5 / 9)
     session.drafted(step, level, drafted, duration_s=0.0, num_rows=1)
@@ -140,7 +139,7 @@ def test_a_draft_in_which_nothing_was_found_costs_what_was_recorded():
     state = RequestRounds(recording.requests[0], recording.meta)
     session = Session(pool=pool, request_id="r0", tag="a", prompt=state.prompt, budget=9, eos=None)
     level = pool.level("feature")
-    assert charges.draft(state, Item(session, Draft("feature", 3)), Drafted([], []), level) == [(1, 0, 1, 0.25)]
+    assert charges.draft(state, (session, Draft("feature", 3)), Drafted([], []), level) == [(1, 0, 1, 0.25)]
     assert charges.verify(state, session, pool.level("target"))[0][3] == 1.0
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost import TimedCost
 from paceline.sim.rounds.tables import RoundsTables

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from paceline.decoding.start import Start
+from paceline.decoding.ledger import VERIFY
+from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.runs.log import VERIFY
 from paceline.sim.recording import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.errors import TraceFormatError

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.contract import PolicyError
+from paceline.decoding.prefill import Start
 from paceline.decoding.rules import Lenience
-from paceline.decoding.start import Start
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recording import tables_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-from paceline.decoding.start import Start
+from paceline.decoding.prefill import Start
 from paceline.policies import Commit, Draft, Exact, Verify
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables

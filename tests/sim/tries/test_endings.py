@@ -1,8 +1,8 @@
 """Where a text ends: at its end-of-sequence token, or at its budget."""
 
 import pytest
+from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.policies import Draft, Verify, make_policy
-from paceline.runs.log import DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import write_trace
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
 from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy
 from paceline.policies import Band, Commit, Divergence, Draft, Exact, Lenience, Ratio, Typical, Verify, Vouched
 from paceline.reports import summarise_run
-from paceline.runs.log import COMMIT, DRAFT, VERIFY
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.tries.world import UnrecordedContextError
 
