@@ -8,11 +8,11 @@ import typer
 
 from ...counted import counted
 from ...installing import needs_torch
-from ...reports.start_words import start_words
 from ...reports.tables.agreement import agreement_table, leaving_line, total_line
+from ...reports.tables.start_words import start_words
 from ...runtime.prompts import read_prompts
 from ...traces.meta import Sampling
-from ..options.lossless import LosslessOption
+from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (

@@ -4,11 +4,11 @@ from math import floor
 from typing import Any
 
 from ...counted import counted
-from ..comparison import Comparison
 from ..interval import Interval
-from ..start_words import start_words
+from ..side_by_side import SideBySide
 from ..summary import Summary
 from .grid import Column, Grid
+from .start_words import start_words
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 # Of columns that are no means over seeds.
@@ -23,7 +23,7 @@ COLUMNS = (
 )
 
 
-def comparison_table(comparison: Comparison) -> Grid:
+def comparison_table(comparison: SideBySide) -> Grid:
     """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
     return Grid(
         title=comparison_title(
@@ -41,7 +41,7 @@ def shown_interval(interval: Interval | None, style: str) -> str:
     return "" if interval is None else f" ± {interval.half_width:{style}}"
 
 
-def _cells(comparison: Comparison, row: Summary) -> tuple[str, ...]:
+def _cells(comparison: SideBySide, row: Summary) -> tuple[str, ...]:
     mean_of_requests = comparison.speed_up_mean_of_requests(row)
     return (
         row.policy,
@@ -78,7 +78,7 @@ def _what_if(meta: dict[str, Any]) -> str:
     return f"; WHAT IF: {changes}" if changes else ""
 
 
-def _remarks(comparison: Comparison) -> list[str]:
+def _remarks(comparison: SideBySide) -> list[str]:
     """What a reader of the figures has to know, a line each."""
     meta = comparison.meta
     remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
@@ -93,7 +93,7 @@ def chance_remark(most_runs: int, seed: int) -> str | None:
     return f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part"
 
 
-def _speed_up(comparison: Comparison, row: Summary) -> str:
+def _speed_up(comparison: SideBySide, row: Summary) -> str:
     speed_up = comparison.speed_up(row)
     if speed_up is None:
         return "unknown"

@@ -1,6 +1,6 @@
 """`compare --detail`: what the first table of a comparison leaves out, by policy and by member."""
 
-from ..comparison import Comparison
+from ..side_by_side import SideBySide
 from ..summary import LevelSummary, Summary
 from .grid import Column, Grid
 
@@ -15,7 +15,7 @@ _POLICY_HEADINGS = (
 )
 
 
-def detail_tables(comparison: Comparison) -> tuple[Grid, Grid]:
+def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
     """Further figures of every policy, and what each of its members did; the fastest policy first.
 
     Columns are defined in docs/glossary.md.
@@ -24,7 +24,7 @@ def detail_tables(comparison: Comparison) -> tuple[Grid, Grid]:
     return _by_policy(comparison, rows), _by_member(rows)
 
 
-def _by_policy(comparison: Comparison, rows: tuple[Summary, ...]) -> Grid:
+def _by_policy(comparison: SideBySide, rows: tuple[Summary, ...]) -> Grid:
     return Grid(
         title="further figures",
         columns=_columns("policy", _POLICY_HEADINGS),
@@ -32,7 +32,7 @@ def _by_policy(comparison: Comparison, rows: tuple[Summary, ...]) -> Grid:
     )
 
 
-def _policy_cells(comparison: Comparison, row: Summary) -> tuple[str, ...]:
+def _policy_cells(comparison: SideBySide, row: Summary) -> tuple[str, ...]:
     interval = comparison.output_tokens_per_s_interval(row)
     chance = "" if interval is None else f" ± {interval.half_width:,.1f}"
     return (
