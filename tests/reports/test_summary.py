@@ -105,7 +105,7 @@ def by_hand_ledger() -> RunLedger:
 
 
 def by_hand_with_failures() -> RunLog:
-    """As `by_hand`, with two more that fail: r2 at once, r3 behind a first token; seconds of deciding were measured."""
+    """As `by_hand`, with two more that fail: r2 at once, r3 after a first token; seconds of deciding were measured."""
     ledger = by_hand_ledger()
     ledger.note_admitted("r2", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
     ledger.note_admitted("r3", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
