@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ..decoding.world import World
-from ..policies.oracles.lookahead import Answer
+from ..policies.oracles.foresight import Answer
 
 
 class Foreseen(NamedTuple):

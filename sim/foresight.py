@@ -6,7 +6,7 @@ from math import inf
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of
-from ..policies.oracles.lookahead import ForwardSeconds, Lookahead
+from ..policies.oracles.foresight import Foresight, ForwardSeconds
 from .cost import CostModel, CostRangeError
 from .paused_collector import paused_collector
 from .recording import Recording
@@ -48,12 +48,12 @@ def grant_foresight(
 
 def foresight_of(
     recording: Recording, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
-) -> Lookahead:
+) -> Foresight:
     """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
     # A copy: what is only asked about must not appear among the notes of the run's own seconds.
     cost = deepcopy(cost)
     world, answers, drawn = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
-    return Lookahead(
+    return Foresight(
         pool=recording.pool, world=world, answers=answers, forward_s=_forward_s(recording.pool, cost), drawn=drawn
     )
 

@@ -12,8 +12,9 @@ from ...decoding.pool import Pool
 from ..about import About
 from ..lossless.chain import Chain
 from ..parts.counts import check_count
-from .foresight import Foresight, Round, answered
+from .foresight import Foresight
 from .oracle import LONGEST, Oracle
+from .rounds import Round, answered
 
 # Windows below the last one, in chains of three and more members.
 LOWER_WINDOWS = (1, 2, 3, 4, 6, 8)

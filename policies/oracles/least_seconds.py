@@ -1,8 +1,8 @@
 """The cheapest way through an answer: dynamic programming over trunk positions and caches.
 
-A state is a position and how far each member's cache is behind it; an action is a round, and its seconds are those of
-the round with warm caches plus what the catch-up of its members adds. So prefill, catch-up and the end of the answer
-are all inside, and the seconds are those of a run at batch 1.
+A state is a position and how many tokens of it each member's cache lacks; an action is a round, and its seconds are
+those of the round with warm caches plus what the catch-up of its members adds. So prefill, catch-up and the end of the
+answer are all inside, and the seconds are those of a run at batch 1.
 
 The states are too many to visit. A* (Hart, Nilsson & Raphael 1968) visits few: it takes first what is cheapest by the
 seconds spent plus a bound from below on those to come, and the first end it reaches is the optimum. The bound is the
@@ -19,14 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .foresight import Feed, Foresight, Round
+from .foresight import Foresight
+from .rounds import Feed, Round
 
 # Members whose first forward the bound charges, smallest first; it doubles with each.
 MOST_CHARGED = 4
 # In place of inf where numbers are multiplied by zero; more than any run takes.
 MOST_SECONDS = 1e15
 
-State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens its cache is behind
+State = tuple[int, tuple[int, ...]]  # position, and by level how many tokens its cache lacks
 
 
 class Plan(NamedTuple):
@@ -96,7 +97,7 @@ def least_seconds(foresight: Foresight, request_id: str, rounds: Sequence[Sequen
             continue
         visited.add(state)
         for choice in rounds[state[0]]:
-            after, round_s = _behind_round(state, choice, seconds, len(rounds))
+            after, round_s = _after_round(state, choice, seconds, len(rounds))
             total_s = spent[state] + round_s
             if total_s < spent.get(after, inf):
                 spent[after] = total_s
@@ -128,11 +129,11 @@ class Bound:
 
     def seconds(self, state: State) -> float:
         """Of all that may follow `state`, the least."""
-        position, behind = state
+        position, lacking = state
         if position >= len(self._table) - 1:
             return 0.0
         empty = self._num_prompt - 1 + position
-        return self._table[position][sum([bit for level, bit in self._bits.items() if behind[level] != empty])]
+        return self._table[position][sum([bit for level, bit in self._bits.items() if lacking[level] != empty])]
 
     def _least(
         self, offered: Sequence[Round], position: int, table: NDArray[np.float64], seconds: Seconds
@@ -161,15 +162,15 @@ class Bound:
         return least_s, runs, list(firsts.values())
 
 
-def _behind_round(state: State, choice: Round, seconds: Seconds, num_tokens: int) -> tuple[State, float]:
-    """The state behind a round, and the round's seconds in `state`. All ends are one state."""
-    position, behind = state
-    after = [missing + choice.num_emitted for missing in behind]
+def _after_round(state: State, choice: Round, seconds: Seconds, num_tokens: int) -> tuple[State, float]:
+    """The state after a round, and the round's seconds in `state`. All ends are one state."""
+    position, lacking = state
+    after = [missing + choice.num_emitted for missing in lacking]
     round_s = choice.warm_s
     for feed in choice.feeds:
-        if behind[feed.level]:
-            round_s += seconds.late_s(feed, behind[feed.level])
-        after[feed.level] = feed.behind
+        if lacking[feed.level]:
+            round_s += seconds.late_s(feed, lacking[feed.level])
+        after[feed.level] = feed.lacking
     position += choice.num_emitted
     return (position, tuple(after)) if position < num_tokens else (num_tokens, ()), round_s
 

@@ -6,8 +6,9 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..lossless.chain import Chain
-from .foresight import Foresight, Round
+from .foresight import Foresight
 from .least_seconds import Plan, least_seconds
+from .rounds import Round
 
 LONGEST = 1000  # window that is tried, in tokens; far beyond what is recorded, since every shorter one is tried too
 
@@ -42,7 +43,7 @@ class Oracle(ABC):
         return {name: plan.seconds for name, plan in self._plans.items()}
 
     def decide(self, seen: Observation) -> Step:
-        """As the chain that was planned for this round; behind the recorded answer, the target alone.
+        """As the chain that was planned for this round; after the recorded answer, the target alone.
 
         Raises:
             ValueError: nobody called `foresee`.

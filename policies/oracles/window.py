@@ -11,8 +11,9 @@ from ..about import About
 from ..lossless.chain import Chain
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
-from .foresight import Foresight, Round, answered
+from .foresight import Foresight
 from .oracle import LONGEST, Oracle
+from .rounds import Round, answered
 
 
 class OracleWindow(Oracle):

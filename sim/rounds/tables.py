@@ -2,7 +2,7 @@
 
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import Observable
-from ...policies.oracles.lookahead import Answer
+from ...policies.oracles.foresight import Answer
 from ...traces.rounds.recording import RoundsRecording
 from ..cost import CostModel
 from ..foreseen import Foreseen

@@ -7,7 +7,7 @@ from math import nan
 
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
-from ...policies.oracles.lookahead import Answer
+from ...policies.oracles.foresight import Answer
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.trie import TrieRequest

@@ -8,7 +8,7 @@ from paceline.decoding.session import Session
 from paceline.policies import check_policy
 from paceline.policies.check import check_pool
 from paceline.policies.oracles.chain import OracleChain
-from paceline.policies.oracles.lookahead import Answer, Lookahead
+from paceline.policies.oracles.foresight import Answer, Foresight
 from paceline.policies.oracles.window import OracleWindow
 from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
 from paceline.runs.ledger import RunLedger
@@ -40,7 +40,7 @@ def foresight_of(world, sessions):
     for session in sessions:
         trunk = world.trunk(session)
         answers[session.request_id] = Answer(session, trunk, [0] * (len(trunk) + 1))
-    return Lookahead(pool=POOL, world=world, answers=answers, forward_s=lambda level, new, held: 1e-3 * (level + 1))
+    return Foresight(pool=POOL, world=world, answers=answers, forward_s=lambda level, new, held: 1e-3 * (level + 1))
 
 
 def drive(policy, world, sessions, batch):

@@ -1,130 +1,28 @@
-"""Foresight by trying: one round of a chain is run through a world from any position, and nothing is committed.
+"""One round of a chain, tried through a world from any position of a request; nothing is committed.
 
 The chain decides, the world answers and the session keeps the rules, as in a run; only the start is made up.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable
 
 from ...decoding.contract import Draft, Step, Verify
 from ...decoding.observation import Load, Observation
-from ...decoding.pool import Pool
 from ...decoding.request_text import RequestText
 from ...decoding.results import Drafted, Judged, Results
 from ...decoding.session import Session
 from ...decoding.signal import Signal
 from ...decoding.world import World
-from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
-from .foresight import Feed, Round, answered
+from .rounds import Feed, Round
 
 # Of a session, inherited ones included.
 ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 
-ForwardSeconds = Callable[[int, int, int], float]
 # What a view of a session shows besides it.
 Around = tuple[Load, Callable[[Session, int], Signal]]
 
 
-class Answer(NamedTuple):
-    """A request and its trunk of N tokens.
-
-    Attributes:
-        session: before its first step; never stepped itself.
-        tokens: `[N]`.
-        places: `[N + 1]` the world's places of the contexts after 0 to N tokens.
-    """
-
-    session: Session
-    tokens: list[int]
-    places: list[int]
-
-
-class Lookahead:
-    """The `Foresight` of a world whose trunks are known.
-
-    Args:
-        pool: the members.
-        world: tries the rounds; its own, since requests stay open in it.
-        answers: by request id.
-        forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
-        drawn: whether what the world models is part of the future, since a run will meet the same.
-    """
-
-    def __init__(
-        self,
-        *,
-        pool: Pool,
-        world: World,
-        answers: Mapping[str, Answer],
-        forward_s: ForwardSeconds,
-        drawn: bool = False,
-    ) -> None:
-        self.request_ids = tuple(answers)
-        self.forward_s = forward_s
-        self._pool = pool
-        self._world = world
-        self._drawn = drawn
-        self._answers = answers
-        self._around: Around = (Load(len(pool.members)), world.signal)
-        self._smaller: dict[ChainSpec, list[Chain]] = {}
-        for answer in answers.values():
-            world.open(answer.session)
-
-    def num_prompt(self, request_id: str) -> int:
-        """See `Foresight`."""
-        return self._answers[request_id].session.num_prompt
-
-    def num_tokens(self, request_id: str) -> int:
-        """See `Foresight`."""
-        return len(self._answers[request_id].tokens)
-
-    def round_of(self, request_id: str, position: int, chain: Chain) -> Round | None:
-        """See `Foresight`."""
-        return self._at(request_id, position).finish(chain)
-
-    def climbs(self, request_id: str, position: int, chain: Chain) -> list[Round]:
-        """See `Foresight`."""
-        attempt = self._at(request_id, position)
-        if attempt.session.prefills_first:
-            return answered(attempt.finish(chain))
-        top = self._pool.level(chain.spec.members[-2])
-        smaller = self._by_last_window(chain)
-        rounds: list[Round] = []
-        while attempt.climb(chain, top):
-            waiting = len(attempt.session.tokens)
-            if waiting < len(smaller):
-                found = attempt.fork().finish(smaller[waiting])
-                if found is None:
-                    return rounds
-                rounds.append(found)
-                if found.num_emitted <= waiting:
-                    return rounds
-        last = attempt.finish(chain)
-        return rounds if last is None else [*rounds, last]
-
-    def _at(self, request_id: str, position: int) -> "_Attempt":
-        """A request placed on its trunk, every cache warm."""
-        session, tokens, places = self._answers[request_id]
-        session = _copied(session)
-        session.emitted = tokens[:position]
-        session.place = places[position]
-        session.tokens, session.places, session.drafters, session.judges = [], [], [], []
-        session.cached = [session.num_prompt + position - 1] * len(session.cached)
-        return _Attempt(session, self._world, self._around, drawn=self._drawn)
-
-    def _by_last_window(self, chain: Chain) -> list[Chain]:
-        """Variants of a chain: at index w with the last window w, the one it has at index 0 and no larger one."""
-        spec = chain.spec
-        if spec not in self._smaller:
-            *lower, most = spec.windows
-            specs = [replace(spec, windows=(*lower, window)) for window in range(1, most)]
-            self._smaller[spec] = [chain, *(Chain(self._pool, str(smaller)) for smaller in specs)]
-        return self._smaller[spec]
-
-
-class _Attempt:
+class Attempt:
     """One round that is being tried. Mutated by `climb` and `finish`."""
 
     __slots__ = (
@@ -152,13 +50,13 @@ class _Attempt:
         self._prefill = Verify(session.pool.target)
         self._position = len(session.emitted)
 
-    def fork(self) -> "_Attempt":
+    def fork(self) -> "Attempt":
         """The same round so far, to be ended in another way."""
-        session = _copied(self.session)
+        session = copied(self.session)
         session.tokens, session.places = session.tokens[:], session.places[:]
         session.drafters, session.judges = session.drafters[:], session.judges[:]
         session.emitted, session.cached = session.emitted[:], session.cached[:]
-        other = _Attempt(session, self._world, self._around, drawn=self._drawn)
+        other = Attempt(session, self._world, self._around, drawn=self._drawn)
         other._seconds, other._known, other._started = self._seconds, self._known, dict(self._started)
         other._position = self._position
         return other
@@ -236,7 +134,7 @@ class _Attempt:
         self._seconds += duration_s
 
 
-def _copied(session: Session) -> Session:
+def copied(session: Session) -> Session:
     """A session that shares its lists with the first one."""
     # By hand, since copy.copy takes several times as long and every round that is tried needs a copy.
     other = Session.__new__(Session)
