@@ -8,18 +8,17 @@ arXiv:2309.08168), whose constants are the defaults here. Two things differ: the
 draft, as every stop here has it, and lambda is one for all requests and stays in [0, 1].
 """
 
-from typing import ClassVar
+from dataclasses import replace
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
-from ...decoding.observation import Observation
+from ...decoding.contract import Draft, Outcome, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
 from ..parts.default_members import drafter_of
-from .chain import found_nothing
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class AdaEDL:
+class AdaEDL(DraftedBlocks):
     """Two levels; a draft ends where an entropy bound on acceptance falls below a threshold that adapts.
 
     Args:
@@ -34,14 +33,13 @@ class AdaEDL:
         most: longest draft, >= 1.
 
     Attributes:
-        most_pending: tokens it may have pending, at most.
         threshold: lambda now.
 
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="AdaEDL, arXiv:2410.18351",
         lossless=True,
         members="a drafter below the target",
@@ -69,18 +67,11 @@ class AdaEDL:
         for name, share in (("smooth_rate", smooth_rate), ("smooth_threshold", smooth_threshold)):
             if not 0.0 <= share < 1.0:
                 raise ValueError(f"{name} must be in [0, 1), got {share!r}")
-        self._drafter = drafter_of(pool, draft)
-        self._verify = Verify(pool.target)
-        self._gamma, self._wanted, self._step, self._most = gamma, wanted, step, most
+        self._gamma, self._wanted, self._step = gamma, wanted, step
         self._smooth_rate, self._smooth_threshold = smooth_rate, smooth_threshold
         self._rate = wanted
         self.threshold = threshold
-        self.most_pending = most
-        self._draft = self._stopping_draft()
-
-    def decide(self, seen: Observation) -> Step:
-        """Draft while the bound holds, then verify."""
-        return self._verify if seen.num_pending or found_nothing(seen.last) else self._draft
+        super().__init__(Draft(drafter_of(pool, draft), most, self._stop()), Verify(pool.target))
 
     def learn(self, outcome: Outcome) -> None:
         """Steer the threshold towards the wanted share of kept tokens."""
@@ -92,8 +83,8 @@ class AdaEDL:
             moved = self.threshold + (self._step if self._rate <= self._wanted else -self._step)
             moved = self.threshold + (1.0 - self._smooth_threshold) * (moved - self.threshold)
             self.threshold = min(max(moved, 0.0), 1.0)
-            self._draft = self._stopping_draft()
+            self._draft = replace(self._draft, stop=self._stop())
 
-    def _stopping_draft(self) -> Draft:
+    def _stop(self) -> EntropyAbove:
         """1 - sqrt(gamma H) < lambda, solved for H."""
-        return Draft(self._drafter, self._most, EntropyAbove((1.0 - self.threshold) ** 2 / self._gamma))
+        return EntropyAbove((1.0 - self.threshold) ** 2 / self._gamma)

@@ -3,18 +3,16 @@
 The confidence threshold of transformers' assisted generation (`assistant_confidence_threshold`, default 0.4 there).
 """
 
-from typing import ClassVar
-
-from ...decoding.contract import Outcome, Step
-from ...decoding.observation import Observation
+from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import ConfidenceBelow
 from ..about import About, Observable
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
-from .chain import Chain
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class Confident:
+class Confident(DraftedBlocks):
     """Draft until the drafter's probability falls below a threshold, then verify.
 
     Args:
@@ -23,14 +21,11 @@ class Confident:
         below: probability that ends a draft, 0 to 1; the token stays in the draft.
         most: longest draft, >= 1.
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="the assistant confidence of transformers",
         lossless=True,
         members="a drafter below the target",
@@ -40,12 +35,5 @@ class Confident:
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
         if not 0.0 <= below <= 1.0:
             raise ValueError(f"below must be in [0, 1], got {below!r}")
-        self._chain = Chain(pool, f"{drafter_of(pool, draft)}:{most}/{pool.target}", stop=ConfidenceBelow(below))
-        self.most_pending = most
-
-    def decide(self, seen: Observation) -> Step:
-        """As a chain of two levels whose drafts end early."""
-        return self._chain.decide(seen)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        check_count("most", most)
+        super().__init__(Draft(drafter_of(pool, draft), most, ConfidenceBelow(below)), Verify(pool.target))

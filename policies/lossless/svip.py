@@ -6,18 +6,16 @@ depends on the pair of models; our default, 1.5 (H <= 2.25 nats), suits the smal
 the rule stays in the draft, as every stop here has it.
 """
 
-from typing import ClassVar
-
-from ...decoding.contract import Outcome, Step
-from ...decoding.observation import Observation
+from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
-from .chain import Chain
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class Svip:
+class Svip(DraftedBlocks):
     """Two levels; a draft ends at the first token whose entropy bound on acceptance is too low.
 
     Args:
@@ -26,14 +24,11 @@ class Svip:
         h: largest square root of the entropy in nats, > 0.
         most: longest draft, >= 1.
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="SVIP, arXiv:2411.18462",
         lossless=True,
         members="a drafter below the target",
@@ -43,12 +38,5 @@ class Svip:
     def __init__(self, pool: Pool, *, draft: str | None = None, h: float = 1.5, most: int = 12) -> None:
         if not 0.0 < h < float("inf"):
             raise ValueError(f"h must be > 0 and finite, got {h!r}")
-        self._chain = Chain(pool, f"{drafter_of(pool, draft)}:{most}/{pool.target}", stop=EntropyAbove(h * h))
-        self.most_pending = most
-
-    def decide(self, seen: Observation) -> Step:
-        """As a chain of two levels whose drafts end early."""
-        return self._chain.decide(seen)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        check_count("most", most)
+        super().__init__(Draft(drafter_of(pool, draft), most, EntropyAbove(h * h)), Verify(pool.target))

@@ -6,7 +6,7 @@ positions, acceptance a. The theorem takes v as constant and a as known; how to 
 both are running averages over all requests, and v is a line in k, since width costs something on every machine.
 """
 
-from typing import ClassVar
+from dataclasses import replace
 
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
@@ -15,11 +15,11 @@ from ..about import About
 from ..parts.acceptance_rate import AcceptanceRate
 from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
+from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.member_seconds import MemberSeconds
-from .chain import found_nothing
 
 
-class TwoLevel:
+class TwoLevel(DraftedBlocks):
     """Two levels with the analytically best window, acceptance and seconds estimated as it runs.
 
     Where window 0 is best the target decodes alone, and one round in `every` drafts a token to hear of acceptance.
@@ -35,16 +35,13 @@ class TwoLevel:
         costs: of forwards, as `draft:1/target:10`, to plan with instead of measured seconds; see `member_seconds`.
 
     Attributes:
-        most_pending: tokens it may have pending, at most.
         window: of the next round, 0 to `most`.
 
     Raises:
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about: ClassVar[About] = About(
-        paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members="a drafter below the target"
-    )
+    about = About(paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members="a drafter below the target")
 
     def __init__(
         self,
@@ -63,22 +60,17 @@ class TwoLevel:
             raise ValueError(f"start must be in [1, most={most}], got {start}")
         if warmup < 1 or every < 1:
             raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
-        self._drafter = drafter_of(pool, draft)
-        self._target = pool.target
-        self._drafts = [Draft(self._drafter, window) for window in range(1, most + 1)]
-        self._verify = Verify(pool.target)
+        super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
+        self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
         self._warmup, self._every = warmup, every
         self._seconds = MemberSeconds(pool, costs, memory=memory)
         self._acceptance = AcceptanceRate(memory=memory)
         self._rounds = 0
         self._probes = False
         self.window = start
-        self.most_pending = most
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft the window, then verify."""
-        if seen.num_pending or found_nothing(seen.last):
-            return self._verify
+    def block(self, seen: Observation) -> Step:
+        """A draft of the window, or plain decoding."""
         if self.window:
             return self._drafts[self.window - 1]
         if self._probes:
@@ -101,12 +93,12 @@ class TwoLevel:
 
     def _choose(self) -> None:
         acceptance = self._acceptance.rate
-        if self._seconds.draft_s(self._drafter, 1) is None or self._seconds.verify_s(self._target, 1) is None:
+        if self._seconds.draft_s(self._draft.model, 1) is None or self._seconds.verify_s(self._verify.model, 1) is None:
             return  # a lookup that never found anything has no seconds yet
         tokens, best = 0.0, float("inf")
         for window in range(len(self._drafts) + 1):
             tokens += acceptance**window
-            draft_s = self._seconds.draft_s(self._drafter, window) or 0.0 if window else 0.0
-            seconds = draft_s + (self._seconds.verify_s(self._target, window + 1) or 0.0)
+            draft_s = self._seconds.draft_s(self._draft.model, window) or 0.0 if window else 0.0
+            seconds = draft_s + (self._seconds.verify_s(self._verify.model, window + 1) or 0.0)
             if seconds < best * tokens:
                 best, self.window = seconds / tokens, window

@@ -10,17 +10,16 @@ which tokens reach the target depends on their values; what they follow then is 
 verifier's distribution, which the runtime hands to the target as their distribution (docs/policies-lossy.md).
 """
 
-from typing import ClassVar
-
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules import Ratio
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, middle_verifier
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class ViaSDLossless:
+class ViaSDLossless(DraftedBlocks):
     """Draft a block, let the slim verifier cut it, let the target judge what is left.
 
     Args:
@@ -30,14 +29,11 @@ class ViaSDLossless:
         tokens: block, >= 1.
         escalate: r = slim_prob / max slim_prob below which a draft is hopeless, (0, 1].
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, or a pool without a slim verifier.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="after VIA-SD, arXiv:2606.12243",
         lossless=True,
         members="a drafter, and a verifier between it and the target",
@@ -56,17 +52,10 @@ class ViaSDLossless:
         if not 0.0 < escalate <= 1.0:
             raise ValueError(f"escalate must be in (0, 1], got {escalate!r}")
         drafter = drafter_of(pool, draft)
-        self._draft = Draft(drafter, tokens)
+        super().__init__(Draft(drafter, tokens), Verify(pool.target))
         self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))
-        self._judge = Verify(pool.target)
         self.most_pending = tokens + 1
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft, slim pass, full pass."""
-        last = seen.last
-        if last is None or last.num_emitted:
-            return self._draft
-        return self._cut if last.step.__class__ is Draft else self._judge
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Slim pass, then full pass."""
+        return self._cut if last.step.__class__ is Draft else self._verify

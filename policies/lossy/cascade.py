@@ -8,8 +8,7 @@ of deferral; ours is one option.
 
 from dataclasses import replace
 
-from ...decoding.contract import Outcome, Step, Verify
-from ...decoding.observation import Observation
+from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules import Deferral
 from ...decoding.rules.deferral import KINDS
@@ -18,7 +17,7 @@ from ..parts.default_members import drafter_of, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
 
 
-class SpeculativeCascade:
+class SpeculativeCascade(DraftedBlocks):
     """Two levels; the target judges drafts by a deferral rule.
 
     Args:
@@ -27,9 +26,6 @@ class SpeculativeCascade:
         tokens: block, >= 1.
         rule: chow, diff, opt or token; see `rules.Deferral`.
         eps: of the rule, 0 to 1.
-
-    Attributes:
-        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a rule that needs the drafter's probabilities where there are none.
@@ -49,14 +45,6 @@ class SpeculativeCascade:
             raise ValueError(f"rule must be one of {', '.join(KINDS)}, got {rule!r}")
         judge = Deferral(rule, eps)
         drafter = drafter_of(pool, draft) if rule == "token" else sure_drafter(pool, draft, f"cascade,rule={rule}")
-        self._blocks = DraftedBlocks(drafter, tokens, Verify(pool.target, judge))
-        self.most_pending = tokens
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, judge))
         if rule == "opt":
             self.about = replace(self.about, observes=self.about.observes | {Observable.distances})
-
-    def decide(self, seen: Observation) -> Step:
-        """Draft, then judge."""
-        return self._blocks.next_step(seen)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""

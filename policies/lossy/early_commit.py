@@ -9,17 +9,16 @@ Progress is what is committed over the budget; an answer that ends early never s
 its length beforehand.
 """
 
-from typing import ClassVar
-
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About, Observable
 from ..parts.default_members import sure_drafter
+from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.whole_commits import WholeCommits
 
 
-class EarlyCommit:
+class EarlyCommit(DraftedBlocks):
     """Two levels; a draft that is sure throughout is not judged.
 
     Args:
@@ -30,14 +29,11 @@ class EarlyCommit:
         middle: in the second third, at most `high`.
         low: in the last third, at most `middle`.
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, thresholds that rise, or a drafter without probabilities.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="Prophet, arXiv:2508.19982",
         lossless=False,
         members="a drafter below the target that has probabilities",
@@ -58,24 +54,16 @@ class EarlyCommit:
             raise ValueError(
                 f"thresholds must fall: 0 <= low <= middle <= high <= 1, got low={low}, middle={middle}, high={high}"
             )
-        self._draft = Draft(sure_drafter(pool, draft, "early-commit"), tokens)
-        self._judge = Verify(pool.target)
+        super().__init__(Draft(sure_drafter(pool, draft, "early-commit"), tokens), Verify(pool.target))
         self._commits = WholeCommits()
-        self.most_pending = tokens
         self._high, self._middle, self._low = high, middle, low
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft, then commit or judge."""
-        last = seen.last
-        if last is None or last.num_emitted:
-            return self._draft
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Commit the block where the drafter is sure throughout."""
         asked = self._asked(seen.num_emitted, seen.remaining)
         pending = seen.pending
         sure = all(token.signal.gap >= asked for token in pending)
-        return self._commits.of(len(pending)) if sure else self._judge
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        return self._commits.of(len(pending)) if sure else self._verify
 
     def _asked(self, num_emitted: int, remaining: int) -> float:
         """The threshold at this progress, in thirds of the budget."""

@@ -4,10 +4,7 @@ Jacob et al., The Consensus Game (arXiv:2310.09139); the update stands in `rules
 answers to a question; a game per token between the drafted token and the target's own is ours.
 """
 
-from typing import ClassVar
-
-from ...decoding.contract import Outcome, Step, Verify
-from ...decoding.observation import Observation
+from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules import Equilibrium
 from ..about import About, Observable
@@ -15,7 +12,7 @@ from ..parts.default_members import sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
 
 
-class EquilibriumDecoding:
+class EquilibriumDecoding(DraftedBlocks):
     """Two levels; a drafted token stays where both models' equilibrium prefers it to the target's own.
 
     Args:
@@ -27,14 +24,11 @@ class EquilibriumDecoding:
         eta: learning rate, > 0.
         rounds: updates of the game, 1 to 100.
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, or a drafter without probabilities.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="The Consensus Game, arXiv:2310.09139",
         lossless=False,
         members="a drafter below the target that has probabilities",
@@ -53,12 +47,4 @@ class EquilibriumDecoding:
         rounds: int = 8,
     ) -> None:
         rule = Equilibrium(generator=generator, discriminator=discriminator, eta=eta, rounds=rounds)
-        self._blocks = DraftedBlocks(sure_drafter(pool, draft, "equilibrium"), tokens, Verify(pool.target, rule))
-        self.most_pending = tokens
-
-    def decide(self, seen: Observation) -> Step:
-        """Draft, then judge."""
-        return self._blocks.next_step(seen)
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        super().__init__(Draft(sure_drafter(pool, draft, "equilibrium"), tokens), Verify(pool.target, rule))

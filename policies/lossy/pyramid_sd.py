@@ -17,9 +17,10 @@ from ...decoding.pool import Pool
 from ...decoding.rules import Exact, Fuzzy
 from ..about import About, Observable
 from ..parts.default_members import middle_verifier, sure_drafter
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class PyramidSD:
+class PyramidSD(DraftedBlocks):
     """Three levels: drafts are judged by the qualifier, what it keeps by the target.
 
     Args:
@@ -30,9 +31,6 @@ class PyramidSD:
         gather: tokens the qualifier stands behind before the target judges, >= 1.
         tau_q: total variation distance up to which the qualifier takes the drafter's token, 0 to 1.
         tau_t: the same of target and qualifier; 0 judges exactly.
-
-    Attributes:
-        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a pool without a qualifier.
@@ -62,20 +60,15 @@ class PyramidSD:
             if not 0.0 <= tau <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {tau!r}")
         drafter = sure_drafter(pool, draft, "pyramid-sd")
+        super().__init__(Draft(drafter, tokens), Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact()))
         self._gather = gather
         self.most_pending = gather + tokens
-        self._draft = Draft(drafter, tokens)
         self._qualify = Verify(middle_verifier(pool, qualifier, drafter, "pyramid-sd"), Fuzzy(tau_q))
-        self._judge = Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact())
         if tau_t == 0.0:
             self.about = replace(self.about, lossless=True)
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft and qualify until enough is gathered, then judge."""
-        last = seen.last
-        if last is not None and last.step.__class__ is Draft:
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Qualify each draft, and draft on until enough is gathered for the target."""
+        if last.step.__class__ is Draft:
             return self._qualify
-        return self._judge if seen.num_pending and (seen.num_pending >= self._gather or seen.room < 1) else self._draft
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        return self._verify if seen.num_pending >= self._gather or seen.room < 1 else self._draft

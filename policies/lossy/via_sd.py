@@ -19,6 +19,7 @@ from ...decoding.pool import Pool
 from ...decoding.rules import Band, Vouched
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, middle_verifier
+from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.whole_commits import WholeCommits
 from .divergence_budget import STRICTEST, DivergenceBudget
 
@@ -28,7 +29,7 @@ ORDER = 3
 LOOK_BACK = 32
 
 
-class ViaSD:
+class ViaSD(DraftedBlocks):
     """Draft a block, let the slim verifier route its tokens, and ask the target for the escalated ones.
 
     Args:
@@ -42,9 +43,6 @@ class ViaSD:
             as in plain speculation; None for no guard.
         budget: divergences per 1,000 tokens to hold, see `DivergenceBudget`: thresholds tighten from the given ones
             towards 1, and the target checks some blocks; None keeps the thresholds.
-
-    Attributes:
-        most_pending: tokens it may have pending, at most.
 
     Raises:
         ValueError: an option out of range, or a pool without a slim verifier.
@@ -72,12 +70,11 @@ class ViaSD:
         if guard is not None and not 0.0 < guard <= 1.0:
             raise ValueError(f"guard must be in (0, 1], got {guard!r}")
         drafter = drafter_of(pool, draft)
+        super().__init__(Draft(drafter, tokens), Verify(pool.target))
         self._slim = middle_verifier(pool, slim, drafter, "via-sd")
-        self._draft = Draft(drafter, tokens)
         steps = STRICTNESS_STEPS if budget is not None else 0
         self._routes = [Verify(self._slim, band) for band in _bands(accept, escalate, steps)]
         self._settle = Verify(pool.target, Vouched(pool.level(self._slim)))
-        self._judge_all = Verify(pool.target)
         self._commits = WholeCommits()
         self._guard = guard
         self._budget = None if budget is None else DivergenceBudget(budget)
@@ -91,17 +88,14 @@ class ViaSD:
         """Where the budget has moved the policy, 0 (its own thresholds) to 2 (all is checked); 0 without a budget."""
         return 0.0 if self._budget is None else self._budget.strictness
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft, slim pass, then commit or the full pass."""
-        last = seen.last
-        if last is None or last.num_emitted:
-            return self._draft
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Slim pass, then commit or the full pass."""
         if last.step.__class__ is Draft:
-            return self._judge_all if self._is_degenerate(seen) else self._routes[self._route()]
+            return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
         if self._budget is not None and self._budget.is_due():
             # The target judges what the slim verifier stands behind too; what it escalated tells nothing of that.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
-            return self._judge_all
+            return self._verify
         return self._settle if last.num_escalated else self._commits.of(seen.num_pending)
 
     def learn(self, outcome: Outcome) -> None:

@@ -1,28 +1,45 @@
-"""The shape of two-level policies that differ in the rule only: draft a block, judge it."""
+"""What most policies of two levels share: a block is drafted, then judged until the target has committed."""
 
-from ...decoding.contract import Draft, Step, Verify
+from abc import ABC
+
+from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
+from ..about import About
 
 
-class DraftedBlocks:
+class DraftedBlocks(ABC):
     """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
 
-    Args:
-        drafter: name of the member that drafts.
-        tokens: block, >= 1.
-        verify: the step behind each draft, by the target.
+    A policy that always drafts and judges alike only hands over its steps; others say what a `block` is, or how to
+    `judge` it.
 
-    Raises:
-        ValueError: `tokens` out of range.
+    Args:
+        draft: the block.
+        verify: how the target judges it.
+
+    Attributes:
+        most_pending: tokens it may have pending, at most.
     """
 
-    __slots__ = ("_draft", "_verify")
+    about: About
 
-    def __init__(self, drafter: str, tokens: int, verify: Verify) -> None:
-        self._draft = Draft(drafter, tokens)
+    def __init__(self, draft: Draft, verify: Verify) -> None:
+        self._draft = draft
         self._verify = verify
+        self.most_pending = draft.tokens
 
-    def next_step(self, seen: Observation) -> Step:
-        """The draft behind a commit, the verification behind a draft."""
+    def decide(self, seen: Observation) -> Step:
+        """After a commit the next block, else its judgement."""
         last = seen.last
-        return self._draft if last is None or last.num_emitted else self._verify
+        return self.block(seen) if last is None or last.num_emitted else self.judge(seen, last)
+
+    def learn(self, outcome: Outcome) -> None:  # noqa: B027 - a policy that learns nothing is whole
+        """Nothing to learn."""
+
+    def block(self, seen: Observation) -> Step:
+        """The next draft."""
+        return self._draft
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """What becomes of the pending tokens, after the step that `last` tells of."""
+        return self._verify

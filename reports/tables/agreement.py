@@ -4,15 +4,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...counted import counted
 from ..agreement import Agreement, Difference
-from ..record_exit import RecordExit
-from .grid import Grid, table
+from ..leaving import Leaving
+from .grid import Column, Grid
 
 Decode = Callable[[list[int]], str]
 
 
 def agreement_table(agreements: Iterable[Agreement]) -> Grid:
     """One row per policy: what was compared, and where the worlds first differ."""
-    return table(map(_cells, agreements), texts=("first difference",))
+    headings = ("policy", "requests", "steps compared", "tokens compared", "first difference")
+    return Grid(
+        columns=tuple(
+            Column(heading=heading, number=heading not in (headings[0], headings[-1])) for heading in headings
+        ),
+        rows=tuple(
+            (row.policy, *(f"{count:,}" for count in (row.num_requests, row.num_steps, row.num_tokens)), _where(row))
+            for row in agreements
+        ),
+    )
 
 
 def total_line(agreements: Sequence[Agreement]) -> str:
@@ -23,7 +32,7 @@ def total_line(agreements: Sequence[Agreement]) -> str:
     return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
 
 
-def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
+def leaving_line(agreement: Agreement, left: Leaving) -> str:
     """Where a policy left the record, and how much of the run lies before that."""
     return (
         f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
@@ -56,15 +65,9 @@ def difference_text(agreement: Agreement, difference: Difference, decode: Decode
     return "\n".join([first, *(f"  {name:<{width}}  {part}" for name, part in parts.items())])
 
 
-def _cells(agreement: Agreement) -> dict[str, str]:
-    first = agreement.difference
-    return {
-        "policy": agreement.policy,
-        "requests": f"{agreement.num_requests:,}",
-        "steps compared": f"{agreement.num_steps:,}",
-        "tokens compared": f"{agreement.num_tokens:,}",
-        "first difference": "none" if first is None else f"request {first.request_id}, step {first.step}",
-    }
+def _where(agreement: Agreement) -> str:
+    difference = agreement.difference
+    return "none" if difference is None else f"request {difference.request_id}, step {difference.step}"
 
 
 def _text(tokens: Sequence[int], decode: Decode) -> str:

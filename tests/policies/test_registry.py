@@ -97,7 +97,7 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
         ("adaptive,start=2.5", "option 'start' must be a whole number, got '2.5'"),
         ("confident,below=much", "option 'below' must be a number, got 'much'"),
         ("confident,below=1.5", "below must be in [0, 1], got 1.5"),
-        ("confident,most=0", "the window of draft must be a whole number >= 1, got '0'"),
+        ("confident,most=0", "most must be in [1, 1,000,000], got 0"),
         ("adaptive,start=99", "start must be in [1, most=16], got 99"),
         ("adaptive,start=2000000,most=1000000000", "most must be in [1, 1,000,000], got 1000000000"),
         ("adaptive,draft=nobody", "unknown model 'nobody'"),

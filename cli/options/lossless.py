@@ -1,10 +1,17 @@
-"""Whether a policy may run where only policies are asked for that commit what the target alone would write."""
+"""`--lossless`: only policies that commit what the target alone would write."""
 
-from ..arguments import ArgumentError
-from ..decoding.contract import Policy
-from ..policies.about import about_of
-from ..policies.combined.only_lossless import OnlyLossless
-from ..policies.registry import own_policies
+from typing import Annotated
+
+import typer
+
+from ...decoding.contract import Policy
+from ...policies.about import about_of
+from ...policies.combined.only_lossless import OnlyLossless
+from ...policies.registry import own_policies
+
+LosslessOption = Annotated[
+    bool, typer.Option("--lossless", help="Refuse policies that may commit other text than the target's.")
+]
 
 
 def admitted(policy: Policy, name: str, *, lossless: bool) -> Policy:
@@ -18,13 +25,13 @@ def admitted(policy: Policy, name: str, *, lossless: bool) -> Policy:
         lossless: whether only lossless ones were asked for.
 
     Raises:
-        ArgumentError: they were, and it is not.
+        ValueError: they were, and it is not.
     """
     if not lossless:
         return policy
     about = about_of(policy)
     if about is not None and not about.lossless:
-        raise ArgumentError(f"policy {name} is lossy, and `lossless` was asked for")
+        raise ValueError(f"policy {name} is lossy, and --lossless was asked for")
     if about is not None and type(policy) in own_policies().values():
         return policy
     return OnlyLossless(policy, about)

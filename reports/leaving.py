@@ -9,7 +9,7 @@ from ..runs.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordExit:
+class Leaving:
     """The first step of a request that was modelled, or whose committed context the record does not hold.
 
     Attributes:
@@ -21,10 +21,10 @@ class RecordExit:
     step: int
 
 
-def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
+def leavings(log: RunLog) -> tuple[Leaving, ...]:
     """One for each request that left the record, in the order of the run; none for a run of real models."""
     owners, modelled, emitted = (log.steps[name] for name in ("request", "modelled", "emitted"))
-    found: list[tuple[int, RecordExit]] = []
+    found: list[tuple[int, Leaving]] = []
     for request, (request_id, known) in enumerate(
         zip(log.requests["request_id"].tolist(), log.requests["exact_start"].tolist(), strict=True)
     ):
@@ -35,5 +35,5 @@ def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
             off |= committed_before >= known
         if off.any():
             step = int(off.argmax())
-            found.append((int(rows[step]), RecordExit(request_id=request_id, step=step)))
-    return tuple(left for _, left in sorted(found, key=itemgetter(0)))
+            found.append((int(rows[step]), Leaving(request_id=request_id, step=step)))
+    return tuple(leaving for _, leaving in sorted(found, key=itemgetter(0)))
