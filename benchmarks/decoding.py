@@ -17,7 +17,7 @@ from contenders import Answered, Job, Round, Task, by_hand, generating, mean_rou
 from measuring import RUNS, peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
-from paceline.studies.shipped import shipped
+from paceline.shipped import shipped
 from rich.console import Console
 from rich.table import Table
 from slots import watch_slots

@@ -16,10 +16,10 @@ from paceline.policies import make_policy
 from paceline.policies.speed import round_tokens
 from paceline.reports import summarise_run
 from paceline.runs.log import RunLog
+from paceline.shipped import shipped
 from paceline.sim import Scenario, TableCost, simulate
 from paceline.sim.hazard import Hazard
 from paceline.sim.recording import tables_of
-from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording
 from paceline.traces.meta import CostTable

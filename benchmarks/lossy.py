@@ -20,9 +20,9 @@ from paceline.laboratory.replays import recording_of, replayed, scenario_of
 from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.text_quality import with_quality
 from paceline.runtime.prompts import Prompt
+from paceline.shipped import shipped
 from paceline.sim import Scenario
 from paceline.studies.agreeing.matching_recording import matching_trace
-from paceline.studies.shipped import shipped
 from paceline.traces import Sampling
 from rich.console import Console
 from rich.table import Table

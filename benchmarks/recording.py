@@ -11,7 +11,7 @@ from pathlib import Path
 
 from measuring import peak_bytes
 from paceline.runtime.prompts import read_prompts
-from paceline.studies.shipped import shipped
+from paceline.shipped import shipped
 from paceline.traces import Closure, Sampling
 from rich.console import Console
 from rich.table import Table

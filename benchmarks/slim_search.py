@@ -16,7 +16,7 @@ from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
 from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
 from paceline.runtime.slim.search import Budget, best_trial, search_masks
-from paceline.studies.shipped import shipped
+from paceline.shipped import shipped
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table

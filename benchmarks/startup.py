@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from measuring import RUNS, interleaved
-from paceline.studies.shipped import shipped
+from paceline.shipped import shipped
 from rich.console import Console
 from rich.table import Table
 

@@ -14,8 +14,8 @@ from statistics import median
 from paceline.policies import make_policy
 from paceline.reports import Summary, summarise_run
 from paceline.runtime.prompts import read_prompts
+from paceline.shipped import shipped
 from paceline.sim import Scenario, TrieTables, make_cost, recorded_pool, simulate
-from paceline.studies.shipped import shipped
 from paceline.traces import read_trace
 from rich.console import Console
 from rich.table import Table

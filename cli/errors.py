@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,6 +13,7 @@ from types import FrameType
 import typer
 from pydantic import ValidationError
 
+from ..arguments import ArgumentError
 from ..decoding.contract import PolicyError
 from ..decoding.foreign_code import raised_at, said
 
@@ -24,6 +26,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; what is longer is a value, and loses its middle
 _GAP = " ... "
+
+ARGUMENT = re.compile(r"`(\w+)`")
+# Options that are not called as the argument of the function that they go to.
+OPTIONS = {"policies": "policy", "batches": "batch", "decide_s": "decide_seconds"}
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
@@ -121,7 +127,12 @@ def _told(error: Exception) -> str:
         # All files that are written are named: what is full without a name is where tables go.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
-    return str(error)
+    return _with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
+
+
+def _with_options(text: str) -> str:
+    """The text of an ArgumentError with options instead of arguments."""
+    return ARGUMENT.sub(lambda name: f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
 
 
 def _say(message: str, code: int) -> int:

@@ -2,18 +2,17 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from ..reports.tables.grid import Grid
+from ..reports.tables.printed import console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
 from .stdout_for_json import json_stream, keep_for_json
-
-FILE_WIDTH = 160  # cells; of tables in a file or a pipe
 
 JsonOption = Annotated[
     Path | None,
@@ -22,17 +21,20 @@ JsonOption = Annotated[
 
 
 def print_table(table: Grid) -> None:
-    """To standard output, as wide as the terminal or as COLUMNS says; wide enough for a file where neither is known."""
-    # Names come from users: what looks like markup or a number in one is none.
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
-        console = Console(markup=False, highlight=False, width=FILE_WIDTH)
-    console.print(table, crop=False)
+    """To standard output; see `console_of_output`."""
+    print_tables(console_of_output(), [table])
 
 
 def say(text: str) -> None:
     """Print prose, broken between words at the width of tables."""
-    print_table(Grid(columns=(), rows=(), remarks=(text,)))
+    print_table(prose_of(text))
+
+
+def print_result(tables: Sequence[Grid], lines: Sequence[str]) -> None:
+    """Tables with an empty line between, then what is to say of them."""
+    print_tables(console_of_output(), tables)
+    for line in lines:
+        say(line)
 
 
 def check_json_path(path: Path | None, *others: Path | None) -> None:

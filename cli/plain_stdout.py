@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from io import TextIOBase
 from typing import TextIO
 
-from ..reports.tables.encodings import draws_boxes, shown_in
+from ..reports.tables.terminal_encoding import draws_boxes, shown_in
 
 
 class PlainStream(TextIOBase):

@@ -7,6 +7,7 @@ from .comparison import Comparison
 from .conclusion import conclusion
 from .interval import Interval, mean_interval
 from .quality import Quality, quality_of
+from .side_by_side import SideBySide
 from .summary import LevelSummary, Spread, Summary, summarise_run
 from .tables.comparison import comparison_table
 
@@ -15,6 +16,7 @@ __all__ = [
     "Interval",
     "LevelSummary",
     "Quality",
+    "SideBySide",
     "Spread",
     "Summary",
     "comparison_table",

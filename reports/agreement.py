@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..counted import counted
 from ..decoding.ledger import DRAFT, OpRecord, StepRecord
 from ..runs.log import RunLog
-from .leaving import Leaving, leavings
+from .record_exit import RecordExit, record_exits
 
 AROUND = 12  # tokens that a difference shows on either side
 
@@ -85,7 +85,7 @@ class Agreement:
     difference: Difference | None
     num_replayed: int
     num_left: int
-    left: Leaving | None
+    left: RecordExit | None
 
 
 class _Step(NamedTuple):
@@ -147,7 +147,7 @@ def compare_runs(
     """
     _check_same(replayed, ran)
     ours, theirs = _read(replayed, replayed_tokens), _read(ran, ran_tokens)
-    left = leavings(replayed)
+    left = record_exits(replayed)
     num_replayed = len(replayed.steps["op"])
     known_end = _start(ours, left[0]) if left else num_replayed
     parted = [at for name in ours.steps if (at := _parting(name, ours, theirs))]
@@ -161,7 +161,7 @@ def compare_runs(
         num_steps=len(alike),
         num_ops=len({step.op_index for step in alike if step.op}),
         num_tokens=sum(len(step.tokens) for step in alike),
-        num_other_answers=_num_other_answers(ours, theirs, {leaving.request_id for leaving in left}),
+        num_other_answers=_num_other_answers(ours, theirs, {each.request_id for each in left}),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
         num_replayed=num_replayed,
         num_left=len(left),
@@ -178,9 +178,9 @@ def joined(agreements: Sequence[Agreement]) -> Agreement:
     return replace(agreements[0], **sums, difference=difference, left=left)
 
 
-def _start(run: _Run, leaving: Leaving) -> int:
+def _start(run: _Run, left: RecordExit) -> int:
     """The row at which the operation of a step begins."""
-    return run.steps[leaving.request_id][leaving.step].start
+    return run.steps[left.request_id][left.step].start
 
 
 def _num_other_answers(ours: _Run, theirs: _Run, left: set[str]) -> int:

@@ -1,104 +1,80 @@
-"""Policies side by side on one recording, each against the target alone."""
+"""What a comparison of policies found, ready to be printed, shown in a notebook, or taken on as rows."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .interval import Interval, mean_interval
-from .summary import Summary
+from .conclusion import conclusion
+from .device_range import DeviceRange, device_range_table
+from .quality import Quality
+from .regret import Regret
+from .side_by_side import SideBySide
+from .tables.comparison import comparison_table
+from .tables.detail import detail_tables
+from .tables.grid import Grid
+from .tables.printed import Printed, flat_rows
+from .tables.quality import quality_table
+from .tables.tags import regret_table, tag_table
+from .tags import ByTag
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Runs of several policies under the same scenario.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Comparison(Printed):
+    """Policies compared on one recording; prints as `paceline compare` does.
 
     Attributes:
-        meta: what was compared on: trace and its kind, cost, batch, seed, what-ifs.
-        baseline: the target alone, of which nothing is modelled at any seed; None if its seconds are unknown.
-        rows: one per policy, in the order asked, at the first seed.
-        repeats: by policy, its runs at further seeds, where chance has a part in them.
+        runs: the policies side by side.
+        oracles: policies that see ahead, which nobody can run; none of them is called best.
+        by_tag: the same by tag, in the order of the policies; None if it was not asked for.
+        regret: what each policy loses against the oracle; None if it was not asked for.
+        on_device: figures between which those of another device lie; None if none was asked about.
     """
 
-    meta: dict[str, Any]
-    baseline: Summary | None
-    rows: tuple[Summary, ...]
-    repeats: Mapping[str, tuple[Summary, ...]] = field(default_factory=dict)
+    runs: SideBySide
+    oracles: tuple[str, ...] = ()
+    by_tag: ByTag | None = None
+    regret: Regret | None = None
+    on_device: DeviceRange | None = None
 
-    def speed_up(self, row: Summary) -> float | None:
-        """Output tokens per second over those of the target alone, prefill of every member included in both.
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What was compared on: recording, cost, batch, seeds, what-ifs."""
+        return self.runs.meta
 
-        Of a policy that was run at several seeds the mean; None without a baseline.
-        """
-        return None if self.baseline is None else self.output_tokens_per_s(row) / self.baseline.output_tokens_per_s
+    @property
+    def best(self) -> str:
+        """Name of the fastest policy that can be run."""
+        return next(row.policy for row in self.runs.ranked() if row.policy not in self.oracles)
 
-    def speed_up_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once, and without a baseline."""
-        if self.baseline is None:
-            return None
-        alone = self.baseline.output_tokens_per_s
-        return self._interval(row, lambda run: run.output_tokens_per_s / alone)
+    def tables(self, *, detail: bool = False) -> Sequence[Grid]:
+        """The fastest policy comes first; `detail`: also further figures, and by member."""
+        found = [comparison_table(self.runs)]
+        quality = quality_table(self.runs.ranked())
+        found += [] if quality is None else [quality]
+        found += detail_tables(self.runs) if detail else ()
+        found += [] if self.on_device is None else [device_range_table(self.on_device)]
+        found += [] if self.by_tag is None else [tag_table(self._ranked(self.by_tag))]
+        found += [] if self.regret is None else [regret_table(self.regret, by_tag=self.by_tag is not None)]
+        return found
 
-    def output_tokens_per_s(self, row: Summary) -> float:
-        """Mean over the seeds it was run at."""
-        interval = self.output_tokens_per_s_interval(row)
-        return row.output_tokens_per_s if interval is None else interval.mean
-
-    def output_tokens_per_s_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once."""
-        return self._interval(row, lambda run: run.output_tokens_per_s)
-
-    def speed_up_mean_of_requests(self, row: Summary) -> float | None:
-        """Mean over requests of a request's tokens per second, over the same mean of the target alone.
-
-        Published tables use this or `speed_up`. Of a policy that was run at several seeds the mean; None without a
-        baseline.
-        """
-        if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
-            return None
-        interval = self.speed_up_mean_of_requests_interval(row)
-        if interval is not None:
-            return interval.mean
-        return row.mean_request_tokens_per_s / self.baseline.mean_request_tokens_per_s
-
-    def speed_up_mean_of_requests_interval(self, row: Summary) -> Interval | None:
-        """The 95% interval over seeds; None for a policy run once, and without a baseline."""
-        if self.baseline is None or not self.baseline.mean_request_tokens_per_s:
-            return None
-        alone = self.baseline.mean_request_tokens_per_s
-        return self._interval(row, lambda run: run.mean_request_tokens_per_s / alone)
-
-    def ranked(self) -> tuple[Summary, ...]:
-        """The rows and the target alone, fastest first; equal ones in the order asked."""
-        rows = list(self.rows)
-        if self.baseline is not None and all(row.policy != self.baseline.policy for row in rows):
-            rows.append(self.baseline)
-        return tuple(sorted(rows, key=self.output_tokens_per_s, reverse=True))
-
-    def runs(self, row: Summary) -> tuple[Summary, ...]:
-        """All runs of the row's policy, by seed."""
-        return (row, *self.repeats.get(row.policy, ()))
+    def lines(self) -> Sequence[str]:
+        """Which policy is best, whether that is certain, and why another loses."""
+        return [conclusion(self.runs, ruled_out=self.oracles)]
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/compare.md): `meta`, per policy every field of `Summary`, and more."""
-        return {"meta": self.meta, "policies": [self.row_to_json(row) for row in self.rows]}
+        """The documented form (docs/compare.md)."""
+        views = {"by_tag": self.by_tag, "regret": self.regret, "on": self.on_device}
+        return {**self.runs.to_json(), **{key: view.to_json() for key, view in views.items() if view is not None}}
 
-    def row_to_json(self, row: Summary) -> dict[str, Any]:
-        """One of `policies` in the documented form."""
-        return {
-            **asdict(row),
-            "output_tokens_per_s": self.output_tokens_per_s(row),
-            "output_tokens_per_s_ci": _bounds(self.output_tokens_per_s_interval(row)),
-            "speed_up": self.speed_up(row),
-            "speed_up_ci": _bounds(self.speed_up_interval(row)),
-            "speed_up_mean_of_requests": self.speed_up_mean_of_requests(row),
-            "speed_up_mean_of_requests_ci": _bounds(self.speed_up_mean_of_requests_interval(row)),
-            "seeds": len(self.runs(row)),
-        }
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each policy and the target alone, the fastest first; columns as in docs/compare.md, `policies[]`.
 
-    def _interval(self, row: Summary, figure: Callable[[Summary], float]) -> Interval | None:
-        runs = self.runs(row)
-        return mean_interval([figure(run) for run in runs]) if len(runs) > 1 else None
+        An object becomes a column for each of its keys: `ttft_s_mean`.
+        """
+        rows = [self.runs.row_to_json(row) for row in self.runs.ranked()]
+        unknown = {field.name: None for field in fields(Quality)}
+        return flat_rows([{**row, "quality": row["quality"] or unknown} for row in rows])
 
-
-def _bounds(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else list(interval.bounds)
+    def _ranked(self, by_tag: ByTag) -> ByTag:
+        names = [row.policy for row in self.runs.ranked() if row.policy in by_tag.policies]
+        return replace(by_tag, policies={name: by_tag.policies[name] for name in names})

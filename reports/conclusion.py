@@ -6,14 +6,14 @@ policy, by the target or below it, is the reason that another loses, and what th
 
 from collections.abc import Collection, Iterator, Sequence
 
-from .comparison import Comparison
+from .side_by_side import SideBySide
 from .summary import Summary
 
 CLOSE = 0.1  # shares that are nearer to each other than this do not explain anything
 LEANS = 0.1  # share of seconds by which a policy leans on a member more than twice as much as the best does
 
 
-def conclusion(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> str:
+def conclusion(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
     """One line.
 
     Args:
@@ -27,30 +27,30 @@ def conclusion(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> st
     return "; ".join([*clauses, *_reason(comparison, best, tied, slower)])
 
 
-def best_in_words(comparison: Comparison, *, ruled_out: Collection[str] = ()) -> str:
+def best_in_words(comparison: SideBySide, *, ruled_out: Collection[str] = ()) -> str:
     """Which policy is best, and which cannot be told apart from it; arguments as of `conclusion`."""
     best, tied, _ = _standing(comparison, ruled_out)
     return "; ".join([f"best: {_named(comparison, best)}{_lossy(best)}", *_ties(comparison, best, tied)])
 
 
-def _standing(comparison: Comparison, ruled_out: Collection[str]) -> tuple[Summary, list[Summary], list[Summary]]:
+def _standing(comparison: SideBySide, ruled_out: Collection[str]) -> tuple[Summary, list[Summary], list[Summary]]:
     """(the fastest row, those that cannot be told apart from it, the slower ones), each fastest first."""
     best, *others = [row for row in comparison.ranked() if row.policy not in ruled_out]
     tied = [row for row in others if not told_apart(comparison, best, row)]
     return best, tied, [row for row in others if row not in tied]
 
 
-def told_apart(comparison: Comparison, best: Summary, other: Summary) -> bool:
+def told_apart(comparison: SideBySide, best: Summary, other: Summary) -> bool:
     """Whether `other` is slower for certain: the 95% intervals do not meet; a policy without chance has no width."""
     return _ends(comparison, other)[1] < _ends(comparison, best)[0]
 
 
-def _ends(comparison: Comparison, row: Summary) -> tuple[float, float]:
+def _ends(comparison: SideBySide, row: Summary) -> tuple[float, float]:
     interval = comparison.output_tokens_per_s_interval(row)
     return (row.output_tokens_per_s, row.output_tokens_per_s) if interval is None else interval.bounds
 
 
-def _named(comparison: Comparison, row: Summary, *, before: str = ", ", after: str = "") -> str:
+def _named(comparison: SideBySide, row: Summary, *, before: str = ", ", after: str = "") -> str:
     speed_up = comparison.speed_up(row)
     speed = f"{comparison.output_tokens_per_s(row):,.1f} tokens/s" if speed_up is None else f"{speed_up:.2f}x"
     return f"{row.policy}{before}{speed}{after}"
@@ -67,20 +67,20 @@ def _lossy(row: Summary) -> str:
     return " (lossy)" if known is None else f" (lossy, {known:.1f} divergences per 1,000 tokens)"
 
 
-def _best_lossless(comparison: Comparison, ranked: Sequence[Summary]) -> Iterator[str]:
+def _best_lossless(comparison: SideBySide, ranked: Sequence[Summary]) -> Iterator[str]:
     lossless = next((row for row in ranked if not _is_lossy(row)), None)
     if lossless is not None:
         yield f"best of the lossless: {_named(comparison, lossless)}"
 
 
-def _ties(comparison: Comparison, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
+def _ties(comparison: SideBySide, best: Summary, tied: Sequence[Summary]) -> Iterator[str]:
     if tied:
         names = ", ".join(_named(comparison, row, before=" (", after=")") for row in tied)
         chance = any(comparison.output_tokens_per_s_interval(row) is not None for row in (best, *tied))
         yield f"{names} cannot be told apart from it: {'the intervals overlap' if chance else 'equally fast'}"
 
 
-def _reason(comparison: Comparison, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
+def _reason(comparison: SideBySide, best: Summary, tied: Sequence[Summary], slower: Sequence[Summary]) -> Iterator[str]:
     """Why others lose: all where the target alone is best, those that rely on a member it spares, or the next."""
     if not slower:
         return

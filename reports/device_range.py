@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .comparison import Comparison
+from .side_by_side import SideBySide
 from .summary import Summary
 from .tables.grid import Column, Grid
 
@@ -22,7 +22,7 @@ class DeviceRange:
 
     measured_on: str
     device: str
-    readings: Mapping[str, Comparison]
+    readings: Mapping[str, SideBySide]
     left_out: tuple[str, ...] = ()
 
     def speed_up(self, reading: str, policy: str) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .comparison import Comparison
+from .side_by_side import SideBySide
 from .tags import ByTag
 
 REFERENCE = "oracle-chain"
@@ -38,7 +38,7 @@ class Regret:
         return {"reference": self.reference, "best_static": self.best_static, "policies": rows}
 
 
-def regret_of(comparison: Comparison, by_tag: ByTag, *, static: Sequence[str], reference: str) -> Regret:
+def regret_of(comparison: SideBySide, by_tag: ByTag, *, static: Sequence[str], reference: str) -> Regret:
     """Regret of every policy of a comparison.
 
     Args:

@@ -11,7 +11,7 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     """Refusals at any level over the drafted tokens that a first verifier looked at.
 
     A refusal is a verification that refused a token: at most one each. A drafted token is looked at first by the
-    verification that comes next in its request; those behind the first refused one are not looked at, nor are those
+    verification that comes next in its request; those after the first refused one are not looked at, nor are those
     that a Commit took before. For two levels this is 1 less the rate of acceptance per position. Above two it may
     exceed 1, as a middle verifier's own token can be refused too.
 
@@ -29,7 +29,7 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     ends = np.flatnonzero(steps["kind"][order] == VERIFY)
     judged, accepted = (steps[name][order][ends] for name in ("judged", "accepted"))
     refusals = int((accepted < judged).sum())
-    # What nobody has judged was drafted behind the request's verification before this one, and stands last.
+    # What nobody has judged was drafted after the request's verification before this one, and stands last.
     starts = np.searchsorted(requests, requests[ends], side="left")
     starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
     before = np.concatenate([[0], np.cumsum(drafted)])

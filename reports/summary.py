@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..decoding.ledger import VERIFY
-from ..runs.log import RunLog
+from ..runs.log import Columns, RunLog
 from .quality import Quality, quality_of
 from .rejection import rejection_rate
 
@@ -86,57 +86,59 @@ class Summary:
 
 def summarise_run(log: RunLog) -> Summary:
     """The figures of one run; raises ValueError for a run without a finished request."""
-    finished = log.requests["failed"] == ""
-    num_finished = int(finished.sum())
-    if not num_finished:
-        raise ValueError("no request finished in this run")
-    requests = log.requests
-    steps = log.steps
-    if num_finished < len(finished):  # what was emitted for a request that failed answers nobody
-        steps = {name: column[finished[steps["request"]]] for name, column in steps.items()}
-    target = len(log.meta["members"]) - 1
-    by_target = (steps["kind"] == VERIFY) & (steps["level"] == target)
-    closing = by_target & (steps["prefill"] == 0)
-    tokens = int(steps["emitted"].sum())
-    target_calls, rounds = int(by_target.sum()), int(closing.sum())
-    judged = int(steps["judged"][by_target].sum())
-    accepted = steps["accepted"][closing]
-    duration_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min())
-    written = int(steps["drafted"].sum() + steps["own"][~by_target].sum())
-    first_s = (requests["first_token_at_s"] - requests["arrived_at_s"])[finished]
-    whole_s = (requests["finished_at_s"] - requests["arrived_at_s"])[finished]
-    emitted = requests["emitted_tokens"][finished]
-    later = emitted > 1
-    per_token = (whole_s - first_s)[later] / (emitted[later] - 1)
-    policy_s = _policy_s(log)
+    answered, steps = _finished(log)
+    by_target = (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
+    accepted = steps["accepted"][by_target & (steps["prefill"] == 0)]  # by round
+    num_answered, tokens, target_calls = len(answered["failed"]), int(steps["emitted"].sum()), int(by_target.sum())
+    duration_s = float(log.requests["finished_at_s"].max() - log.requests["arrived_at_s"].min())
+    ttft_s, tpot_s, e2e_s = _latencies(answered)
     return Summary(
         policy=log.meta["policy"],
-        requests=num_finished,
+        requests=num_answered,
         output_tokens=tokens,
         duration_s=duration_s,
         output_tokens_per_s=tokens / duration_s,
-        mean_request_tokens_per_s=_mean_speed(emitted, whole_s),
-        requests_per_s=num_finished / duration_s,
-        acceptance_length=_ratio(tokens - (target_calls - rounds), rounds),  # a prefill writes one token
-        draft_acceptance_rate=_ratio(int(accepted.sum()), judged),
+        mean_request_tokens_per_s=_mean_speed(answered),
+        requests_per_s=num_answered / duration_s,
+        acceptance_length=_ratio(tokens - (target_calls - len(accepted)), len(accepted)),  # a prefill writes one token
+        draft_acceptance_rate=_ratio(int(accepted.sum()), int(steps["judged"][by_target].sum())),
         rejection_rate=rejection_rate(steps),
-        accepted_histogram=tuple(np.bincount(accepted).tolist()) if rounds else (),
+        accepted_histogram=tuple(np.bincount(accepted).tolist()),
         target_calls_per_token=target_calls / tokens,
-        wasted_tokens=written - (tokens - int(steps["own"][by_target].sum())),
+        wasted_tokens=int(steps["drafted"].sum() + steps["own"].sum()) - tokens,
         exact_share=_exact_share(log),
-        reanchored=int(requests["reanchored"].sum()),
-        divergent_tokens=int(requests["divergent_tokens"].sum()),
-        ttft_s=_spread(first_s),
-        tpot_s=_spread(per_token),
-        e2e_s=_spread(whole_s),
-        failed=len(finished) - num_finished,
-        preempted=int(requests["preempted"].sum()),
-        thrashed=int((requests["times_plain"] > 1.0).sum()),
-        policy_s=policy_s,
-        policy_share=_ratio(policy_s, duration_s),
+        reanchored=int(log.requests["reanchored"].sum()),
+        divergent_tokens=int(log.requests["divergent_tokens"].sum()),
+        ttft_s=_spread(ttft_s),
+        tpot_s=_spread(tpot_s),
+        e2e_s=_spread(e2e_s),
+        failed=len(log.requests["failed"]) - num_answered,
+        preempted=int(log.requests["preempted"].sum()),
+        thrashed=int((log.requests["times_plain"] > 1.0).sum()),
+        policy_s=_policy_s(log),
+        policy_share=_ratio(_policy_s(log), duration_s),
         levels=_levels(log),
         quality=quality_of(log),
     )
+
+
+def _finished(log: RunLog) -> tuple[Columns, Columns]:
+    """Requests that finished and their steps: what was emitted for one that failed answers nobody."""
+    finished = log.requests["failed"] == ""
+    if not finished.any():
+        raise ValueError("no request finished in this run")
+    kept = finished[log.steps["request"]]
+    return (
+        {name: column[finished] for name, column in log.requests.items()},
+        {name: column[kept] for name, column in log.steps.items()},
+    )
+
+
+def _latencies(requests: Columns) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds to the first token and to the last one of each request, and between tokens, if it has several."""
+    first_s, whole_s = (requests[name] - requests["arrived_at_s"] for name in ("first_token_at_s", "finished_at_s"))
+    later = requests["emitted_tokens"] > 1
+    return first_s, (whole_s - first_s)[later] / (requests["emitted_tokens"][later] - 1), whole_s
 
 
 def _policy_s(log: RunLog) -> float:
@@ -164,28 +166,20 @@ def _exact_share(log: RunLog) -> float:
 
 
 def _levels(log: RunLog) -> tuple[LevelSummary, ...]:
-    steps, ops = log.steps, log.ops
-    names: list[str] = log.meta["members"]
-    verifies = steps["kind"] == VERIFY
-    refusals = verifies & (steps["accepted"] < steps["judged"])
+    steps, ops, names = log.steps, log.ops, log.meta["members"]
     durations = _per_level(ops["level"], ops["duration_s"], len(names))
-    total_s = float(durations.sum())
-    columns = {
+    counts = {
         name: _per_level(steps["level"], steps[name], len(names)) for name in ("drafted", "judged", "accepted", "own")
     }
-    refused = _per_level(steps["level"], refusals, len(names))
-    forwards = _per_level(ops["level"], ops["num_forwards"], len(names))
+    counts["forwards"] = _per_level(ops["level"], ops["num_forwards"], len(names))
+    refusals = (steps["kind"] == VERIFY) & (steps["accepted"] < steps["judged"])
+    counts["refused"] = _per_level(steps["level"], refusals, len(names))
     return tuple(
         LevelSummary(
             name=name,
-            forwards=int(forwards[level]),
             duration_s=float(durations[level]),
-            share_of_seconds=_ratio(float(durations[level]), total_s),
-            drafted=int(columns["drafted"][level]),
-            judged=int(columns["judged"][level]),
-            accepted=int(columns["accepted"][level]),
-            refused=int(refused[level]),
-            own=int(columns["own"][level]),
+            share_of_seconds=_ratio(float(durations[level]), float(durations.sum())),
+            **{count: int(by_level[level]) for count, by_level in counts.items()},
         )
         for level, name in enumerate(names)
     )
@@ -199,10 +193,11 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _mean_speed(tokens: NDArray[np.int64], seconds: NDArray[np.float64]) -> float:
+def _mean_speed(requests: Columns) -> float:
     """Mean over requests of tokens per second; 0 if none took any time."""
+    seconds = requests["finished_at_s"] - requests["arrived_at_s"]
     took = seconds > 0
-    return float((tokens[took] / seconds[took]).mean()) if took.any() else 0.0
+    return float((requests["emitted_tokens"][took] / seconds[took]).mean()) if took.any() else 0.0
 
 
 def _spread(values: NDArray[np.float64]) -> Spread:

@@ -4,18 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .comparison import Comparison
 from .conclusion import best_in_words
+from .side_by_side import SideBySide
 from .summary import Summary
 from .tables.comparison import chance_remark, comparison_title, shown_interval
 from .tables.grid import Column, Grid
+from .tables.printed import Printed, flat_rows
 
 BEST = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
-    """Chains compared at one or more batches.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sweep(Printed):
+    """Chains compared at one or more batches; prints as `paceline compare --sweep` does.
 
     Attributes:
         meta: as of a comparison; `batch` is a list.
@@ -25,23 +26,37 @@ class Sweep:
 
     meta: dict[str, Any]
     chains: Mapping[str, Mapping[str, int]]
-    comparisons: Mapping[int, Comparison]
+    comparisons: Mapping[int, SideBySide]
 
     def best(self, batch: int) -> str:
         """Name of the fastest chain at a batch."""
         comparison = self.comparisons[batch]
         return max(comparison.rows, key=comparison.output_tokens_per_s).policy
 
+    def tables(self) -> Sequence[Grid]:
+        """A row for each chain, a column for each batch."""
+        return [sweep_table(self)]
+
+    def lines(self) -> Sequence[str]:
+        """For each batch which chain is best, or that the target alone is."""
+        return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in self.comparisons.items()]
+
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/compare.md): `meta`, and one object per chain and batch."""
-        cells = [
+        return {"meta": self.meta, "sweep": self._cells()}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each chain and batch; columns as in docs/compare.md, `sweep[]`, and `windows_MEMBER`."""
+        return flat_rows(self._cells())
+
+    def _cells(self) -> list[dict[str, Any]]:
+        return [
             self._cell_to_json(batch, comparison, row)
             for batch, comparison in self.comparisons.items()
             for row in comparison.rows
         ]
-        return {"meta": self.meta, "sweep": cells}
 
-    def _cell_to_json(self, batch: int, comparison: Comparison, row: Summary) -> dict[str, Any]:
+    def _cell_to_json(self, batch: int, comparison: SideBySide, row: Summary) -> dict[str, Any]:
         kept = (
             "policy",
             "speed_up",
@@ -79,11 +94,6 @@ def sweep_table(sweep: Sweep) -> Grid:
             if chain == name
         ),
     )
-
-
-def sweep_lines(sweep: Sweep) -> list[str]:
-    """For each batch which chain is best, or that the target alone is, in words."""
-    return [f"batch {batch:,}: {best_in_words(comparison)}" for batch, comparison in sweep.comparisons.items()]
 
 
 def _cell(sweep: Sweep, chain: str, batch: int) -> str:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..cli.options.lossless import admitted
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
@@ -19,6 +18,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.world import CacheKind
 from ..traces.meta import Sampling
+from .admitted import admitted
 from .agreeing.both_worlds import BothWorlds
 from .agreeing.near_ties import near_tie_line, near_ties_at
 from .agreeing.recording import RecordingAsked, recording_of

@@ -6,13 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..cli.options.lossless import admitted
 from ..decoding.prefill import Start
 from ..policies.spec import make_policy
-from ..reports.start_words import start_words
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.grid import Grid
 from ..reports.tables.run import run_table
+from ..reports.tables.start_words import start_words
 from ..runs.log import RunLog, write_run_log
 from ..runs.text_quality import with_quality
 from ..runtime.decode import Output
@@ -24,6 +23,7 @@ from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, decode_alike, text_qualities
 from ..runtime.world import Memory
 from ..traces.meta import Sampling
+from .admitted import admitted
 from .pool import load_pool
 from .remarks import batch_remarks
 

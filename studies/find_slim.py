@@ -15,9 +15,9 @@ from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_sl
 from ..runtime.slim.find import find_slims
 from ..runtime.slim.search import Budget
 from ..runtime.timing.forward_seconds import hardware
+from ..shipped import shipped
 from ..whole_files import place_of, write_whole
 from .pool import load_pool
-from .shipped import shipped
 
 _NUMBERS = ("share", "TVD", "unequal argmax", "ms", "of target")
 _HEADINGS = ("member", "layers left out", *_NUMBERS, "found by", "dominated")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..progress import Progress
 from ..runtime.pools.pool import ModelPool
-from .shipped import shipped
+from ..shipped import shipped
 
 
 def load_pool(pool: ModelPool | Path | str | None = None, *, threads: int = 1, show_progress: bool = True) -> ModelPool:

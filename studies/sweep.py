@@ -1,130 +1,81 @@
-"""`paceline compare --sweep`: chains with every window of a range, at one or more batches."""
+"""Chains with every window of a range, at one or more batches."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Unpack
 
-import typer
-
-from ..cli.output import print_table, say, write_json
+from ..arguments import ArgumentError
 from ..policies.chain_notation import ChainSpec
 from ..policies.chain_ranges import chains_in
-from ..reports.comparison import Comparison
-from ..reports.sweep import Sweep, sweep_lines, sweep_table
+from ..reports.side_by_side import SideBySide
+from ..reports.sweep import Sweep
 from ..sim.cost import CostRangeError
-from ..traces.rounds.recording import RoundsRecording
-from ..traces.tries.recording import TrieRecording
-from .comparing import comparison_of
-from .default_policies import BASELINE
-from .policy_runs import run_policies
+from .comparing.named_policies import NamedPolicy, named_policies
+from .comparing.policy_runs import run_policies
+from .comparing.scenarios import Scenarios
+from .comparing.setting import SettingOptions, setting_of
+from .open_recording import Recorded
 from .remarks import remarks_on
-from .scenarios import Scenarios
 
 MOST_CELLS = 1000
-MOST_BATCH = 1_000_000
-
-SweepOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="CHAIN",
-        help=f"Chains with ranges of windows, draft:1..12/target or draft:1..9:2/mid:4..8/target, instead of policies; "
-        f"repeatable, {MOST_CELLS:,} chains x batches at most.",
-    ),
-]
-BatchOption = Annotated[
-    str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
-]
 
 
-def batches_of(text: str, sweep: Sequence[str] | None) -> tuple[int, ...]:
-    """The batches of `--batch`, one if nothing is swept; raises ValueError."""
-    parts = text.split(",")
-    for part in parts:
-        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
-            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
-    batches = tuple(int(part) for part in parts)
-    if len(batches) > 1 and not sweep:
-        raise ValueError(f"--batch takes several numbers with --sweep only, got {text!r}")
-    twice = [batch for index, batch in enumerate(batches) if batch in batches[:index]]
-    if twice:
-        raise ValueError(f"--batch {twice[0]} is given twice")
-    return batches
-
-
-def refuse_beside_sweep(options: Mapping[str, object]) -> None:
-    """Refuse options that a sweep would ignore; raises ValueError for the first that was given."""
-    given = next((name for name, value in options.items() if value), None)
-    if given is not None:
-        raise ValueError(f"{given} has no part in --sweep; compare the chains that it finds best with --policy")
-
-
-def swept(
-    texts: Sequence[str],
-    scenarios: Scenarios,
-    batches: Sequence[int],
-    recording: TrieRecording | RoundsRecording,
-    meta: Mapping[str, Any],
+def sweep(
+    recording: Recorded,
+    chains: str | Sequence[str],
     *,
-    lossless: bool,
+    batches: Sequence[int] = (1,),
+    **options: Unpack[SettingOptions],
 ) -> Sweep:
-    """Every chain at every batch.
+    """Compare chains with every window of a range.
 
     Args:
-        texts: as `--sweep` was given.
-        scenarios: at the first of the batches.
-        batches: requests running at a time.
-        recording: that is replayed.
-        meta: of a comparison at the first of the batches.
-        lossless: whether only lossless policies were asked for.
+        recording: that is replayed, as `open_recording` returns it.
+        chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
+        batches: requests running at a time, each with every chain; at most 1,000 chains x batches.
+        options: as of `compare`.
 
     Raises:
-        ValueError: a text that is no chain with ranges, too many cells, or a policy that may not run.
+        ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
         CostRangeError: the cost knows the seconds of no chain at one of the batches.
     """
-    chains = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
-    names = [str(chain) for chain in chains]
+    twice = [batch for batch, count in Counter(batches).items() if count > 1]
+    if twice or not batches:
+        raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
+    setting = setting_of(recording, batches[0], options)
+    scenarios = setting.scenarios()
+    texts = [chains] if isinstance(chains, str) else chains
+    found = chains_in(texts, scenarios.first.tables.pool, most=MOST_CELLS // len(batches))
+    policies = named_policies([str(chain) for chain in found])
+    meta = setting.meta(scenarios.first)
     comparisons = {
-        batch: _compared(scenarios.with_batch(batch), names, meta, batch, lossless=lossless) for batch in batches
+        batch: _compared(scenarios.with_batch(batch), policies, meta, lossless=setting.lossless) for batch in batches
     }
-    notes = [note for comparison in comparisons.values() for note in comparison.meta["cost_notes"]]
-    left_out = [
-        f"batch {batch:,}: {reason}"
-        for batch, comparison in comparisons.items()
-        for reason in comparison.meta["left_out"]
-    ]
-    remarks = [remark for batch in batches for remark in remarks_on(recording, batch=batch)]
-    return Sweep(
-        meta={
-            **meta,
-            "batch": list(batches),
-            "remarks": list(dict.fromkeys(remarks)),
-            "cost_notes": list(dict.fromkeys(notes)),
-            "left_out": left_out,
-        },
-        chains={str(chain): _windows(chain) for chain in chains},
-        comparisons=comparisons,
-    )
+    told = {
+        "batch": list(batches),
+        "remarks": _once(remark for batch in batches for remark in remarks_on(setting.recording, batch=batch)),
+        "cost_notes": _once(note for one in comparisons.values() for note in one.meta["cost_notes"]),
+        "left_out": [
+            f"batch {batch:,}: {reason}" for batch, one in comparisons.items() for reason in one.meta["left_out"]
+        ],
+    }
+    windows = {str(chain): _windows(chain) for chain in found}
+    return Sweep(meta={**meta, **told}, chains=windows, comparisons=comparisons)
 
 
 def _compared(
-    scenarios: Scenarios, names: Sequence[str], meta: Mapping[str, Any], batch: int, *, lossless: bool
-) -> Comparison:
+    scenarios: Scenarios, policies: Sequence[NamedPolicy], meta: dict[str, Any], *, lossless: bool
+) -> SideBySide:
     try:
-        runs = run_policies(scenarios, names, baseline=BASELINE, log=None, partial=True, lossless=lossless)
-        return comparison_of(runs, names, meta, scenarios.first.cost)
+        runs = run_policies(scenarios, policies, lossless=lossless, partial=True)
+        return runs.side_by_side(meta, scenarios.first.cost)
     except CostRangeError as error:
-        raise CostRangeError(f"batch {batch:,}: {error}") from error
+        raise CostRangeError(f"batch {scenarios.first.batch:,}: {error}") from error
 
 
 def _windows(chain: ChainSpec) -> dict[str, int]:
     return dict(zip(chain.members, chain.windows, strict=False))
 
 
-def show_sweep(sweep: Sweep, json: Path | None) -> None:
-    """Print the grid and a line in words for each batch, or write JSON."""
-    if json is not None:
-        write_json(sweep.to_json(), json)
-        return
-    print_table(sweep_table(sweep))
-    for line in sweep_lines(sweep):
-        say(line)
+def _once(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))

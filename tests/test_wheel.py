@@ -78,9 +78,9 @@ def test_every_module_is_in(names):
 def test_data_that_ships_is_in(names):
     wanted = {f"paceline/{path.as_posix()}" for folder in DATA for path in tracked(folder, "*")}
     assert wanted <= names
-    assert "paceline/py.typed" in names
+    assert {"paceline/__init__.pyi", "paceline/py.typed"} <= names
     inside = {name for name in names if ".dist-info/" not in name and not name.endswith(".py")}
-    assert inside == wanted | {"paceline/py.typed"}
+    assert inside == wanted | {"paceline/__init__.pyi", "paceline/py.typed"}
 
 
 def test_nothing_else_is_in(names):

@@ -8,11 +8,11 @@ import typer
 
 from ...counted import counted
 from ...installing import needs_torch
-from ...reports.start_words import start_words
-from ...reports.tables.agreement import agreement_table, leaving_line, total_line
+from ...reports.tables.agreement import agreement_table, record_exit_line, total_line
+from ...reports.tables.start_words import start_words
 from ...runtime.prompts import read_prompts
 from ...traces.meta import Sampling
-from ..options.lossless import LosslessOption
+from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (
@@ -105,7 +105,7 @@ def agree(
         print_table(agreement_table(found.policies))
         for agreement in found.policies:
             if agreement.left is not None:
-                say(leaving_line(agreement, agreement.left))
+                say(record_exit_line(agreement, agreement.left))
         for difference, near_ties in found.differences():
             typer.echo(difference)
             say(near_ties)

@@ -14,7 +14,7 @@ from ...laboratory.page import link_between, page, write_page
 from ...laboratory.tables import finding_to_json, terminal_table
 from ...progress import Progress
 from ...reports.tables.grid import Column, Grid
-from ...studies.shipped import shipped
+from ...shipped import shipped
 from ...traces.tries.store import read_trace
 from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
 

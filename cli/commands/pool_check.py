@@ -8,7 +8,7 @@ from ...counted import counted
 from ...installing import needs_torch
 from ...reports.tables.grid import Column, Grid
 from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
-from ...studies.shipped import shipped
+from ...shipped import shipped
 from ..options.models import PoolArgument
 from ..output import JsonOption, print_table, say, write_json
 

@@ -10,7 +10,7 @@ from ...counted import counted
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
-from ..options.lossless import LosslessOption
+from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (

@@ -8,7 +8,7 @@ import typer
 from ...installing import needs_torch
 from ...runtime.pools import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
-from ...studies.shipped import shipped
+from ...shipped import shipped
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
 from ..output import JsonOption, check_json_path, print_table, write_json
 

@@ -10,7 +10,7 @@ from ...counted import counted
 from ...reports.tables.grid import Grid
 from ...reports.tables.rounds import rounds_tables
 from ...reports.tables.trie import trace_tables
-from ...studies.shipped import shipped
+from ...shipped import shipped
 from ...studies.tokenizer_hash import tokenizer_sha256
 from ...traces.errors import TraceFormatError
 from ...traces.open_recording import open_recording
@@ -21,7 +21,7 @@ from ...traces.synthetic.spec import SyntheticSpec
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
 from ...traces.tries.summary import summarise
-from ..options.numbers import numbers, words
+from ..options.parsing import numbers, words
 from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .trace_import import import_
 

@@ -15,7 +15,7 @@ from ...traces.rounds.meta import LOOKUP, DrafterInfo, RoundsMeta
 from ...traces.rounds.rounds import RoundsRequest
 from ...traces.rounds.trust import trust
 from ...traces.shapes import given_shapes
-from ..options.model_shapes import ModelsOption
+from ..options.comparison import ModelsOption
 from ..output import JsonOption, check_json_path, check_new_folder, say, write_json
 
 

@@ -7,15 +7,6 @@ import typer
 
 from ...decoding.prefill import Start
 
-StartOption = Annotated[
-    Start | None,
-    typer.Option(
-        "--start",
-        help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as each "
-        "method of an imported log began. Default: prefill; of an imported log, recorded.",
-    ),
-]
-
 
 class LiveStart(StrEnum):
     """How a run of models may begin; only a log can have begun in a way of its own."""

@@ -4,24 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...counted import counted
 from ..agreement import Agreement, Difference
-from ..leaving import Leaving
-from .grid import Column, Grid
+from ..record_exit import RecordExit
+from .grid import Grid, table
 
 Decode = Callable[[list[int]], str]
 
 
 def agreement_table(agreements: Iterable[Agreement]) -> Grid:
     """One row per policy: what was compared, and where the worlds first differ."""
-    headings = ("policy", "requests", "steps compared", "tokens compared", "first difference")
-    return Grid(
-        columns=tuple(
-            Column(heading=heading, number=heading not in (headings[0], headings[-1])) for heading in headings
-        ),
-        rows=tuple(
-            (row.policy, *(f"{count:,}" for count in (row.num_requests, row.num_steps, row.num_tokens)), _where(row))
-            for row in agreements
-        ),
-    )
+    return table(map(_cells, agreements), texts=("first difference",))
 
 
 def total_line(agreements: Sequence[Agreement]) -> str:
@@ -32,7 +23,7 @@ def total_line(agreements: Sequence[Agreement]) -> str:
     return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
 
 
-def leaving_line(agreement: Agreement, left: Leaving) -> str:
+def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
     """Where a policy left the record, and how much of the run lies before that."""
     return (
         f"{agreement.policy}: left the record at step {left.step} of request {left.request_id} "
@@ -65,9 +56,15 @@ def difference_text(agreement: Agreement, difference: Difference, decode: Decode
     return "\n".join([first, *(f"  {name:<{width}}  {part}" for name, part in parts.items())])
 
 
-def _where(agreement: Agreement) -> str:
-    difference = agreement.difference
-    return "none" if difference is None else f"request {difference.request_id}, step {difference.step}"
+def _cells(agreement: Agreement) -> dict[str, str]:
+    first = agreement.difference
+    return {
+        "policy": agreement.policy,
+        "requests": f"{agreement.num_requests:,}",
+        "steps compared": f"{agreement.num_steps:,}",
+        "tokens compared": f"{agreement.num_tokens:,}",
+        "first difference": "none" if first is None else f"request {first.request_id}, step {first.step}",
+    }
 
 
 def _text(tokens: Sequence[int], decode: Decode) -> str:

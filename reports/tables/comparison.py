@@ -4,35 +4,26 @@ from math import floor
 from typing import Any
 
 from ...counted import counted
-from ..comparison import Comparison
 from ..interval import Interval
-from ..start_words import start_words
+from ..side_by_side import SideBySide
 from ..summary import Summary
-from .grid import Column, Grid
+from .grid import Grid, table
+from .start_words import start_words
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 # Of columns that are no means over seeds.
 AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
-COLUMNS = (
-    Column(heading="policy", number=False),
-    Column(heading="speed-up"),
-    Column(heading="mean of requests"),
-    Column(heading="tokens/s"),
-    Column(heading="accept. length"),
-    Column(heading="exact share"),
-)
 
 
-def comparison_table(comparison: Comparison) -> Grid:
+def comparison_table(comparison: SideBySide) -> Grid:
     """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
-    return Grid(
+    return table(
+        [_cells(comparison, row) for row in comparison.ranked()],
         title=comparison_title(
             comparison.meta, comparison.rows[0] if comparison.baseline is None else comparison.baseline
         ),
-        columns=COLUMNS,
-        rows=tuple(_cells(comparison, row) for row in comparison.ranked()),
-        remarks=tuple(_remarks(comparison)),
-        bold=frozenset({(0, 0), (0, 1)}),
+        remarks=_remarks(comparison),
+        bold={(0, 0), (0, 1)},
     )
 
 
@@ -41,16 +32,16 @@ def shown_interval(interval: Interval | None, style: str) -> str:
     return "" if interval is None else f" ± {interval.half_width:{style}}"
 
 
-def _cells(comparison: Comparison, row: Summary) -> tuple[str, ...]:
+def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
     mean_of_requests = comparison.speed_up_mean_of_requests(row)
-    return (
-        row.policy,
-        _speed_up(comparison, row),
-        "unknown" if mean_of_requests is None else f"{mean_of_requests:.2f}x",
-        f"{comparison.output_tokens_per_s(row):,.1f}",
-        f"{row.acceptance_length:.2f}",
-        _share(row.exact_share),
-    )
+    return {
+        "policy": row.policy,
+        "speed-up": _speed_up(comparison, row),
+        "mean of requests": "unknown" if mean_of_requests is None else f"{mean_of_requests:.2f}x",
+        "tokens/s": f"{comparison.output_tokens_per_s(row):,.1f}",
+        "accept. length": f"{row.acceptance_length:.2f}",
+        "exact share": _share(row.exact_share),
+    }
 
 
 def comparison_title(meta: dict[str, Any], first: Summary) -> str:
@@ -78,7 +69,7 @@ def _what_if(meta: dict[str, Any]) -> str:
     return f"; WHAT IF: {changes}" if changes else ""
 
 
-def _remarks(comparison: Comparison) -> list[str]:
+def _remarks(comparison: SideBySide) -> list[str]:
     """What a reader of the figures has to know, a line each."""
     meta = comparison.meta
     remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
@@ -93,7 +84,7 @@ def chance_remark(most_runs: int, seed: int) -> str | None:
     return f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part"
 
 
-def _speed_up(comparison: Comparison, row: Summary) -> str:
+def _speed_up(comparison: SideBySide, row: Summary) -> str:
     speed_up = comparison.speed_up(row)
     if speed_up is None:
         return "unknown"

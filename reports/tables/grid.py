@@ -4,7 +4,7 @@ Where the columns do not fit, headings are broken first, then texts; where even 
 in parts, each with its first column. Letters: R rows, C columns.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from .breaking import broken, longest_piece, prose, words_of
-from .encodings import shown_in
+from .line_breaks import broken, longest_piece, prose, words_of
+from .terminal_encoding import shown_in
 
 MOST_LEAST = 24  # cells that a column of text keeps for a piece that is not broken without need
 
@@ -109,6 +109,43 @@ class Grid:
                 if place is None or place in kept
             ),
         )
+
+
+def table(
+    rows: Iterable[Mapping[str, str]],
+    *,
+    texts: Collection[str] = (),
+    title: str = "",
+    remarks: Iterable[str] = (),
+    bold: Collection[tuple[int, int | None]] = (),
+    lines: Collection[int] = (),
+) -> Grid:
+    """A table of rows that say what column each of their cells is in.
+
+    Args:
+        rows: heading -> cell; a heading that a row leaves out is an empty cell of it.
+        texts: headings of the columns that hold text; the first one does in any case.
+        title: above it.
+        remarks: below it, a line each.
+        bold: (row, column) of cells that stand out; None as a column is all of the row.
+        lines: rows after which a line is drawn.
+    """
+    every = list(rows)
+    headings = list(dict.fromkeys(heading for row in every for heading in row))
+    texts = {*headings[:1], *texts}
+    return Grid(
+        columns=tuple(Column(heading=heading, number=heading not in texts) for heading in headings),
+        rows=tuple(tuple(row.get(heading, "") for heading in headings) for row in every),
+        title=title,
+        remarks=tuple(remarks),
+        bold=frozenset(bold),
+        lines=frozenset(lines),
+    )
+
+
+def shown(figure: float | None, style: str, *, unknown: str = "") -> str:
+    """A figure in a style of format(), `unknown` for None."""
+    return unknown if figure is None else f"{figure:{style}}"
 
 
 def facts(title: str, values: Mapping[str, str]) -> Grid:

@@ -5,38 +5,30 @@ from collections.abc import Sequence
 from ...counted import counted
 from ..quality import Quality
 from ..summary import Summary
-from .grid import Column, Grid
+from .grid import Grid, shown, table
 
 REJECTION_REMARK = "texts are drawn anew by rejection sampling: where two of them part means nothing and is left out"
-_HEADINGS = ("rejection rate", "diverg. /1,000", "same text", "log-lik. /token (own)", "answers right (own)")
 
 
 def quality_table(rows: Sequence[Summary]) -> Grid | None:
     """One row per policy; None if none of them is lossy. Columns are defined in docs/glossary.md."""
     if not any(row.quality and row.quality.lossy for row in rows):
         return None
-    answers = any(row.quality is not None and row.quality.answers_total is not None for row in rows)
-    headings = _HEADINGS if answers else _HEADINGS[:-1]
-    return Grid(
-        title="what was refused, and the texts beside the target's own",
-        columns=(Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings)),
-        rows=tuple((row.policy, *_cells(row)[: len(headings)]) for row in rows),
-        remarks=tuple(_remarks(rows)),
-    )
+    title = "what was refused, and the texts beside the target's own"
+    return table(map(_cells, rows), title=title, remarks=_remarks(rows))
 
 
-def _cells(row: Summary) -> tuple[str, ...]:
-    """What stands under `_HEADINGS`; empty where nothing is known."""
-    rejection, quality = f"{row.rejection_rate:.1%}", row.quality
-    if quality is None:
-        return (rejection, *("",) * (len(_HEADINGS) - 1))
-    return (
-        rejection,
-        _shown(quality.divergences_per_1000, ".1f"),
-        _shown(quality.text_agreement, ".1%"),
-        _log_likelihoods(quality),
-        _answers(quality),
-    )
+def _cells(row: Summary) -> dict[str, str]:
+    """Empty where nothing is known."""
+    cells = {"policy": row.policy, "rejection rate": f"{row.rejection_rate:.1%}"}
+    quality = row.quality
+    if quality is not None:
+        cells["diverg. /1,000"] = shown(quality.divergences_per_1000, ".1f")
+        cells["same text"] = shown(quality.text_agreement, ".1%")
+        cells["log-lik. /token (own)"] = _log_likelihoods(quality)
+        if quality.answers_total is not None:
+            cells["answers right (own)"] = _answers(quality)
+    return cells
 
 
 def _remarks(rows: Sequence[Summary]) -> list[str]:
@@ -57,10 +49,10 @@ def quality_line(quality: Quality) -> str:
     """The quality of one run in a sentence."""
     parts = [f"{counted(quality.requests, 'text')} beside the target's own:"]
     if quality.num_divergences is not None:
-        rate = _shown(quality.divergences_per_1000, ".1f")
+        rate = shown(quality.divergences_per_1000, ".1f")
         parts.append(f"{counted(quality.num_divergences, 'divergence')}, {rate} per 1,000 tokens;")
     if quality.text_agreement is not None:
-        prefix = _shown(quality.prefix_agreement, ".1%")
+        prefix = shown(quality.prefix_agreement, ".1%")
         parts.append(f"{quality.text_agreement:.1%} of positions the same, {prefix} before the first difference;")
     parts.append(f"log-likelihood per token {_log_likelihoods(quality)}")
     if quality.answers_total is not None:
@@ -69,15 +61,11 @@ def quality_line(quality: Quality) -> str:
 
 
 def _log_likelihoods(quality: Quality) -> str:
-    own = _shown(quality.own_log_prob_per_token, ".3f")
-    return f"{_shown(quality.log_prob_per_token, '.3f')} ({own})"
+    own = shown(quality.own_log_prob_per_token, ".3f")
+    return f"{shown(quality.log_prob_per_token, '.3f')} ({own})"
 
 
 def _answers(quality: Quality) -> str:
     if quality.answers_total is None:
         return ""
     return f"{quality.answers_right:,} ({quality.answers_own:,}) of {quality.answers_total:,}"
-
-
-def _shown(value: float | None, style: str) -> str:
-    return "" if value is None else f"{value:{style}}"

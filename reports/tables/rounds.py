@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 
 from ...counted import counted
-from ...traces.rounds.summary import MethodSummary, RoundsGroup, RoundsSummary
+from ...traces.rounds.summary import MethodSummary, RoundsSummary
 from ...traces.rounds.trust import trust
-from .grid import Column, Grid, facts
-
-_COLUMNS = ("tag", "method", "requests", "rounds", "tokens/round", "kept whole", "known", "ms/token")
+from .grid import Column, Grid, facts, shown, table
 
 
 def rounds_tables(summary: RoundsSummary) -> tuple[Grid, ...]:
@@ -56,28 +54,24 @@ def _measured(summary: RoundsSummary) -> Iterator[str]:
 
 def _methods(summary: RoundsSummary) -> Grid:
     groups = [*summary.by_tag.items(), ("all", summary.total)]
-    return Grid(
-        title="what was recorded of each method",
-        columns=tuple(Column(heading=heading, number=heading not in _COLUMNS[:2]) for heading in _COLUMNS),
-        rows=tuple(row for tag, group in groups for row in _rows(tag, group, summary.meta.target)),
-    )
-
-
-def _rows(tag: str, group: RoundsGroup, target: str) -> Iterator[tuple[str, ...]]:
-    for name, method in group.methods.items():
-        if method.num_requests:
-            yield tag or "-", name or f"{target} alone", *_cells(method)
-
-
-def _cells(method: MethodSummary) -> list[str]:
-    shares = (method.censored_share, method.known_share)
-    return [
-        f"{method.num_requests:,}",
-        _rounds(method),
-        "-" if method.tokens_per_round is None else f"{method.tokens_per_round:.2f}",
-        *("-" if share is None else f"{100 * share:.1f}%" for share in shares),
-        "-" if method.token_s is None else f"{1e3 * method.token_s:.2f}",
+    cells = [
+        {"tag": tag or "-", "method": name or f"{summary.meta.target} alone", **_cells(method)}
+        for tag, group in groups
+        for name, method in group.methods.items()
+        if method.num_requests
     ]
+    return table(cells, texts=("method",), title="what was recorded of each method")
+
+
+def _cells(method: MethodSummary) -> dict[str, str]:
+    return {
+        "requests": f"{method.num_requests:,}",
+        "rounds": _rounds(method),
+        "tokens/round": shown(method.tokens_per_round, ".2f", unknown="-"),
+        "kept whole": shown(method.censored_share, ".1%", unknown="-"),
+        "known": shown(method.known_share, ".1%", unknown="-"),
+        "ms/token": "-" if method.token_s is None else f"{1e3 * method.token_s:.2f}",
+    }
 
 
 def _rounds(method: MethodSummary) -> str:

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from ...counted import counted
 from ..summary import LevelSummary, Summary
-from .grid import Column, Grid
+from .grid import Grid, table
 from .quality import REJECTION_REMARK, quality_line
-
-_HEADINGS = ("member", "seconds", "share", "forwards", "drafted", "judged", "accepted", "acceptance", "refused")
 
 
 def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
@@ -18,28 +16,30 @@ def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "")
         remarks: what else its reader has to know, a line each.
         start: how requests began, with a comma before it; empty for the default (`start_words`).
     """
-    return Grid(
+    return table(
+        map(_cells, summary.levels),
         title=(
             f"{summary.policy}: {counted(summary.requests, 'request')}, {counted(summary.output_tokens, 'token')}, "
             f"{summary.output_tokens_per_s:,.1f} tokens/s, acceptance length {summary.acceptance_length:.2f}, "
             f"TTFT {summary.ttft_s.mean * 1e3:.1f} ms, TPOT {summary.tpot_s.mean * 1e3:.2f} ms, "
             f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){start}{_troubles(summary)}"
         ),
-        columns=tuple(Column(heading=heading, number=heading != "member") for heading in _HEADINGS),
-        rows=tuple(_cells(level) for level in summary.levels),
         remarks=(*_quality(summary), *remarks),
     )
 
 
-def _cells(level: LevelSummary) -> tuple[str, ...]:
-    return (
-        level.name,
-        f"{level.duration_s:.3f}",
-        f"{level.share_of_seconds:.1%}",
-        *(f"{count:,}" for count in (level.forwards, level.drafted, level.judged, level.accepted)),
-        f"{level.accepted / level.judged:.1%}" if level.judged else "",
-        f"{level.refused:,}",
-    )
+def _cells(level: LevelSummary) -> dict[str, str]:
+    return {
+        "member": level.name,
+        "seconds": f"{level.duration_s:.3f}",
+        "share": f"{level.share_of_seconds:.1%}",
+        "forwards": f"{level.forwards:,}",
+        "drafted": f"{level.drafted:,}",
+        "judged": f"{level.judged:,}",
+        "accepted": f"{level.accepted:,}",
+        "acceptance": f"{level.accepted / level.judged:.1%}" if level.judged else "",
+        "refused": f"{level.refused:,}",
+    }
 
 
 def _quality(summary: Summary) -> list[str]:

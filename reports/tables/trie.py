@@ -3,8 +3,8 @@
 from ...counted import counted
 from ...traces.meta import NgramInfo
 from ...traces.tries.meta import TrieMeta
-from ...traces.tries.summary import TrieGroup, TrieSummary
-from .grid import Column, Grid, facts
+from ...traces.tries.summary import TrieSummary
+from .grid import Column, Grid, facts, shown
 
 
 def trace_tables(summary: TrieSummary) -> tuple[Grid, Grid]:
@@ -43,15 +43,15 @@ def _agreement(summary: TrieSummary) -> Grid:
         title="share of trunk contexts where a model writes the target's token",
         columns=(Column(heading="tag", number=False), *(Column(heading=heading) for heading in headings)),
         rows=tuple(
-            (tag, f"{group.num_requests:,}", f"{group.num_trunk_tokens:,}", *_rates(group, models))
+            (
+                tag,
+                f"{group.num_requests:,}",
+                f"{group.num_trunk_tokens:,}",
+                *(shown(group.agreement[model], ".3f", unknown="-") for model in models),
+            )
             for tag, group in [*summary.by_tag.items(), ("all", summary.total)]
         ),
     )
-
-
-def _rates(group: TrieGroup, models: tuple[str, ...]) -> list[str]:
-    rates = [group.agreement[model] for model in models]
-    return ["-" if rate is None else f"{rate:.3f}" for rate in rates]
 
 
 def _trunk_ties(meta: TrieMeta) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...cli.options.lossless import admitted
 from ...decoding.contract import Policy
 from ...decoding.prefill import Start
 from ...policies.spec import make_policy
@@ -21,6 +20,7 @@ from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...sim.tries.world import UnrecordedContextError
 from ...traces.tries.recording import TrieRecording
+from ..admitted import admitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

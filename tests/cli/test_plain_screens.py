@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from paceline.reports.tables.encodings import draws_boxes
+from paceline.reports.tables.terminal_encoding import draws_boxes
 
 ASCII = ({"LC_ALL": "C"}, {"LC_ALL": "POSIX"}, {"PYTHONIOENCODING": "ascii"})
 WORDS = (

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports import Comparison, LevelSummary, Quality, summarise_run
+from paceline.reports import LevelSummary, Quality, SideBySide, summarise_run
 from paceline.reports.conclusion import conclusion
 
 from .test_summary import by_hand
@@ -83,7 +83,7 @@ def comparisons(draw):
             repeats[name] = tuple(
                 replace(row, output_tokens_per_s=row.output_tokens_per_s * factor) for factor in factors
             )
-    return Comparison(meta={}, baseline=draw(st.sampled_from([PLAIN, None])), rows=tuple(rows), repeats=repeats)
+    return SideBySide(meta={}, baseline=draw(st.sampled_from([PLAIN, None])), rows=tuple(rows), repeats=repeats)
 
 
 def bounds(comparison, row):
@@ -233,23 +233,23 @@ def check_figures(line, comparison, loser, best):
     ],
 )
 def test_in_words(rows, told):
-    assert conclusion(Comparison(meta={}, baseline=PLAIN, rows=tuple(rows))) == told
+    assert conclusion(SideBySide(meta={}, baseline=PLAIN, rows=tuple(rows))) == told
 
 
 def test_two_whose_intervals_meet_cannot_be_told_apart():
     first, second = row_of("adaptive", (0.0, 1.0, 0.0, 4.0)), row_of("draft:4/target", (0.0, 1.0, 0.0, 4.1))
     repeats = {"adaptive": tuple(replace(first, output_tokens_per_s=speed) for speed in (190.0, 205.0))}
-    line = conclusion(Comparison(meta={}, baseline=PLAIN, rows=(second, first), repeats=repeats))
+    line = conclusion(SideBySide(meta={}, baseline=PLAIN, rows=(second, first), repeats=repeats))
     assert line.startswith(
         "best: adaptive, 1.98x; draft:4/target (1.96x) cannot be told apart from it: the intervals overlap; "
         "next is plain"
     )
-    line = conclusion(Comparison(meta={}, baseline=None, rows=(first, replace(first, policy="other"))))
+    line = conclusion(SideBySide(meta={}, baseline=None, rows=(first, replace(first, policy="other"))))
     assert line == "best: adaptive, 200.0 tokens/s; other (200.0 tokens/s) cannot be told apart from it: equally fast"
 
 
 def test_what_cannot_be_chosen_is_not_the_best():
     rows = (row_of("oracle-chain", (0.0, 1.0, 0.0, 1.0)), row_of("draft:4/target", (0.0, 1.0, 0.0, 4.0)))
-    line = conclusion(Comparison(meta={}, baseline=PLAIN, rows=rows), ruled_out=["oracle-chain"])
+    line = conclusion(SideBySide(meta={}, baseline=PLAIN, rows=rows), ruled_out=["oracle-chain"])
     assert line.startswith("best: draft:4/target, 2.00x")
     assert "oracle" not in line

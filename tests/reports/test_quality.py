@@ -5,7 +5,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from paceline.reports import Comparison, quality_of, summarise_run
+from paceline.reports import SideBySide, quality_of, summarise_run
 from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.quality import quality_line, quality_table
 from paceline.reports.tables.run import run_table
@@ -13,7 +13,7 @@ from paceline.runs.log import QUALITY_FIELDS
 from paceline.runs.text_quality import TextQuality, with_quality
 from rich.console import Console
 
-from .test_comparison import META
+from .test_side_by_side import META
 from .test_summary import by_hand
 
 # r0 emitted 6 tokens, r1 one.
@@ -114,7 +114,7 @@ def test_who_is_lossy(meta, lossy):
 
 def compared(*logs):
     rows = tuple(replace(summarise_run(log), policy=f"policy {number}") for number, log in enumerate(logs))
-    return Comparison(meta=META, baseline=rows[0], rows=rows)
+    return SideBySide(meta=META, baseline=rows[0], rows=rows)
 
 
 def test_columns_appear_where_a_policy_is_lossy():

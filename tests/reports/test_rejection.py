@@ -52,7 +52,7 @@ def test_of_two_levels_by_hand():
     [
         pytest.param([], 0.0, id="nothing happened"),
         pytest.param([(0, VERIFY, 0, 0, 0)], 0.0, id="plain decoding"),
-        pytest.param([(0, DRAFT, 4, 0, 0), (0, VERIFY, 0, 4, 1)], 1 / 2, id="tokens behind a refusal do not count"),
+        pytest.param([(0, DRAFT, 4, 0, 0), (0, VERIFY, 0, 4, 1)], 1 / 2, id="tokens after a refusal do not count"),
         pytest.param(
             [(0, DRAFT, 2, 0, 0), (0, VERIFY, 0, 2, 1), (0, VERIFY, 0, 2, 1)], 1.0, id="two levels refuse of two tokens"
         ),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
-from paceline.reports import Comparison, LevelSummary, Quality, Spread, Summary, summarise_run
+from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
 from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.detail import detail_tables
 from paceline.reports.tables.run import run_table
@@ -105,7 +105,7 @@ def by_hand_ledger() -> RunLedger:
 
 
 def by_hand_with_failures() -> RunLog:
-    """As `by_hand`, with two more that fail: r2 at once, r3 behind a first token; seconds of deciding were measured."""
+    """As `by_hand`, with two more that fail: r2 at once, r3 after a first token; seconds of deciding were measured."""
     ledger = by_hand_ledger()
     ledger.note_admitted("r2", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
     ledger.note_admitted("r3", tag="b", num_prompt=4, arrived_at_s=4.0, now_s=4.0)
@@ -313,7 +313,7 @@ def test_figures_agree_with_one_another(trace, seed, batch):
         assert 0 <= spread.p50 <= spread.p90 <= spread.p95 <= spread.p99
 
 
-def comparison() -> Comparison:
+def comparison() -> SideBySide:
     summary = summarise_run(by_hand())
     meta = {
         "trace": "t",
@@ -324,7 +324,7 @@ def comparison() -> Comparison:
         "seed": 0,
         "decide_s": 0.0,
     }
-    return Comparison(meta=meta, baseline=summary, rows=(summary,))
+    return SideBySide(meta=meta, baseline=summary, rows=(summary,))
 
 
 def test_the_documented_keys():
@@ -357,7 +357,7 @@ def test_the_documentation_lists_every_key():
 def test_speed_up_is_tokens_per_second_over_the_baseline():
     fast = comparison().rows[0]
     slow = Summary(**{**asdict_shallow(fast), "output_tokens_per_s": fast.output_tokens_per_s / 4})
-    assert Comparison(meta={}, baseline=slow, rows=(fast,)).speed_up(fast) == 4.0
+    assert SideBySide(meta={}, baseline=slow, rows=(fast,)).speed_up(fast) == 4.0
 
 
 def asdict_shallow(summary):
@@ -383,11 +383,11 @@ def test_the_table_says_what_is_synthetic_and_modelled():
 def test_an_exact_run_says_so_only_if_it_is():
     summary = comparison().rows[0]
     nearly = Summary(**{**asdict_shallow(summary), "exact_share": 0.99999})
-    text = shown(comparison_table(Comparison(meta=comparison().meta, baseline=summary, rows=(nearly,))))
+    text = shown(comparison_table(SideBySide(meta=comparison().meta, baseline=summary, rows=(nearly,))))
     assert "1.0000" not in text
     assert "0.9999" in text
     exact = Summary(**{**asdict_shallow(summary), "exact_share": 1.0})
-    assert "0.8571" not in shown(comparison_table(Comparison(meta=comparison().meta, baseline=exact, rows=(exact,))))
+    assert "0.8571" not in shown(comparison_table(SideBySide(meta=comparison().meta, baseline=exact, rows=(exact,))))
 
 
 def test_one_run_as_a_table():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.policies import make_policy
-from paceline.reports import Comparison, summarise_run
+from paceline.reports import SideBySide, summarise_run
 from paceline.reports.regret import regret_of
 from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tags import ByTag, TagShare, request_seconds, tag_shares, tag_speed_ups
@@ -142,7 +142,7 @@ def compared(trace, names):
     rows = tuple(summarise_run(log) for log in logs.values())
     rows = tuple(type(row)(**{**fields_of(row), "policy": name}) for name, row in zip(names, rows, strict=True))
     shares = {name: tag_shares(log) for name, log in logs.items()}
-    return Comparison(meta={}, baseline=rows[0], rows=rows), ByTag(baseline=shares[names[0]], policies=shares)
+    return SideBySide(meta={}, baseline=rows[0], rows=rows), ByTag(baseline=shares[names[0]], policies=shares)
 
 
 def fields_of(record):

@@ -182,7 +182,8 @@ def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_
         [sys.executable, "-m", "paceline", *command], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert process.returncode == 130
-    assert process.stderr == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"
+    # What precedes it is progress: whether loading takes ten seconds is the machine's affair.
+    assert process.stderr.splitlines()[-1] == "paceline: error: interrupted: 1 of 3 requests ended and are kept"
     assert (tmp_path / "out" / "outputs.jsonl").is_file()
 
 

@@ -15,7 +15,7 @@ from paceline.laboratory.experiments.catalogue import Experiment, experiments
 from paceline.laboratory.figure import write_figure
 from paceline.laboratory.finding import Column, Finding, Panel, Rows, Series, Setting
 from paceline.laboratory.tables import markdown_table
-from paceline.studies.shipped import shipped
+from paceline.shipped import shipped
 
 from ...cli.command_line import done, paceline, refused
 

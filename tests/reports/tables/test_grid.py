@@ -5,8 +5,8 @@ from io import StringIO
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports.tables.encodings import draws_boxes, shown_in
 from paceline.reports.tables.grid import Column, Grid, facts
+from paceline.reports.tables.terminal_encoding import draws_boxes, shown_in
 from rich.cells import cell_len
 from rich.console import Console
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost import RoundCost, TimedCost, make_cost
-from paceline.sim.cost.what_if import scaled
+from paceline.sim.cost.what_if.scaled import scaled
 
 from ..shapes import META, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of

@@ -1,17 +1,10 @@
-"""`--lossless`: only policies that commit what the target alone would write."""
+"""Whether a policy may run where only policies are asked for that commit what the target alone would write."""
 
-from typing import Annotated
-
-import typer
-
-from ...decoding.contract import Policy
-from ...policies.about import about_of
-from ...policies.combined.only_lossless import OnlyLossless
-from ...policies.registry import own_policies
-
-LosslessOption = Annotated[
-    bool, typer.Option("--lossless", help="Refuse policies that may commit other text than the target's.")
-]
+from ..arguments import ArgumentError
+from ..decoding.contract import Policy
+from ..policies.about import about_of
+from ..policies.combined.only_lossless import OnlyLossless
+from ..policies.registry import own_policies
 
 
 def admitted(policy: Policy, name: str, *, lossless: bool) -> Policy:
@@ -25,13 +18,13 @@ def admitted(policy: Policy, name: str, *, lossless: bool) -> Policy:
         lossless: whether only lossless ones were asked for.
 
     Raises:
-        ValueError: they were, and it is not.
+        ArgumentError: they were, and it is not.
     """
     if not lossless:
         return policy
     about = about_of(policy)
     if about is not None and not about.lossless:
-        raise ValueError(f"policy {name} is lossy, and --lossless was asked for")
+        raise ArgumentError(f"policy {name} is lossy, and `lossless` was asked for")
     if about is not None and type(policy) in own_policies().values():
         return policy
     return OnlyLossless(policy, about)

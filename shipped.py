@@ -6,7 +6,7 @@ from pathlib import Path
 
 def shipped(folder: str, name: str) -> Path:
     """Path of `folder/name` inside the installed package; raises FileNotFoundError if it is not there."""
-    path = Path(str(files(__package__.rpartition(".")[0]))) / folder / name
+    path = Path(str(files(__package__))) / folder / name
     if not path.exists():
         raise FileNotFoundError(f"{folder}/{name} does not come with this installation")
     return path

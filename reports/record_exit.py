@@ -9,7 +9,7 @@ from ..runs.log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leaving:
+class RecordExit:
     """The first step of a request that was modelled, or whose committed context the record does not hold.
 
     Attributes:
@@ -21,10 +21,10 @@ class Leaving:
     step: int
 
 
-def leavings(log: RunLog) -> tuple[Leaving, ...]:
+def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
     """One for each request that left the record, in the order of the run; none for a run of real models."""
     owners, modelled, emitted = (log.steps[name] for name in ("request", "modelled", "emitted"))
-    found: list[tuple[int, Leaving]] = []
+    found: list[tuple[int, RecordExit]] = []
     for request, (request_id, known) in enumerate(
         zip(log.requests["request_id"].tolist(), log.requests["exact_start"].tolist(), strict=True)
     ):
@@ -35,5 +35,5 @@ def leavings(log: RunLog) -> tuple[Leaving, ...]:
             off |= committed_before >= known
         if off.any():
             step = int(off.argmax())
-            found.append((int(rows[step]), Leaving(request_id=request_id, step=step)))
-    return tuple(leaving for _, leaving in sorted(found, key=itemgetter(0)))
+            found.append((int(rows[step]), RecordExit(request_id=request_id, step=step)))
+    return tuple(left for _, left in sorted(found, key=itemgetter(0)))

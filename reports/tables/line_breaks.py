@@ -1,11 +1,11 @@
-"""Lines of a cell: broken between words, behind the parts of a name, and never inside a number."""
+"""Lines of a cell: broken between words, after the parts of a name, and never inside a number."""
 
 import re
 from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-# A space; behind `,` `/` `;` `_` that no digit follows; behind `:` `-` before a letter. `draft:12/mid:6` keeps its 12.
+# A space; after `,` `/` `;` `_` that no digit follows; after `:` `-` before a letter. `draft:12/mid:6` keeps its 12.
 _BREAKS = re.compile(r" +|(?<=[,/;_])(?![\d\s])|(?<=[:-])(?=[A-Za-z])")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports import Comparison, summarise_run
+from paceline.reports import SideBySide, summarise_run
 from paceline.reports.interval import mean_interval, t_quantile
 from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.detail import detail_tables
@@ -81,13 +81,13 @@ def comparison(*further, baseline=100.0):
     row = replace(summary, output_tokens_per_s=200.0)
     repeats = tuple(replace(summary, output_tokens_per_s=speed) for speed in further)
     alone = None if baseline is None else replace(summary, policy="plain", output_tokens_per_s=baseline)
-    return Comparison(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats})
+    return SideBySide(meta=META, baseline=alone, rows=(row,), repeats={"draft": repeats})
 
 
 def shown(found):
     """Of a comparison its first table, of anything else itself."""
     stream = StringIO()
-    Console(file=stream, width=160).print(comparison_table(found) if isinstance(found, Comparison) else found)
+    Console(file=stream, width=160).print(comparison_table(found) if isinstance(found, SideBySide) else found)
     return stream.getvalue()
 
 

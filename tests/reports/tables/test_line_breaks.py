@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports.tables.breaking import broken, longest_piece, prose, words_of
+from paceline.reports.tables.line_breaks import broken, longest_piece, prose, words_of
 from rich.cells import cell_len
 
 PARTS = st.sampled_from(
@@ -40,7 +40,7 @@ def test_a_line_as_wide_as_the_longest_piece_cuts_none(text):
         assert sum(line.count(name) for line in broken(text, width)) == text.count(name)
 
 
-def test_names_are_broken_behind_their_parts():
+def test_names_are_broken_after_their_parts():
     assert broken("adaptive,draft=eagle,start=4,most=12", 21) == ["adaptive,draft=eagle,", "start=4,most=12"]
     assert broken("draft:12/mid:6/target", 15) == ["draft:12/mid:6/", "target"]
     assert broken("my_policy.py:MyPolicy", 13) == ["my_policy.py:", "MyPolicy"]

@@ -1,26 +1,14 @@
 """What a comparison runs under at each seed, and the what-if on acceptance that is drawn anew for each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated
 
-import typer
-
-from ..cli.options.named_numbers import named_numbers
-from ..sim.cost import CostModel
-from ..sim.recording import Recording, tables_of
-from ..sim.simulate import Scenario
-from ..traces.rounds.recording import RoundsRecording
-from ..traces.tries.recording import TrieRecording
-from ..traces.tries.shifted import shift_acceptance
-
-SeedsOption = Annotated[
-    int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000)
-]
-ShiftOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."),
-]
+from ...sim.cost import CostModel
+from ...sim.recording import Recording, tables_of
+from ...sim.simulate import Scenario
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.tries.recording import TrieRecording
+from ...traces.tries.shifted import shift_acceptance
 
 
 class Scenarios:
@@ -47,7 +35,7 @@ class Scenarios:
         self._made: dict[int, Scenario] = {}
 
     def at(self, index: int) -> Scenario:
-        """At the seed `index` behind the first, 0 to `num_seeds` - 1; raises ValueError for a shift out of range."""
+        """At the seed `index` after the first, 0 to `num_seeds` - 1; raises ValueError for a shift out of range."""
         if index not in self._made:
             seed = self.first.seed + index
             tables = self.first.tables
@@ -72,8 +60,3 @@ def _shifted(recording: TrieRecording | RoundsRecording, shifts: Mapping[str, fl
     if isinstance(recording, RoundsRecording):
         return tables_of(shift_acceptance(recording, shifts, seed=seed))
     return tables_of(shift_acceptance(recording, shifts, seed=seed))
-
-
-def shifts_of(options: Sequence[str] | None) -> dict[str, float]:
-    """From `NAME=DELTA` texts; raises ValueError for one that is none, and for a name given twice."""
-    return named_numbers("--shift-acceptance", "DELTA", options)

@@ -1,0 +1,69 @@
+"""Texts of options that hold several numbers, names, or numbers by name."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+MOST_BATCH = 1_000_000
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """The comma-separated numbers of an option; raises ValueError with the part that is none."""
+    values = []
+    for part in text.split(","):
+        try:
+            values.append(float(part))
+        except ValueError:
+            raise ValueError(f"{option} must hold numbers with commas between, got {part!r}") from None
+    return tuple(values)
+
+
+def words(option: str, text: str) -> tuple[str, ...]:
+    """The comma-separated names of an option; raises ValueError for an empty one."""
+    values = tuple(text.split(","))
+    if not all(values):
+        raise ValueError(f"{option} must hold names with commas between, got {text!r}")
+    return values
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
+            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
+    return tuple(int(part) for part in parts)
+
+
+def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:
+    """The number of each name, in the order given: `--scale draft=0.5 --scale target=2`.
+
+    Args:
+        option: as the command line calls it.
+        what: the number is, in capitals.
+        texts: `NAME=number`, one for each name.
+
+    Raises:
+        ValueError: a text of another form, a number that is not finite, or a name given twice.
+    """
+    values: dict[str, float] = {}
+    for text in texts or ():
+        name, _, number = text.partition("=")
+        if name in values:
+            raise ValueError(f"{option} {name} is given twice")
+        found = _number(number)
+        if not name or found is None:
+            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
+        if not isfinite(found):
+            raise ValueError(f"{option} of {name} must be finite, got {number}")
+        values[name] = found
+    return values
+
+
+def _number(text: str) -> float | None:
+    """What a text says as people write numbers, without what only Python takes: `1_000`, spaces, other digits."""
+    if not text.isascii() or "_" in text or text != text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None

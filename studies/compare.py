@@ -1,0 +1,64 @@
+"""The main job: policies side by side on one recording."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Unpack
+
+from ..reports.comparison import Comparison
+from ..traces.rounds.recording import RoundsRecording
+from .comparing.named_policies import PolicyGiven, named_policies
+from .comparing.policy_runs import run_policies
+from .comparing.setting import SettingOptions, setting_of
+from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
+from .default_policies import compared_policies
+from .open_recording import Recorded
+
+
+def compare(
+    recording: Recorded,
+    policies: Sequence[PolicyGiven] | Mapping[str, PolicyGiven] | None = None,
+    *,
+    batch: int = 1,
+    by_tag: bool = False,
+    regret: bool = False,
+    log: Path | None = None,
+    **options: Unpack[SettingOptions],
+) -> Comparison:
+    """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
+
+    Args:
+        recording: that is replayed, as `open_recording` returns it.
+        policies: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or functions that make
+            a policy for a pool; by name where names are to be yours. None: a representative set.
+        batch: requests running at a time.
+        by_tag: also the speed-up of each tag's own requests.
+        regret: also the oracles, and what each policy loses against the best chain of every round.
+        log: new folder for each policy's run log at the first seed.
+        options: `cost`, `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`,
+            `shift_acceptance`, `seed`, `seeds`, `start`, `decide_s`, `strict`, `lossless`; see `Setting`.
+
+    Raises:
+        ValueError: an argument or a policy that will not do, in one line.
+        CostRangeError: seconds that the cost does not know.
+        PolicyError: a policy that broke the contract.
+    """
+    setting = setting_of(recording, batch, options)
+    scenarios = setting.scenarios()
+    pool = scenarios.first.tables.pool
+    asked = named_policies(compared_policies(setting.recording, pool) if policies is None else policies)
+    if regret:
+        asked = with_oracles(asked, pool)
+    meta = setting.meta(scenarios.first)
+    partial = policies is None and isinstance(recording, RoundsRecording)
+    runs = run_policies(scenarios, asked, lossless=setting.lossless, partial=partial, log=log)
+    made = {policy.name: policy.build(pool) for policy in asked}
+    found = runs.side_by_side(meta, scenarios.first.cost)
+    tags = tags_of(runs)
+    known = [policy for policy in asked if policy.name in runs.known]
+    return Comparison(
+        runs=found,
+        oracles=oracles_of(made),
+        by_tag=tags if by_tag else None,
+        regret=regret_in(found, tags, made) if regret else None,
+        on_device=None if setting.on is None else device_range(setting, scenarios, known),
+    )

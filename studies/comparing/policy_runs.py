@@ -1,0 +1,139 @@
+"""Runs of several policies on one recording, at every seed that says something new."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...decoding.contract import Policy
+from ...progress import Progress
+from ...reports.side_by_side import SideBySide
+from ...reports.summary import Summary, summarise_run
+from ...reports.tags import TagShares, tag_shares
+from ...runs.log import RunLog, new_folder, write_run_log
+from ...sim.cost import CostModel, CostRangeError
+from ...sim.recording import check_observed
+from ...sim.simulate import Scenario, simulate
+from ..admitted import admitted
+from ..default_policies import BASELINE
+from .named_policies import NamedPolicy, named_policy
+from .scenarios import Scenarios
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRuns:
+    """What came of the policies, by name.
+
+    Attributes:
+        asked: names of the policies, in the order asked.
+        summaries: at least one run, the first seed's first; without the policies that were refused.
+        shares: the run at the first seed by tag.
+        refused: policies whose seconds the cost does not know, and why.
+    """
+
+    asked: Sequence[str]
+    summaries: Mapping[str, Sequence[Summary]]
+    shares: Mapping[str, TagShares]
+    refused: Mapping[str, CostRangeError]
+
+    @property
+    def known(self) -> list[str]:
+        """Names of the policies asked for that were not refused; raises the first refusal if there is none."""
+        known = [name for name in self.asked if name in self.summaries]
+        if not known:
+            raise next(iter(self.refused.values()))
+        return known
+
+    def side_by_side(self, meta: Mapping[str, Any], cost: CostModel) -> SideBySide:
+        """Those that were not refused, at all seeds they were run at; raises the first refusal if there is none.
+
+        Args:
+            meta: what is to be said of the scenario.
+            cost: they were run under, which has more to say after it.
+        """
+        left_out = [f"{name} is left out: {error}" for name, error in self.refused.items() if name in self.asked]
+        if BASELINE in self.refused and BASELINE not in self.asked:
+            left_out.append(f"no speed-up is known: {self.refused[BASELINE]}")
+        rows = [self.summaries[name] for name in self.known]
+        return SideBySide(
+            meta={**meta, "cost_notes": list(cost.notes()), "left_out": left_out},
+            baseline=self.summaries[BASELINE][0] if BASELINE in self.summaries else None,
+            rows=tuple(row[0] for row in rows),
+            repeats={row[0].policy: tuple(row[1:]) for row in rows},
+        )
+
+
+def run_policies(
+    scenarios: Scenarios,
+    policies: Sequence[NamedPolicy],
+    *,
+    lossless: bool,
+    partial: bool = False,
+    log: Path | None = None,
+) -> PolicyRuns:
+    """Run every policy, and the target alone if it is not among them; that one may be refused then.
+
+    Args:
+        scenarios: by seed.
+        policies: a wrong one is told before any run.
+        lossless: whether only lossless policies were asked for.
+        partial: whether policies may be refused too.
+        log: new folder for run logs of `policies` at the first seed, or None.
+
+    Raises:
+        ValueError: a policy that may not run on the recording.
+        CostRangeError: seconds that the cost does not know, of a policy that may not be refused.
+    """
+    for policy in policies:
+        built(scenarios.first, policy, lossless=lossless)
+    summaries: dict[str, list[Summary]] = {}
+    shares: dict[str, TagShares] = {}
+    refused: dict[str, CostRangeError] = {}
+    asked = [policy.name for policy in policies]
+    everyone = list(policies) if BASELINE in asked else [*policies, named_policy(BASELINE)]
+    progress = Progress("replaying", len(everyone), unit="policies")
+    with nullcontext() if log is None else new_folder(log) as folder, progress:
+        for index, policy in enumerate(everyone):
+            progress.advance_to(index, policy.name)
+            try:
+                run_log, summaries[policy.name] = _runs(scenarios, policy, progress, lossless=lossless)
+            except CostRangeError as error:
+                if not partial and policy.name in asked:
+                    raise
+                refused[policy.name] = error
+                continue
+            shares[policy.name] = tag_shares(run_log)
+            if folder is not None and policy.name in asked:
+                write_run_log(run_log, folder / f"{index:02d}-{_file_name(policy.name)}")
+    return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
+
+
+def built(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> Policy:
+    """The policy, made for a run of the scenario; raises ValueError if it may not run on the recording."""
+    made = admitted(policy.build(scenario.tables.pool), policy.name, lossless=lossless)
+    check_observed(made, policy.name, scenario.tables)
+    return made
+
+
+def _runs(
+    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool
+) -> tuple[RunLog, list[Summary]]:
+    """The run log at the first seed, and summaries: at further seeds too where chance has a part in the policy."""
+    run_log = _run(scenarios.at(0), policy, lossless=lossless)
+    summaries = [summarise_run(run_log)]
+    drafts = any(level.drafted for level in summaries[0].levels)
+    if summaries[0].exact_share < 1 or (scenarios.shifted and drafts):
+        for index in range(1, scenarios.num_seeds):
+            progress.note(f"{policy.name}, seed {index + 1} of {scenarios.num_seeds}")
+            summaries.append(summarise_run(_run(scenarios.at(index), policy, lossless=lossless)))
+    return run_log, summaries
+
+
+def _run(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> RunLog:
+    """One run of a policy built for it: what a policy learns stays in its run."""
+    return simulate(scenario, built(scenario, policy, lossless=lossless), policy.name)
+
+
+def _file_name(policy: str) -> str:
+    return "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy)

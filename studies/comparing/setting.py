@@ -1,0 +1,165 @@
+"""What a comparison is run under, as it was asked for: the recording, the seconds, the what-ifs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+from ...arguments import ArgumentError
+from ...decoding.prefill import Start
+from ...sim.cost import CostModel, OnDevice, Reading, default_cost, make_cost, measured_on_device
+from ...sim.recording import tables_of
+from ...sim.simulate import Scenario
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.rounds.trust import trust
+from ...traces.tries.meta import TrieMeta
+from ...traces.tries.recording import TrieRecording
+from ..open_recording import Recorded
+from ..remarks import remarks_on
+from .model_shapes import with_models
+from .scenarios import Scenarios
+
+MOST_SEEDS = 1000
+
+
+class SettingOptions(TypedDict, total=False):
+    """The keywords that `compare` and `sweep` share; `Setting` says what they mean and what they are by default."""
+
+    cost: str | None
+    scale: Mapping[str, float]
+    tensor_parallel: int
+    extrapolate: bool
+    models: Sequence[str] | Mapping[str, str] | None
+    on: str | None
+    measured_on: str | None
+    shift_acceptance: Mapping[str, float]
+    seed: int
+    seeds: int
+    start: Start | str | None
+    decide_s: float
+    strict: bool
+    lossless: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What policies are compared under.
+
+    Attributes:
+        recording: that is replayed.
+        batch: requests running at a time, >= 1.
+        cost: what a forward costs: what was measured with the recording ("cpu", "timed"), a device ("h100") or a
+            FILE.json; None: what was measured, else a device.
+        scale: what if these models' seconds were multiplied: factors by name.
+        tensor_parallel: devices every model is split over, of a device of the sheet.
+        extrapolate: answer beyond what a measured cost was measured for, and say so.
+        models: shapes of an imported recording's models: by name a preset or a config.json, or texts as `--models`
+            takes them. None: as recorded, or as names say.
+        on: device that measured seconds are taken to.
+        measured_on: device that they were measured on, if the recording does not say.
+        shift_acceptance: what if these drafters were accepted more often: change of the rate by name.
+        seed: the first, of decisions that have to be modelled.
+        seeds: that a policy is run at where chance has a part, 1 to 1,000.
+        start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
+        decide_s: seconds that a policy costs per step.
+        strict: refuse what is not recorded instead of modelling it.
+        lossless: refuse policies that may commit other text than the target's.
+
+    Raises:
+        ArgumentError: an argument out of range, or without the one that it goes with.
+    """
+
+    recording: Recorded
+    batch: int = 1
+    cost: str | None = None
+    scale: Mapping[str, float] | None = None
+    tensor_parallel: int = 1
+    extrapolate: bool = False
+    models: Sequence[str] | Mapping[str, str] | None = None
+    on: str | None = None
+    measured_on: str | None = None
+    shift_acceptance: Mapping[str, float] | None = None
+    seed: int = 0
+    seeds: int = 5
+    start: Start | str | None = None
+    decide_s: float = 0.0
+    strict: bool = False
+    lossless: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= MOST_SEEDS:
+            raise ArgumentError(f"`seeds` must be in [1, {MOST_SEEDS}], got {self.seeds}")
+        if self.measured_on is not None and self.on is None:
+            raise ArgumentError(f"`measured_on` goes with `on` DEVICE, got `measured_on` {self.measured_on}")
+
+    @property
+    def device(self) -> OnDevice | None:
+        """Where measured seconds are taken to; None: nowhere."""
+        return None if self.on is None else OnDevice(device=self.on, measured_on=self.measured_on)
+
+    @property
+    def device_measured_on(self) -> str:
+        """The device that measured seconds are of; empty if nothing says it."""
+        assert self.device is not None
+        return measured_on_device(_measured(self.recording), self.device) or ""
+
+    def priced(self, reading: Reading = Reading.device) -> CostModel:
+        """The cost model; `reading` of a measurement that is taken to another device."""
+        source = _measured(self.recording)
+        return make_cost(
+            default_cost(source) if self.cost is None else self.cost,
+            source,
+            tensor_parallel=self.tensor_parallel,
+            scale=self.scale,
+            extrapolate=self.extrapolate,
+            on=None if self.device is None else replace(self.device, reading=reading),
+            shapes_given=bool(self.models),
+        )
+
+    def scenarios(self) -> Scenarios:
+        """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
+        first = Scenario(
+            tables=tables_of(self.recording),
+            cost=self.priced(),
+            batch=self.batch,
+            seed=self.seed,
+            strict=self.strict,
+            decide_s=self.decide_s,
+            start=None if self.start is None else Start(self.start),
+        )
+        return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
+
+    def meta(self, first: Scenario) -> dict[str, Any]:
+        """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
+        recording = self.recording
+        imported = recording if isinstance(recording, RoundsRecording) else None
+        return {
+            "trace": recording.meta.name,
+            "kind": recording.meta.kind,
+            "source": None if imported is None else imported.meta.source,
+            "trust": None if imported is None else trust(imported.meta.form),
+            "notes": [] if imported is None else list(imported.meta.notes),
+            "remarks": remarks_on(recording, batch=self.batch),
+            "sampling": recording.meta.sampling.words if isinstance(recording, TrieRecording) else None,
+            "cost": first.cost.name,
+            "what_if": {
+                "acceptance": dict(self.shift_acceptance or {}),
+                "scale": dict(self.scale or {}),
+                "tensor_parallel": self.tensor_parallel,
+            },
+            "extrapolate": self.extrapolate,
+            "batch": self.batch,
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "decide_s": self.decide_s,
+            "start": first.begins.value,
+        }
+
+
+def setting_of(recording: Recorded, batch: int, options: SettingOptions) -> Setting:
+    """What is asked for, the recording with the shapes of models that are; raises as `Setting` and `with_models`."""
+    return Setting(recording=with_models(recording, options.get("models")), batch=batch, **options)
+
+
+def _measured(recording: Recorded) -> TrieMeta | RoundsRecording:
+    """Where the seconds of a recording stand."""
+    return recording.meta if isinstance(recording, TrieRecording) else recording

@@ -1,0 +1,177 @@
+"""`compare` and `sweep` as a notebook calls them: the same figures as the command line, whatever way they are asked."""
+
+import json
+from html.parser import HTMLParser
+
+import paceline
+import pyarrow as pa
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.policies import Draft, PolicySpec, Verify
+from paceline.policies.lossless.adaptive import Adaptive
+from paceline.reports import Comparison
+from paceline.studies.compare import compare
+from paceline.studies.sweep import sweep
+from paceline.traces import SyntheticSpec, make_trace, write_trace
+
+from ..cli.command_line import done
+
+MODELS = ("draft", "mid", "target")
+CHAINS = ["draft:4/target", "draft:3/mid:6/target"]
+
+
+@pytest.fixture(scope="module")
+def recording():
+    spec = SyntheticSpec(
+        name="small",
+        requests=4,
+        tokens=24,
+        prompt_tokens=4,
+        models=MODELS,
+        acceptance=(0.6, 0.8),
+        reach=8,
+        run=5,
+        tags=("math", "<b>"),
+    )
+    return make_trace(spec)
+
+
+@pytest.fixture
+def folder(recording, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    write_trace(recording, tmp_path / "small.trace")
+    return "small.trace"
+
+
+class Mine:
+    """A policy of a notebook."""
+
+    def __init__(self, pool, tokens=3):
+        self.draft, self.verify = Draft("draft", tokens), Verify(pool.target)
+
+    def decide(self, seen):
+        return self.verify if seen.num_pending or seen.room == 1 else self.draft
+
+    def learn(self, outcome):
+        pass
+
+
+def told(*args):
+    return json.loads(done(*args, "--json", "-"))
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ((), {}),
+        (("--batch", 3, "--seeds", 2, "--seed", 7), {"batch": 3, "seeds": 2, "seed": 7}),
+        (("--by-tag", "--regret"), {"by_tag": True, "regret": True}),
+        (("--cost", "h100", "--tensor-parallel", 2), {"cost": "h100", "tensor_parallel": 2}),
+        (("--scale", "draft=0.5", "--start", "draft"), {"scale": {"draft": 0.5}, "start": "draft"}),
+        (("--shift-acceptance", "draft=0.1"), {"shift_acceptance": {"draft": 0.1}}),
+        (("--decide-seconds", 0.001, "--lossless"), {"decide_s": 0.001, "lossless": True}),
+    ],
+)
+def test_the_function_finds_what_the_command_prints(recording, folder, words, options):
+    policies = [word for name in CHAINS for word in ("--policy", name)]
+    found = compare(recording, CHAINS, **options)
+    assert json.loads(json.dumps(found.to_json())) == told("compare", "--trace", folder, *policies, *words)
+    assert f"{found}\n" == done("compare", "--trace", folder, *policies, *words)
+
+
+def test_without_policies_it_compares_the_set_of_the_command(recording, folder):
+    assert str(compare(recording)) + "\n" == done("compare", "--trace", folder)
+
+
+def test_a_sweep_finds_what_the_command_prints(recording, folder):
+    words = ("--trace", folder, "--sweep", "draft:1..3/target", "--batch", "1,4")
+    found = sweep(recording, "draft:1..3/target", batches=(1, 4))
+    assert json.loads(json.dumps(found.to_json())) == told("compare", *words)
+    assert f"{found}\n" == done("compare", *words)
+    assert [row["windows_draft"] for row in found.to_dicts()] == [1, 2, 3, 1, 2, 3]
+
+
+def test_policies_are_texts_classes_or_functions(recording):
+    def longer(pool):
+        return Mine(pool, tokens=5)
+
+    text, spec = "adaptive,start=2", PolicySpec.parse("adaptive,start=3")
+    found = compare(recording, [text, spec, Adaptive, Mine, longer]).runs.rows
+    assert [row.policy for row in found] == [text, spec.label, "Adaptive", "Mine", "longer"]
+    assert found[2].duration_s == compare(recording, ["adaptive"]).runs.rows[0].duration_s
+    named = compare(recording, {"three": Mine, "five": lambda pool: Mine(pool, tokens=5)}).runs.rows
+    assert [row.policy for row in named] == ["three", "five"]
+    assert [row.duration_s for row in named] == [row.duration_s for row in found[-2:]]
+
+
+@pytest.mark.parametrize(
+    ("policies", "options", "words"),
+    [
+        (["plain", "plain"], {}, "^`policies` plain is given twice$"),
+        ([], {}, "^`policies` must hold at least one, got none$"),
+        ([3], {}, "^`policies` must be texts, or classes and functions that take a pool, got 3$"),
+        (["early-commit"], {"lossless": True}, "^policy early-commit is lossy, and `lossless` was asked for$"),
+        (["plain"], {"models": {"target": "llama-3.1-8b"}}, "^`models` is for imported recordings; small holds the"),
+    ],
+)
+def test_what_will_not_do_is_told_by_the_name_of_the_argument(recording, policies, options, words):
+    with pytest.raises(ArgumentError, match=words):
+        compare(recording, policies, **options)
+
+
+@pytest.mark.parametrize(("batches", "words"), [((), "hold one, got none"), ((4, 4), "4 is given twice")])
+def test_batches_of_a_sweep(recording, batches, words):
+    with pytest.raises(ArgumentError, match=f"^`batches` .*{words}$"):
+        sweep(recording, "draft:1..2/target", batches=batches)
+
+
+class Cells(HTMLParser):
+    """Texts of a page, and the tags that are open at its end."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.texts = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_notebook_shows_the_table_with_names_escaped(recording):
+    found = compare(recording, {"<script>": "draft:4/target", "plain": "plain"}, by_tag=True)
+    page = Cells(found._repr_html_())
+    assert not page.open
+    assert {"<script>", "<b>", "plain", "1.00x", *found.lines()} <= set(page.texts)
+
+
+def test_rows_and_arrow_hold_the_figures_of_the_table(recording):
+    found = compare(recording, CHAINS)
+    rows = found.to_dicts()
+    assert [row["policy"] for row in rows] == [row.policy for row in found.runs.ranked()]
+    assert len({tuple(row) for row in rows}) == 1
+    assert not [name for row in rows for name, value in row.items() if isinstance(value, dict)]
+    assert rows[0]["speed_up"] == found.runs.speed_up(found.runs.ranked()[0])
+    assert found.best == rows[0]["policy"]
+    table = found.to_arrow()
+    assert isinstance(table, pa.Table)
+    assert table.to_pylist()[0]["ttft_s_mean"] == found.runs.ranked()[0].ttft_s.mean
+    assert table.schema.field("speed_up").type == pa.float64()
+
+
+def test_an_oracle_is_never_the_best(recording):
+    found = compare(recording, CHAINS, regret=True)
+    assert found.oracles == ("oracle-window", "oracle-chain")
+    assert found.runs.ranked()[0].policy in found.oracles
+    assert found.best in CHAINS
+
+
+def test_the_root_has_the_functions():
+    assert isinstance(paceline.compare(paceline.open_recording(), ["plain"]), Comparison)
+    assert {"compare", "open_recording", "sweep", "generate"} <= set(dir(paceline))
