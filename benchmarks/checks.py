@@ -78,7 +78,7 @@ def simulated(tables: TrieTables, windows: Sequence[int], forward_s: Sequence[fl
     pairs = zip(names, forward_s, strict=True)
     flat = {name: CostTable(new_tokens=(1, 64), seconds=(taken, taken)) for name, taken in pairs}
     scenario = Scenario(tables=tables, cost=TableCost("flat", flat), strict=True)
-    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace.meta)), chain))
+    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace)), chain))
     return chain, summary.acceptance_length, summary.duration_s / summary.output_tokens
 
 

@@ -19,7 +19,7 @@ from paceline.runs.log import RunLog
 from paceline.shipped import shipped
 from paceline.sim import Scenario, TableCost, simulate
 from paceline.sim.hazard import Hazard
-from paceline.sim.recording import tables_of
+from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording
 from paceline.traces.meta import CostTable

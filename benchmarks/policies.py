@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     trace = read_trace(TRACE)
-    cost = make_cost(default_cost(trace.meta), trace.meta)
+    cost = make_cost(default_cost(trace), trace)
     scenario = Scenario(tables=TrieTables(trace), cost=cost)
     console = Console(width=110)
     console.print(policies_table(scenario, options.runs))

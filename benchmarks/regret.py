@@ -59,7 +59,7 @@ def main() -> None:
     if options.costs_of is not None:
         costs = read_trace(options.costs_of).meta.costs
         trace = TrieRecording(meta=trace.meta.model_copy(update={"costs": costs}), requests=trace.requests)
-    scenario = Scenario(tables=TrieTables(trace), cost=make_cost(default_cost(trace.meta), trace.meta))
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost(default_cost(trace), trace))
     plain = speeds(scenario, "plain")
     fixed = {name: speeds(scenario, name) for name in fixed_chains(scenario.tables.pool.names)}
     shuffled = []

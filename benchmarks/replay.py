@@ -12,7 +12,7 @@ from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost import CostModel
 from paceline.sim.cost.make import make_cost
-from paceline.sim.recording import Recording, tables_of
+from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
@@ -72,7 +72,7 @@ def sequential(agrees: Sequence[bool]) -> Rounds:
     )
 
 
-def job(tables: Recording, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
+def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
     scenario = Scenario(tables=tables, cost=cost, batch=batch)
     return lambda: summarise_run(simulate(scenario, make_policy(policy, tables.pool), policy))
 
@@ -94,7 +94,7 @@ def main() -> None:
     )
     trace = make_trace(spec)
     recordings = {"contexts": tables_of(trace), "rounds": tables_of(rounds_of(trace))}
-    cost = make_cost("cpu", trace.meta)
+    cost = make_cost("cpu", trace)
     jobs = {f"{kind} {name} {batch}": job(recordings[kind], cost, name, batch) for kind, name, batch in CASES}
     timings = interleaved(jobs, runs=options.runs)
     num_nodes = sum(record.trie.num_nodes for record in trace.requests)

@@ -40,8 +40,8 @@ def main() -> None:
     count = parser.parse_args().prompts
     trace = read_trace(shipped("recordings", "pico.trace"))
     trace = replace(trace, requests=trace.requests[:count])
-    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta))
-    pool = recorded_pool(trace.meta)
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace))
+    pool = recorded_pool(trace)
     try:
         models = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico"), threads=1)
         decode = runtime_module("decode").decode

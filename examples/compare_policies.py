@@ -19,9 +19,9 @@ HEADINGS = ("policy", "speed-up", "mean of requests", "accept. length", "target 
 def main() -> None:
     spec = SyntheticSpec(name="small", requests=8, tokens=64, models=("draft", "mid", "target"), acceptance=(0.6, 0.8))
     trace = make_trace(spec)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     # Everything that stays the same while policies change: the recording, the cost of a forward, the batch.
-    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta), batch=2)
+    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace), batch=2)
     rows = [summarise_run(simulate(scenario, make_policy(name, pool), name)) for name in POLICIES]
     comparison = Comparison(meta={}, baseline=rows[0], rows=tuple(rows))
     print(f"{trace.meta.kind} trace {trace.meta.name}, {rows[0].requests} requests, {rows[0].output_tokens} tokens")

@@ -45,7 +45,7 @@ def recording_of(setting: Setting) -> TrieRecording:
 
 def scenario_of(setting: Setting, trace: TrieRecording) -> Scenario:
     """One request at a time, at the seconds measured with the recording."""
-    cost = make_cost(default_cost(trace.meta), trace.meta)
+    cost = make_cost(default_cost(trace), trace)
     return Scenario(tables=TrieTables(trace), cost=cost, seed=setting.seed)
 
 

@@ -4,8 +4,8 @@ Never imports the runtime and never needs torch.
 """
 
 from .cost import CostModel, CostRangeError, Device, RooflineCost, TableCost, TimedCost, device_sheet, make_cost
-from .recorded_pool import imported_pool, recorded_pool
-from .recording import Recording, tables_of
+from .recorded_pool import recorded_pool
+from .replay_tables import ReplayTables, tables_of
 from .rounds.tables import RoundsTables
 from .rounds.world import RoundsWorld
 from .simulate import Scenario, simulate
@@ -16,7 +16,7 @@ __all__ = [
     "CostModel",
     "CostRangeError",
     "Device",
-    "Recording",
+    "ReplayTables",
     "ReplayWorld",
     "RooflineCost",
     "RoundsTables",
@@ -27,7 +27,6 @@ __all__ = [
     "TrieTables",
     "UnrecordedContextError",
     "device_sheet",
-    "imported_pool",
     "make_cost",
     "recorded_pool",
     "simulate",

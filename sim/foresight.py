@@ -9,13 +9,13 @@ from ..policies.about import about_of
 from ..policies.oracles.foresight import Foresight, ForwardSeconds
 from .cost import CostModel, CostRangeError
 from .paused_collector import paused_collector
-from .recording import Recording
+from .replay_tables import ReplayTables
 
 
 def grant_foresight(
     policy: Policy,
     name: str,
-    recording: Recording,
+    recording: ReplayTables,
     cost: CostModel,
     prefill_before: tuple[bool, ...],
     *,
@@ -47,7 +47,7 @@ def grant_foresight(
 
 
 def foresight_of(
-    recording: Recording, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
+    recording: ReplayTables, cost: CostModel, prefill_before: tuple[bool, ...], *, seed: int = 0, strict: bool = False
 ) -> Foresight:
     """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
     # A copy: what is only asked about must not appear among the notes of the run's own seconds.

@@ -3,28 +3,15 @@
 from ..decoding.pool import Member, Pool
 from ..decoding.prompt_lookup import LookupRule
 from ..traces.meta import NgramInfo
-from ..traces.rounds.recording import RoundsRecording
-from ..traces.tries.meta import TrieMeta
+from ..traces.recording import Recording
 
 
-def recorded_pool(meta: TrieMeta) -> Pool:
-    """Members in level order: the prompt-lookup member if there is one, then the models, smallest first."""
-    free = (Member(name=meta.ngram.name, model_free=True),) if meta.ngram else ()
-    return Pool(free + tuple(Member(name=name) for name in meta.model_names))
-
-
-def imported_pool(trace: RoundsRecording) -> Pool:
-    """Members in level order: prompt lookup, drafters, target.
-
-    Drafters only draft, since a log of rounds has no verdicts of theirs. Prompt lookup is there if every request has
-    the ids of its prompt and output, and no drafter has its name.
-    """
-    names, lookup = trace.meta.drafter_names, trace.meta.ngram.name
-    looks_up = all(request.prompt and request.output for request in trace.requests)
-    looks_up = looks_up and lookup not in (*names, trace.meta.target)
-    free = (Member(name=lookup, model_free=True),) if looks_up else ()
-    drafters = tuple(Member(name=name, drafts_only=True) for name in names)
-    return Pool((*free, *drafters, Member(name=trace.meta.target)))
+def recorded_pool(recording: Recording) -> Pool:
+    """Members in level order: prompt lookup where it can be replayed, then the models, smallest first."""
+    about = recording.about
+    free = (Member(name=name, model_free=True) for name in about.lookups)
+    drafters = (Member(name=name, drafts_only=about.drafts_only) for name in about.models[:-1])
+    return Pool((*free, *drafters, Member(name=about.target)))
 
 
 def recorded_rule(ngram: NgramInfo) -> LookupRule:

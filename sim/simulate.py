@@ -18,7 +18,7 @@ from .cost import CostModel
 from .device import device_process
 from .foresight import grant_foresight
 from .paused_collector import paused_collector
-from .recording import Recording, check_observed
+from .replay_tables import ReplayTables, check_observed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Scenario:
     """What stays the same when policies are compared.
 
     Attributes:
-        tables: the recording, of either kind.
+        tables: the recording.
         cost: seconds.
         batch: requests running at a time, >= 1 (a closed loop: one finishes, the next starts).
         seed: of decisions that have to be modelled.
@@ -38,7 +38,7 @@ class Scenario:
         ValueError: batch or decide_s out of range, or a start that the recording does not hold.
     """
 
-    tables: Recording
+    tables: ReplayTables
     cost: CostModel
     batch: int = 1
     seed: int = 0

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
+from ..policies.default_policies import default_policies
 from ..policies.spec import make_policy
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
@@ -22,7 +23,6 @@ from .admitted import admitted
 from .agreeing.both_worlds import BothWorlds
 from .agreeing.near_ties import near_tie_line, near_ties_at
 from .agreeing.recording import RecordingAsked, recording_of
-from .default_policies import default_policies
 from .pool import load_pool
 
 

@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Unpack
 
 from ..reports.comparison import Comparison
-from ..traces.rounds.recording import RoundsRecording
+from ..traces.recording import Recording
 from .comparing.named_policies import PolicyGiven, named_policies
 from .comparing.policy_runs import run_policies
 from .comparing.setting import SettingOptions, setting_of
 from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
-from .default_policies import compared_policies
-from .open_recording import Recorded
 
 
 def compare(
-    recording: Recorded,
+    recording: Recording,
     policies: Sequence[PolicyGiven] | Mapping[str, PolicyGiven] | None = None,
     *,
     batch: int = 1,
@@ -45,11 +43,11 @@ def compare(
     setting = setting_of(recording, batch, options)
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
-    asked = named_policies(compared_policies(setting.recording, pool) if policies is None else policies)
+    asked = named_policies(scenarios.first.tables.default_policies if policies is None else policies)
     if regret:
         asked = with_oracles(asked, pool)
     meta = setting.meta(scenarios.first)
-    partial = policies is None and isinstance(recording, RoundsRecording)
+    partial = policies is None and not recording.about.all_defaults
     runs = run_policies(scenarios, asked, lossless=setting.lossless, partial=partial, log=log)
     made = {policy.name: policy.build(pool) for policy in asked}
     found = runs.side_by_side(meta, scenarios.first.cost)

@@ -4,13 +4,10 @@ from pathlib import Path
 
 from ..shipped import shipped
 from ..traces.open_recording import open_recording as read_recording
-from ..traces.rounds.recording import RoundsRecording
-from ..traces.tries.recording import TrieRecording
-
-Recorded = TrieRecording | RoundsRecording
+from ..traces.recording import Recording
 
 
-def open_recording(path: str | Path | None = None) -> Recorded:
+def open_recording(path: str | Path | None = None) -> Recording:
     """Read a recording, of contexts or of an imported log.
 
     Args:

@@ -10,18 +10,18 @@ from ..policies.chain_ranges import chains_in
 from ..reports.side_by_side import SideBySide
 from ..reports.sweep import Sweep
 from ..sim.cost import CostRangeError
+from ..traces.recording import Recording
 from .comparing.named_policies import NamedPolicy, named_policies
 from .comparing.policy_runs import run_policies
 from .comparing.scenarios import Scenarios
 from .comparing.setting import SettingOptions, setting_of
-from .open_recording import Recorded
 from .remarks import remarks_on
 
 MOST_CELLS = 1000
 
 
 def sweep(
-    recording: Recorded,
+    recording: Recording,
     chains: str | Sequence[str],
     *,
     batches: Sequence[int] = (1,),

@@ -218,7 +218,7 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, st
     """(committed tokens by request, run log, what the policy saw), replayed and run."""
     pool, trace = pool or tiny_pool_of_four(), tables.trace
     prices = made_up_cost(trace.meta.model_names)
-    watched = Watched(build(recorded_pool(trace.meta)))
+    watched = Watched(build(recorded_pool(trace)))
     tokens = {}
     log = simulate(Scenario(tables=tables, cost=prices, batch=batch, start=start), watched, "p", outputs=tokens)
     assert log.steps["modelled"].sum() == 0

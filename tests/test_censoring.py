@@ -8,7 +8,7 @@ import pytest
 from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.sim.recording import tables_of
+from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import read_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta

@@ -46,7 +46,7 @@ def assert_agree(tables, rates, windows, forward_s):
     names = NAMES[len(forward_s)]
     chain = "/".join([*(f"{name}:{window}" for name, window in zip(names, windows, strict=False)), names[-1]])
     scenario = Scenario(tables=tables, cost=flat_cost(names, forward_s), strict=True)
-    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace.meta)), chain))
+    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace)), chain))
     wanted = chain_speed(rates, windows, forward_s)
     assert summary.acceptance_length == pytest.approx(wanted.tokens, rel=WITHIN)
     assert summary.duration_s / summary.output_tokens == pytest.approx(wanted.seconds_per_token, rel=WITHIN)

@@ -118,7 +118,7 @@ def parsed(chain: str) -> tuple[list[tuple[str, int]], str]:
 
 def replayed(tables: TrieTables, chain: str, start: Start = Start.prefill) -> tuple[dict[str, Decoded], RunLog]:
     """What the simulator says, in the reference's terms."""
-    pool = recorded_pool(tables.trace.meta)
+    pool = recorded_pool(tables.trace)
     tokens: dict[str, list[int]] = {}
     scenario = Scenario(tables=tables, cost=UnitCost(), start=start)
     log = simulate(scenario, make_policy(chain, pool), chain, outputs=tokens)

@@ -6,28 +6,29 @@ Imports neither policies nor either world; needs numpy, pyarrow and pydantic, ne
 from .errors import TraceFormatError
 from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling
 from .open_recording import open_recording
+from .recording import AboutRecording, Recording, summarise
 from .rounds.meta import DrafterInfo, RoundsMeta
 from .rounds.recording import RoundsRecording
 from .rounds.rounds import Rounds, RoundsRequest
 from .rounds.store import read_rounds, write_rounds
-from .rounds.summary import summarise_rounds
 from .synthetic.generator import make_trace
 from .synthetic.spec import SyntheticSpec
 from .tries.closure import Branches, grow, trunk_allowance
 from .tries.meta import TrieMeta
 from .tries.recording import TrieRecording
-from .tries.shifted import shift_acceptance
 from .tries.store import read_trace, write_trace
-from .tries.summary import TrieGroup, TrieSummary, summarise
+from .tries.summary import TrieGroup, TrieSummary
 from .tries.trie import Trie, TrieRequest
 
 __all__ = [
+    "AboutRecording",
     "Branches",
     "Closure",
     "CostTable",
     "DrafterInfo",
     "ModelInfo",
     "NgramInfo",
+    "Recording",
     "Rounds",
     "RoundsMeta",
     "RoundsRecording",
@@ -46,9 +47,7 @@ __all__ = [
     "open_recording",
     "read_rounds",
     "read_trace",
-    "shift_acceptance",
     "summarise",
-    "summarise_rounds",
     "trunk_allowance",
     "write_rounds",
     "write_trace",

@@ -1,7 +1,7 @@
 """The folder of a recording, whichever kind: `meta.json` and Parquet files, hashed."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,9 @@ META = "meta.json"
 REQUESTS = "requests.parquet"
 NODES = "nodes.parquet"
 ROUNDS = "rounds.parquet"
-_ALL_FILES = (META, REQUESTS, NODES, ROUNDS)
+TRIE_FILES = (META, REQUESTS, NODES)
+ROUNDS_FILES = (META, REQUESTS, ROUNDS)
+_ALL_FILES = {*TRIE_FILES, *ROUNDS_FILES}
 
 IMPORTED = "imported"
 
@@ -48,6 +50,11 @@ def hash_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def size_of(path: Path | None, files: Iterable[str]) -> int | None:
+    """Bytes of these files of a recording; None without a path: it came from memory."""
+    return None if path is None else sum((path / name).stat().st_size for name in files)
 
 
 def check_folder(path: Path) -> None:

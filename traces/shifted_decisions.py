@@ -5,7 +5,7 @@ turns each refusal into an agreement with probability d / (1 - r), one by d < 0 
 probability -d / r: the share becomes r + d, and where the text was easy it stays easier.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -46,20 +46,30 @@ def turning(name: str, num_agreed: int, num_known: int, shift: float) -> Turning
     return Turning(to_agreement=0.0, to_refusal=min(-shift / share, 1.0) if shift else 0.0)
 
 
-def checked_shifts(shifts: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """The shifts that change something; raises ValueError for a name that is none of the drafters `names`."""
-    drafters = tuple(names)
+def turnings_of(
+    shifts: Mapping[str, float], names: Sequence[str], counts: Callable[[str], tuple[int, int]]
+) -> dict[str, Turning]:
+    """How decisions turn over by drafter, of those whose acceptance changes.
+
+    Args:
+        shifts: by drafter, change of its share of agreement.
+        names: of the drafters, in level order.
+        counts: (agreements, known decisions) of a drafter.
+
+    Raises:
+        ValueError: a name that is none of the drafters, a share that would leave [0, 1], no decision known.
+    """
     for name in shifts:
-        if name not in drafters:
-            known = ", ".join(drafters) or "none"
+        if name not in names:
+            known = ", ".join(names) or "none"
             raise ValueError(f"shifted acceptance must name a drafter of the recording ({known}), got {name!r}")
-    return {name: shift for name, shift in shifts.items() if shift}
+    return {name: turning(name, *counts(name), shifts[name]) for name in names if shifts.get(name)}
 
 
 def shifted_name(name: str, shifts: Mapping[str, float]) -> str:
     """The name of a recording, and what was shifted in it."""
-    words = ", ".join(f"{drafter} acceptance {shift:+g}" for drafter, shift in shifts.items())
-    return f"{name} ({words})" if shifts else name
+    words = ", ".join(f"{drafter} acceptance {shift:+g}" for drafter, shift in shifts.items() if shift)
+    return f"{name} ({words})" if words else name
 
 
 def keyed_draws(seed: int, request_id: str, drafter: str, count: int) -> NDArray[np.float64]:

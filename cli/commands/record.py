@@ -8,8 +8,8 @@ import typer
 from ...counted import counted
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
-from ...studies.remarks import ROUNDING
 from ...traces.meta import Closure, check_title
+from ...traces.tries.meta import ROUNDING
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (
     RecordedSamplingMode,

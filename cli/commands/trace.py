@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,14 +13,12 @@ from ...reports.tables.trie import trace_tables
 from ...shipped import shipped
 from ...studies.tokenizer_hash import tokenizer_sha256
 from ...traces.errors import TraceFormatError
+from ...traces.forms import by_form
 from ...traces.open_recording import open_recording
-from ...traces.rounds.recording import RoundsRecording
-from ...traces.rounds.summary import summarise_rounds
+from ...traces.recording import Recording
 from ...traces.synthetic.generator import make_trace
 from ...traces.synthetic.spec import SyntheticSpec
-from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
-from ...traces.tries.summary import summarise
 from ..options.parsing import numbers, words
 from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 from .trace_import import import_
@@ -46,18 +44,14 @@ def inspect(
     trace = shipped("recordings", "pico.trace") if trace is None else trace
     check_json_path(json)
     recording = open_recording(trace)
-    if isinstance(recording, RoundsRecording):
-        rounds = summarise_rounds(recording, trace)
-        _show(rounds.to_json(), rounds_tables(rounds), json)
-    else:
-        summary = summarise(recording, trace)
-        _show(summary.to_json(), trace_tables(summary), json)
-
-
-def _show(data: dict[str, Any], tables: Iterable[Grid], json: Path | None) -> None:
     if json is not None:
-        write_json(data, json)
+        write_json(recording.summary(trace).to_json(), json)
         return
+    tables: Iterable[Grid] = by_form(
+        recording,
+        tries=lambda tries: trace_tables(tries.summary(trace)),
+        rounds=lambda rounds: rounds_tables(rounds.summary(trace)),
+    )
     for table in tables:
         print_table(table)
 
@@ -70,27 +64,16 @@ def check(
     recording = open_recording(trace)
     if pool is not None:
         _check_tokenizer(recording, trace, pool)
-    typer.echo(f"{trace}: ok, {_size(recording)}")
+    typer.echo(f"{trace}: ok, {recording.about.holds}")
 
 
-def _check_tokenizer(recording: TrieRecording | RoundsRecording, path: Path, pool: Path) -> None:
-    wanted = tokenizer_sha256(pool)
-    rule = f"must be that of {pool}, {wanted[:12]}"
-    if isinstance(recording, RoundsRecording):
-        raise TraceFormatError(path, "tokenizer_sha256", rule, "none, as it was imported")
-    found = recording.meta.tokenizer_sha256
+def _check_tokenizer(recording: Recording, path: Path, pool: Path) -> None:
+    wanted, found = tokenizer_sha256(pool), recording.about.tokenizer_sha256
     if found != wanted:
-        raise TraceFormatError(path, "tokenizer_sha256", rule, found[:12])
-
-
-def _size(recording: TrieRecording | RoundsRecording) -> str:
-    requests = counted(len(recording.requests), "request")
-    if isinstance(recording, RoundsRecording):
-        rounds = sum(len(rounds.start) for request in recording.requests for rounds in request.rounds.values())
-        return f"IMPORTED from {recording.meta.source}, {requests}, {counted(rounds, 'round')}"
-    nodes = sum(record.trie.num_nodes for record in recording.requests)
-    kind = "SYNTHETIC" if recording.meta.kind == "synthetic" else "recorded"
-    return f"{kind}, {requests}, {counted(nodes, 'context')}"
+        rule = f"must be that of {pool}, {wanted[:12]}"
+        raise TraceFormatError(
+            path, "tokenizer_sha256", rule, "none, as it was imported" if found is None else found[:12]
+        )
 
 
 def make(

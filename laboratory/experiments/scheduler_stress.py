@@ -61,7 +61,7 @@ class Loaded:
 def run(setting: Setting) -> Finding:
     """Replay fixed chains and SpecRouter at every batch size."""
     trace = recording_of(setting)
-    cost = make_cost(default_cost(trace.meta), trace.meta, extrapolate=True)
+    cost = make_cost(default_cost(trace), trace, extrapolate=True)
     scenario = replace(scenario_of(setting, trace), cost=cost)
     found: list[Loaded] = []
     for batch in BATCHES:

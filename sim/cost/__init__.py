@@ -13,7 +13,7 @@ from .made_up import made_up_cost
 from .make import OnDevice, default_cost, make_cost, measured_on_device
 from .roofline import RooflineCost
 from .table import Profile, TableCost
-from .timed import TimedCost, has_seconds
+from .timed import TimedCost
 from .what_if.other_device import MappedCost, MappedRoundCost, Reading
 from .what_if.other_model import Price, PricedAsCost
 from .what_if.scaled import ScaledCost, ScaledRoundCost, scaled
@@ -46,7 +46,6 @@ __all__ = [
     "TimedCost",
     "default_cost",
     "device_sheet",
-    "has_seconds",
     "made_up_cost",
     "make_cost",
     "measured_on_device",

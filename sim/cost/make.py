@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...traces.rounds.recording import RoundsRecording
-from ...traces.shapes import Named, named_shapes, preset_names
-from ...traces.tries.meta import TrieMeta
+from ...traces.forms import by_form
+from ...traces.recording import Recording
+from ...traces.rounds.recording import TIMED
+from ...traces.shapes import preset_names
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
 from .devices import Device, device_called, device_sheet
 from .roofline import RooflineCost
 from .table import TableCost
-from .timed import TIMED, TimedCost, has_seconds
+from .timed import TimedCost
 from .what_if.other_device import Reading, mapped
 from .what_if.scaled import scaled
 
@@ -36,7 +37,7 @@ class OnDevice:
 
 def make_cost(
     name: str,
-    recording: TrieMeta | RoundsRecording,
+    recording: Recording,
     *,
     tensor_parallel: int = 1,
     scale: Mapping[str, float] | None = None,
@@ -66,38 +67,39 @@ def make_cost(
         raise ValueError(
             f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
         )
-    members = _members(recording)
+    members = recording.about.models
     unknown = [model for model in scale or {} if model not in members]
     if unknown:
         raise ValueError(f"scale must name a model that has forwards ({', '.join(members)}), got {unknown[0]!r}")
     return scaled(cost, scale or {}, target=members[-1])
 
 
-def default_cost(recording: TrieMeta | RoundsRecording) -> str:
+def default_cost(recording: Recording) -> str:
     """What was measured with the recording, else a device every roofline knows.
 
     Raises:
         ValueError: an imported recording with neither seconds nor shapes of all its models.
     """
-    measured = _measured(recording)
+    measured = recording.about.costs
     if measured:
         return measured[0]
-    if isinstance(recording, RoundsRecording) and _without_shape(recording):
+    if _without_shape(recording):
+        about = recording.about
         raise ValueError(
-            f"{recording.meta.name} holds no seconds: give --cost FILE.json, or --cost DEVICE and --models, as in "
-            f"--cost {DEFAULT_DEVICE} --models {recording.meta.target}=llama-3.1-8b"
+            f"{about.name} holds no seconds: give --cost FILE.json, or --cost DEVICE and --models, as in "
+            f"--cost {DEFAULT_DEVICE} --models {about.target}=llama-3.1-8b"
         )
     return DEFAULT_DEVICE
 
 
-def measured_on_device(recording: TrieMeta | RoundsRecording, on: OnDevice) -> str | None:
+def measured_on_device(recording: Recording, on: OnDevice) -> str | None:
     """The device that measured seconds are of, as given or as the recording's hardware names it; None: neither does."""
-    return on.measured_on or device_called(_hardware(recording))
+    return on.measured_on or device_called(recording.about.hardware)
 
 
-def _unscaled(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel: int, extrapolate: bool) -> CostModel:
+def _unscaled(name: str, recording: Recording, tensor_parallel: int, extrapolate: bool) -> CostModel:
     sheet = device_sheet()
-    measured = _measured(recording)
+    measured = recording.about.costs
     if name in sheet and name not in measured:
         if extrapolate:
             raise ValueError(f"--extrapolate is for measured costs; {name} has no range to leave")
@@ -106,11 +108,13 @@ def _unscaled(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel:
     if tensor_parallel != 1:
         raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
     if name in measured:
-        if isinstance(recording, RoundsRecording):
-            return TimedCost(recording, extrapolate=extrapolate)
-        return TableCost(name, recording.costs[name], extrapolate=extrapolate)
+        return by_form(
+            recording,
+            tries=lambda tries: TableCost(name, tries.meta.costs[name], extrapolate=extrapolate),
+            rounds=lambda rounds: TimedCost(rounds, extrapolate=extrapolate),
+        )
     if name.endswith(".json"):
-        return FileCost(name, read_cost_file(Path(name), _members(recording)), extrapolate=extrapolate)
+        return FileCost(name, read_cost_file(Path(name), recording.about.models), extrapolate=extrapolate)
     known = ", ".join(sorted({*measured, *sheet}))
     if name == TIMED:
         raise ValueError(
@@ -119,10 +123,10 @@ def _unscaled(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel:
     raise ValueError(f"unknown cost {name!r}: this trace knows {known}, or a FILE.json")
 
 
-def _unused(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel: int) -> tuple[str, ...]:
+def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:
     """What to say of measured seconds that a roofline leaves unused and that could be taken to its device."""
-    known = device_called(_hardware(recording)) is not None
-    measured = [kind for kind in _measured(recording) if kind == TIMED or known]
+    known = device_called(recording.about.hardware) is not None
+    measured = [kind for kind in recording.about.costs if kind == TIMED or known]
     if not measured or tensor_parallel != 1:
         return ()
     return (
@@ -131,10 +135,10 @@ def _unused(name: str, recording: TrieMeta | RoundsRecording, tensor_parallel: i
     )
 
 
-def _taken_to(cost: CostModel, name: str, recording: TrieMeta | RoundsRecording, on: OnDevice) -> CostModel:
-    if name not in _measured(recording):
+def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) -> CostModel:
+    if name not in recording.about.costs:
         raise ValueError(
-            f"--on is for seconds measured with the recording ({', '.join(_measured(recording)) or 'it holds none'}), "
+            f"--on is for seconds measured with the recording ({', '.join(recording.about.costs) or 'it holds none'}), "
             f"got --cost {name}"
         )
     sheet = device_sheet()
@@ -143,7 +147,7 @@ def _taken_to(cost: CostModel, name: str, recording: TrieMeta | RoundsRecording,
     if measured_on is None:
         raise ValueError(
             f"--on {on.device} needs the device of the sheet that {name} was measured on: give --measured-on DEVICE; "
-            f"the recording says {_hardware(recording) or 'nothing'!r}"
+            f"the recording says {recording.about.hardware or 'nothing'!r}"
         )
     here = _of_sheet(sheet, "--measured-on", measured_on)
     if here.bytes_per_s == there.bytes_per_s and here.flops_per_s == there.flops_per_s:
@@ -152,11 +156,7 @@ def _taken_to(cost: CostModel, name: str, recording: TrieMeta | RoundsRecording,
         )
     asked = f"{name} --on {on.device}"
     rooflines = (_roofline(here, asked, recording), _roofline(there, asked, recording))
-    return mapped(cost, *rooflines, on.reading, target=_members(recording)[-1])
-
-
-def _hardware(recording: TrieMeta | RoundsRecording) -> str:
-    return recording.meta.hardware if isinstance(recording, RoundsRecording) else recording.hardware
+    return mapped(cost, *rooflines, on.reading, target=recording.about.target)
 
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
@@ -165,37 +165,22 @@ def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
     return sheet[name]
 
 
-def _measured(recording: TrieMeta | RoundsRecording) -> list[str]:
-    if isinstance(recording, RoundsRecording):
-        return [TIMED] if has_seconds(recording) else []
-    return sorted(recording.costs)
-
-
-def _members(recording: TrieMeta | RoundsRecording) -> tuple[str, ...]:
-    """Names of the members that have forwards, the target last."""
-    if isinstance(recording, RoundsRecording):
-        return (*recording.meta.drafter_names, recording.meta.target)
-    return recording.model_names
-
-
 def _roofline(
     device: Device,
     name: str,
-    recording: TrieMeta | RoundsRecording,
+    recording: Recording,
     *,
     tensor_parallel: int = 1,
     remarks: tuple[str, ...] = (),
 ) -> RooflineCost:
     """The roofline of a recording's models; raises ValueError for a model whose shape nobody says."""
-    if isinstance(recording, TrieMeta):
-        return RooflineCost(device, recording.models, tensor_parallel=tensor_parallel, remarks=remarks)
     missing = _without_shape(recording)
     if missing:
         raise ValueError(
             f"cost {name}: no shape for {', '.join(missing)}: give --models {missing[0]}=PRESET, "
             f"{missing[0]}=config.json or FILE.json; presets: {', '.join(preset_names())}"
         )
-    known = _known_shapes(recording)
+    known = recording.known_shapes()
     words = [named.words for named in known.values() if named.words]
     assumed = f"assumed from names, unless --models says otherwise: {'; '.join(words)}"
     return RooflineCost(
@@ -207,15 +192,6 @@ def _roofline(
     )
 
 
-def _known_shapes(recording: RoundsRecording) -> dict[str, Named]:
-    """Shapes as recorded, else as the names of members say."""
-    recorded = {model.name: Named(model, "") for model in recording.meta.models}
-    target = recording.meta.target
-    others = [name for name in _members(recording) if name not in recorded]
-    known = recorded[target].shape if target in recorded else None
-    return {**named_shapes(others, target, known=known, served=recording.meta.served_model), **recorded}
-
-
-def _without_shape(recording: RoundsRecording) -> list[str]:
-    known = _known_shapes(recording)
-    return [name for name in reversed(_members(recording)) if name not in known]
+def _without_shape(recording: Recording) -> list[str]:
+    known = recording.known_shapes()
+    return [name for name in reversed(recording.about.models) if name not in known]

@@ -5,13 +5,11 @@ from math import inf, isfinite, isnan
 
 import numpy as np
 
-from ...traces.rounds.recording import RoundsRecording
+from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .base import LOOKUP_S, CostRangeError, DraftTerms, RoundScale
 from .round_means import RoundMeans, SplitRounds
 from .table import extrapolation_notes
-
-TIMED = "timed"
 
 
 class TimedCost:
@@ -38,7 +36,7 @@ class TimedCost:
     """
 
     def __init__(self, recording: RoundsRecording, *, extrapolate: bool = False) -> None:
-        if not has_seconds(recording):
+        if not recording.timed:
             raise ValueError(f"cost {TIMED}: {recording.meta.name} holds no seconds, neither of rounds nor of answers")
         self.name = TIMED
         self.lookup_s = LOOKUP_S
@@ -194,15 +192,6 @@ class TimedCost:
         if method in self._prefilled and method in request.prefill_s:
             outside -= 1
         return seconds / max(len(rounds.start) + max(0, outside), 1)
-
-
-def has_seconds(recording: RoundsRecording) -> bool:
-    """Whether any answer or round was timed."""
-    return any(
-        request.wall_s
-        or any(rounds.draft_s is not None and rounds.verify_s is not None for rounds in request.rounds.values())
-        for request in recording.requests
-    )
 
 
 def _all_rounds(recording: RoundsRecording) -> Iterator[tuple[RoundsRequest, str, Rounds]]:

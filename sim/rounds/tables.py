@@ -2,31 +2,34 @@
 
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import Observable
+from ...policies.default_policies import policies_at_windows
 from ...policies.oracles.foresight import Answer
 from ...traces.rounds.recording import RoundsRecording
 from ..cost import CostModel
 from ..foreseen import Foreseen
 from ..hazard import Hazard
-from ..recorded_pool import imported_pool
+from ..recorded_pool import recorded_pool
 from .world import ON_TRUNK, RoundsWorld
 
 
 class RoundsTables:
-    """An imported recording; see `recording.Recording`."""
+    """An imported recording; see `ReplayTables`."""
 
     def __init__(self, trace: RoundsRecording) -> None:
         self.trace = trace
         self.name = trace.meta.name
         self.kind: str = trace.meta.kind
-        self.pool = imported_pool(trace)
+        self.pool = recorded_pool(trace)
         self.num_requests = len(trace.requests)
         has_text = all(request.output for request in trace.requests)
         self.observables = frozenset({Observable.text}) if has_text else frozenset[Observable]()
         self.default_start = Start.recorded
+        windows = {drafter.name: trace.window(drafter) for drafter in trace.meta.drafters}
+        self.default_policies = tuple(policies_at_windows(self.pool, windows))
         self._fitted = Hazard(trace)
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
-        """See `recording.Recording`; the target, and lookups, wait for the prefill if every drafter did."""
+        """See `ReplayTables`; the target, and lookups, wait for the prefill if every drafter did."""
         if start is not Start.recorded:
             return prefill_before(start, self.pool)
         drafters = self.trace.meta.drafters
@@ -35,7 +38,7 @@ class RoundsTables:
         return (*(every,) * num_free, *(drafter.prefilled for drafter in drafters), every)
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
-        """See `recording.Recording`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
+        """See `ReplayTables`; draws are keyed, so that an oracle knows its run's luck, unless that is strict."""
         world = self.world(cost, seed=seed, strict=False)
         answers = {}
         for session in world.sessions(prefill_before):

@@ -7,6 +7,7 @@ from math import nan
 
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
+from ...policies.default_policies import default_policies
 from ...policies.oracles.foresight import Answer
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
@@ -83,15 +84,18 @@ class RequestTables:
 
 
 class TrieTables:
-    """The tables of every request of a trace, built at first use; see `recording.Recording`."""
+    """The tables of every request of a trace, built at first use; see `ReplayTables`."""
 
     def __init__(self, trace: TrieRecording) -> None:
         self.trace = trace
         self.name = trace.meta.name
         self.kind: str = trace.meta.kind
-        self.pool = recorded_pool(trace.meta)
+        self.pool = recorded_pool(trace)
         self.observables = ALL_OBSERVABLES
         self.default_start = Start.prefill
+        names = default_policies(self.pool)
+        # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.
+        self.default_policies = (*names, "specrouter") if self.pool.target_level > 0 else tuple(names)
         self.num_requests = len(trace.requests)
         self.num_free = 1 if trace.meta.ngram else 0
         self._tables: dict[str, RequestTables] = {}
@@ -106,11 +110,11 @@ class TrieTables:
         return tables
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
-        """See `recording.Recording`; a recording of contexts began in no way of its own."""
+        """See `ReplayTables`; a recording of contexts began in no way of its own."""
         return prefill_before(start, self.pool, what=f"recording {self.name}")
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
-        """See `recording.Recording`; what a fallback would answer is no part of it, whatever the seed."""
+        """See `ReplayTables`; what a fallback would answer is no part of it, whatever the seed."""
         world = self.world(cost, seed=seed, strict=False)
         answers = {}
         for session in world.sessions(prefill_before):

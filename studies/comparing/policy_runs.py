@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ...decoding.contract import Policy
+from ...policies.default_policies import BASELINE
 from ...progress import Progress
 from ...reports.side_by_side import SideBySide
 from ...reports.summary import Summary, summarise_run
 from ...reports.tags import TagShares, tag_shares
 from ...runs.log import RunLog, new_folder, write_run_log
 from ...sim.cost import CostModel, CostRangeError
-from ...sim.recording import check_observed
+from ...sim.replay_tables import check_observed
 from ...sim.simulate import Scenario, simulate
 from ..admitted import admitted
-from ..default_policies import BASELINE
 from .named_policies import NamedPolicy, named_policy
 from .scenarios import Scenarios
 

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...sim.cost import CostModel
-from ...sim.recording import Recording, tables_of
+from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
-from ...traces.rounds.recording import RoundsRecording
-from ...traces.tries.recording import TrieRecording
-from ...traces.tries.shifted import shift_acceptance
+from ...traces.recording import Recording
 
 
 class Scenarios:
@@ -24,9 +22,7 @@ class Scenarios:
         shifted: whether decisions of drafters are turned over by chance.
     """
 
-    def __init__(
-        self, recording: TrieRecording | RoundsRecording, first: Scenario, shifts: Mapping[str, float], num_seeds: int
-    ) -> None:
+    def __init__(self, recording: Recording, first: Scenario, shifts: Mapping[str, float], num_seeds: int) -> None:
         self.first = first
         self.shifts = dict(shifts)
         self.num_seeds = num_seeds
@@ -40,7 +36,7 @@ class Scenarios:
             seed = self.first.seed + index
             tables = self.first.tables
             if self.shifted:
-                tables = _shifted(self._recording, self.shifts, seed)
+                tables = tables_of(self._recording.shifted(self.shifts, seed=seed))
             self._made[index] = replace(self.first, tables=tables, seed=seed)
         return self._made[index]
 
@@ -53,10 +49,3 @@ class Scenarios:
         other = Scenarios(self._recording, replace(self.first, cost=cost), self.shifts, self.num_seeds)
         other._made = {index: replace(scenario, cost=cost) for index, scenario in self._made.items()}
         return other
-
-
-def _shifted(recording: TrieRecording | RoundsRecording, shifts: Mapping[str, float], seed: int) -> Recording:
-    # One line for each kind: a constrained type variable does not take their union.
-    if isinstance(recording, RoundsRecording):
-        return tables_of(shift_acceptance(recording, shifts, seed=seed))
-    return tables_of(shift_acceptance(recording, shifts, seed=seed))

@@ -7,13 +7,9 @@ from typing import Any, TypedDict
 from ...arguments import ArgumentError
 from ...decoding.prefill import Start
 from ...sim.cost import CostModel, OnDevice, Reading, default_cost, make_cost, measured_on_device
-from ...sim.recording import tables_of
+from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
-from ...traces.rounds.recording import RoundsRecording
-from ...traces.rounds.trust import trust
-from ...traces.tries.meta import TrieMeta
-from ...traces.tries.recording import TrieRecording
-from ..open_recording import Recorded
+from ...traces.recording import Recording
 from ..remarks import remarks_on
 from .model_shapes import with_models
 from .scenarios import Scenarios
@@ -68,7 +64,7 @@ class Setting:
         ArgumentError: an argument out of range, or without the one that it goes with.
     """
 
-    recording: Recorded
+    recording: Recording
     batch: int = 1
     cost: str | None = None
     scale: Mapping[str, float] | None = None
@@ -100,11 +96,11 @@ class Setting:
     def device_measured_on(self) -> str:
         """The device that measured seconds are of; empty if nothing says it."""
         assert self.device is not None
-        return measured_on_device(_measured(self.recording), self.device) or ""
+        return measured_on_device(self.recording, self.device) or ""
 
     def priced(self, reading: Reading = Reading.device) -> CostModel:
         """The cost model; `reading` of a measurement that is taken to another device."""
-        source = _measured(self.recording)
+        source = self.recording
         return make_cost(
             default_cost(source) if self.cost is None else self.cost,
             source,
@@ -131,15 +127,15 @@ class Setting:
     def meta(self, first: Scenario) -> dict[str, Any]:
         """What a comparison says of its recording, its cost and its what-ifs; `first` is the first scenario."""
         recording = self.recording
-        imported = recording if isinstance(recording, RoundsRecording) else None
+        about = recording.about
         return {
-            "trace": recording.meta.name,
-            "kind": recording.meta.kind,
-            "source": None if imported is None else imported.meta.source,
-            "trust": None if imported is None else trust(imported.meta.form),
-            "notes": [] if imported is None else list(imported.meta.notes),
+            "trace": about.name,
+            "kind": about.kind,
+            "source": about.source,
+            "trust": about.trust,
+            "notes": list(about.notes),
             "remarks": remarks_on(recording, batch=self.batch),
-            "sampling": recording.meta.sampling.words if isinstance(recording, TrieRecording) else None,
+            "sampling": about.sampling,
             "cost": first.cost.name,
             "what_if": {
                 "acceptance": dict(self.shift_acceptance or {}),
@@ -155,11 +151,6 @@ class Setting:
         }
 
 
-def setting_of(recording: Recorded, batch: int, options: SettingOptions) -> Setting:
+def setting_of(recording: Recording, batch: int, options: SettingOptions) -> Setting:
     """What is asked for, the recording with the shapes of models that are; raises as `Setting` and `with_models`."""
     return Setting(recording=with_models(recording, options.get("models")), batch=batch, **options)
-
-
-def _measured(recording: Recorded) -> TrieMeta | RoundsRecording:
-    """Where the seconds of a recording stand."""
-    return recording.meta if isinstance(recording, TrieRecording) else recording

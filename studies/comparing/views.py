@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from ...decoding.contract import Policy
 from ...decoding.pool import Pool
 from ...policies.about import about_of
+from ...policies.default_policies import BASELINE
 from ...policies.lossless.chain import Chain
 from ...policies.lossless.plain import Plain
 from ...policies.oracles.chain import OracleChain
@@ -14,7 +15,6 @@ from ...reports.regret import REFERENCE, Regret, regret_of
 from ...reports.side_by_side import SideBySide
 from ...reports.tags import ByTag
 from ...sim.cost import Reading
-from ..default_policies import BASELINE
 from .named_policies import NamedPolicy, named_policy
 from .policy_runs import PolicyRuns, run_policies
 from .scenarios import Scenarios

@@ -52,7 +52,7 @@ def test_a_watched_policy_does_what_it_does_unwatched():
     trace = trace_of(request_of(VIEWS, budget=5))
     steps = [Draft("draft", 2), Verify("target", Ratio(0.75))]
     watch = StepWatch("target")
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     plain, watched = Script(pool, steps), WatchedPolicy(Script(pool, steps), watch)
     assert replay(trace, plain)[1] == replay(trace, watched)[1]
     assert watch.lossy

@@ -29,7 +29,7 @@ TRACE = make_trace(
         run=5,
     )
 )
-POOL = recorded_pool(TRACE.meta)
+POOL = recorded_pool(TRACE)
 CHAIN = "draft:2/mid:3/target"
 COMPARED = ("kind", "level", "asked", "drafted", "judged", "accepted", "own")
 COMPARED_OPS = ("num_rows", "num_forwards", "new_tokens")
@@ -159,7 +159,7 @@ def test_a_run_in_which_a_request_failed():
 
 def test_steps_that_run_nothing():
     steps = [Draft("draft", 3), Commit(2), Verify("mid"), Verify("target")]
-    pool = recorded_pool(TRACE.meta)
+    pool = recorded_pool(TRACE)
     one, other = (replay(TRACE, Script(pool, steps), name="script") for _ in range(2))
     assert compare(one, other).difference is None
     difference = compare(one, replay(TRACE, Script(pool, [Draft("draft", 3), Commit(1)]), name="script")).difference

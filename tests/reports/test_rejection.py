@@ -85,7 +85,7 @@ def test_what_counts(rows, rate):
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_it_is_the_count_token_by_token(trace, seed, batch):
     trace = with_ngram(trace)
-    log, _ = replay(trace, Anything(recorded_pool(trace.meta), seed), batch=batch)
+    log, _ = replay(trace, Anything(recorded_pool(trace), seed), batch=batch)
     refusals, looked_at = by_token(log.steps)
     assert rejection_rate(log.steps) == (refusals / looked_at if looked_at else 0.0)
     first = log.steps["request"] == 0
@@ -96,7 +96,7 @@ def test_it_is_the_count_token_by_token(trace, seed, batch):
 @settings(max_examples=20, deadline=None)
 @given(trace=synthetic_traces(max_models=2), batch=st.integers(1, 3))
 def test_a_batch_changes_nothing(trace, batch):
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     chain = f"{pool.names[0]}:3/{pool.target}" if len(pool.names) > 1 else "plain"
     alone, together = (replay(trace, make_policy(chain, pool), batch=size)[0] for size in (1, batch))
     assert rejection_rate(alone.steps) == rejection_rate(together.steps)

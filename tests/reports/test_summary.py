@@ -285,7 +285,7 @@ def test_a_run_in_which_all_requests_failed():
 @pytest.mark.parametrize("batch", [1, 3])
 def test_deciding_is_charged_by_the_step_in_the_simulator(batch):
     trace = make_trace(SyntheticSpec(requests=4, tokens=12, models=("draft", "target"), acceptance=(0.7,)))
-    log, _ = replay(trace, Anything(recorded_pool(trace.meta), 3), batch=batch, decide_s=0.125)
+    log, _ = replay(trace, Anything(recorded_pool(trace), 3), batch=batch, decide_s=0.125)
     summary = summarise_run(log)
     assert summary.policy_s == 0.125 * (len(log.steps["op"]) - 4), "nobody decides on the prefills"
     assert summary.policy_share == pytest.approx(1 - log.ops["duration_s"].sum() / summary.duration_s)
@@ -295,7 +295,7 @@ def test_deciding_is_charged_by_the_step_in_the_simulator(batch):
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_figures_agree_with_one_another(trace, seed, batch):
     trace = with_ngram(trace)
-    log, outputs = replay(trace, Anything(recorded_pool(trace.meta), seed), batch=batch)
+    log, outputs = replay(trace, Anything(recorded_pool(trace), seed), batch=batch)
     summary = summarise_run(log)
     assert summary.output_tokens == sum(map(len, outputs.values()))
     assert summary.requests == len(outputs)

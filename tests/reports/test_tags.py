@@ -83,7 +83,7 @@ def test_a_request_that_failed_costs_its_tag_and_brings_it_nothing():
     decide_s=st.sampled_from([0.0, 0.25]),
 )
 def test_tags_add_up_to_the_run(trace, seed, batch, decide_s):
-    policy = Anything(recorded_pool(trace.meta), seed, commits=True)
+    policy = Anything(recorded_pool(trace), seed, commits=True)
     log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
     summary, shares = summarise_run(log), tag_shares(log)
     assert sum(part.duration_s for part in shares.values()) == pytest.approx(summary.duration_s, rel=1e-12)
@@ -100,7 +100,7 @@ def test_tags_add_up_to_the_run(trace, seed, batch, decide_s):
 
 def test_speed_up_of_a_tag_is_that_of_its_requests_replayed_alone():
     trace = several_tags()
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     runs = {name: tag_shares(replay(trace, make_policy(name, pool))[0]) for name in ("plain", "draft:3/target")}
     found = tag_speed_ups(runs["draft:3/target"], runs["plain"])
     assert list(found) == ["code", "math", "prose"]
@@ -137,7 +137,7 @@ def test_requests_without_a_tag_have_a_heading():
 
 
 def compared(trace, names):
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     logs = {name: replay(trace, make_policy(name, pool))[0] for name in names}
     rows = tuple(summarise_run(log) for log in logs.values())
     rows = tuple(type(row)(**{**fields_of(row), "policy": name}) for name, row in zip(names, rows, strict=True))

@@ -81,7 +81,7 @@ def test_no_rounds():
 
 def a_run(batch=1):
     trace = make_trace(SyntheticSpec(requests=4, tokens=10, models=("draft", "mid", "target"), acceptance=(0.5, 0.7)))
-    log, _ = replay(trace, make_policy("draft:3/mid:4/target", recorded_pool(trace.meta)), batch=batch)
+    log, _ = replay(trace, make_policy("draft:3/mid:4/target", recorded_pool(trace)), batch=batch)
     return log
 
 

@@ -98,7 +98,7 @@ def test_a_recording_says_the_same(tmp_path, sampling):
     )
     tokens = {}
     scenario = Scenario(tables=TrieTables(trace), cost=UnitCost(), batch=2)
-    replayed = simulate(scenario, Hasty(recorded_pool(trace.meta)), "p", outputs=tokens)
+    replayed = simulate(scenario, Hasty(recorded_pool(trace)), "p", outputs=tokens)
     assert tokens == {output.request_id: list(output.tokens) for output in outputs}
     measured = with_quality(log, found)
     order = [replayed.requests["request_id"].tolist().index(name) for name in measured.requests["request_id"].tolist()]

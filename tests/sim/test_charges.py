@@ -57,7 +57,7 @@ def three_models():
 
 def test_every_token_that_is_fed():
     trace = three_models()
-    log, outputs = replay(trace, Script(recorded_pool(trace.meta), STEPS), strict=True)
+    log, outputs = replay(trace, Script(recorded_pool(trace), STEPS), strict=True)
     assert outputs == {"r0": [10, 11, 12, 13, 14, 15, 16, 17]}
     assert table(log, "ops", *OP) == [
         (DRAFT, 0, 1, 3, 3 + 2),
@@ -82,7 +82,7 @@ def test_every_token_that_is_fed():
 def test_every_second():
     """Durations by hand: base of the level + new / 16 + held / 1024, once per forward."""
     trace = three_models()
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), STEPS), decide_s=1 / 8)
+    log, _ = replay(trace, Script(recorded_pool(trace), STEPS), decide_s=1 / 8)
     durations = [
         (1 + 3 / 16 + 0) + 2 * (1 + 1 / 16 + 3 / 1024),
         2 + 6 / 16,
@@ -103,7 +103,7 @@ def test_every_second():
 def test_a_lookup_costs_seconds_and_no_forward():
     views = {(): (1, 2), (2,): (1, 3), (2, 3): (1, 9), (2, 3, 9): (1, 1)}
     trace = trace_of(request_of(views, prompt=(1, 2, 3, 1), budget=3), ngram=True)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     log, outputs = replay(trace, Script(pool, [Draft("ngram", 2), Verify("target")]), strict=True)
     assert outputs == {"r0": [2, 3, 9]}
     assert table(log, "ops", *OP, "duration_s") == [
@@ -125,7 +125,7 @@ def test_rows_that_end_earlier():
     trace = trace_of(
         ends_after(2, "r0", (1, 2, 3)), ends_after(4, "r1", (1, 2, 3, 4, 5)), ends_after(2, "r2", (1,)), eos=EOS
     )
-    pool, cost = recorded_pool(trace.meta), easy_cost(trace)
+    pool, cost = recorded_pool(trace), easy_cost(trace)
     log, _ = replay(trace, Script(pool, [Draft("draft", 6), Verify("target")]), cost=cost, batch=3)
     assert log.steps["drafted"][:3].tolist() == [2, 4, 2]
     assert cost.asked[:4] == [
@@ -144,7 +144,7 @@ def test_a_row_that_stops_at_its_own_rule():
     views = {tuple(20 + i for i in range(n)): (20 + n, 10) for n in range(6)}
     trace = trace_of(request_of(views), request_of(views, request_id="r1"))
     steps = {"r0": [Draft("draft", 5, ConfidenceBelow(0.7))], "r1": [Draft("draft", 3)]}
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), steps), batch=2)
+    log, _ = replay(trace, Script(recorded_pool(trace), steps), batch=2)
     assert log.steps["drafted"][:2].tolist() == [1, 3]  # a probability of exp(-0.5) is below 0.7
     assert table(log, "ops", *OP)[0] == (DRAFT, 0, 2, 3, 6 + 2)
 
@@ -154,7 +154,7 @@ def test_a_row_that_stops_at_its_own_rule():
 def test_ragged_drafts_feed_every_token_once(lengths):
     trace = trace_of(*(ends_after(length, f"r{row}", (1, 2)) for row, length in enumerate(lengths)), eos=EOS)
     cost = easy_cost(trace)
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 8)]), cost=cost, batch=len(lengths))
+    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", 8)]), cost=cost, batch=len(lengths))
     assert log.steps["drafted"][: len(lengths)].tolist() == lengths
     fed = 2 * len(lengths) + sum(lengths) - len(lengths)
     assert table(log, "ops", *OP)[0] == (DRAFT, 0, len(lengths), max(lengths), fed)
@@ -166,7 +166,7 @@ def test_ragged_drafts_feed_every_token_once(lengths):
 def test_the_middle_of_a_draft_stands_for_it(length):
     """The tokens held grow by one a forward; their mean is charged, rounded down to a whole token."""
     trace = trace_of(ends_after(length, "r0", (1, 2, 3)), eos=EOS)
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", length)]))
+    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", length)]))
     exact = 1 + 3 / 16 + sum(1 + 1 / 16 + held / 1024 for held in range(3, 3 + length - 1))
     assert exact - (length - 1) * 0.5 / 1024 <= log.ops["duration_s"][0] <= exact
 
@@ -175,7 +175,7 @@ def test_a_verifier_reads_again_what_it_judges():
     """The middle model wrote behind the small one's token, so its cache holds that token but no verdict on it."""
     trace = three_models()
     steps = [Draft("draft", 1), Draft("mid", 1), Verify("mid")]
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), steps), strict=True)
+    log, _ = replay(trace, Script(recorded_pool(trace), steps), strict=True)
     assert log.ops["new_tokens"][:3].tolist() == [3, 4, 3]
     assert log.steps["judged"][2] == 2
 
@@ -208,7 +208,7 @@ class Bookkeeper:
 @given(trace=synthetic_traces(), seed=st.integers(0, 99), ngram=st.booleans())
 def test_whoever_sat_out_catches_up(trace, seed, ngram):
     trace = with_ngram(trace) if ngram else trace
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     log, _ = replay(trace, Anything(pool, seed))
     books = {index: Bookkeeper(len(pool.names), n) for index, n in enumerate(log.requests["prompt_tokens"].tolist())}
     names = ("op", "request", "kind", "level", "drafted", "judged", "accepted", "own")
@@ -229,7 +229,7 @@ def test_whoever_sat_out_catches_up(trace, seed, ngram):
 )
 def test_seconds_are_conserved(trace, seed, batch, decide_s):
     """One device: operations stand behind one another, and they and the decisions are all the time there is."""
-    policy = Anything(recorded_pool(trace.meta), seed)
+    policy = Anything(recorded_pool(trace), seed)
     log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
     start, duration = log.ops["start_s"], log.ops["duration_s"]
     ends = start + duration

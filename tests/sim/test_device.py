@@ -24,7 +24,7 @@ class Site:
 
     def __init__(self, policy, *, decide_s=0.0):
         self.env = simpy.Environment()
-        self.pool = recorded_pool(TRACE.meta)
+        self.pool = recorded_pool(TRACE)
         self.ledger = RunLedger()
         self.world = ReplayWorld(tables=TrieTables(TRACE), pool=self.pool, cost=easy_cost(TRACE), fallback=None)
         decider = make_policy(policy, self.pool)

@@ -99,7 +99,7 @@ def batched(figures, windows):
         def learn(self, outcome):
             pass
 
-    recorded_pool(trace.meta)
+    recorded_pool(trace)
     log, _ = replay(trace, Each(), cost=cost, batch=len(windows), start=Start.draft)
     return table(log, "ops", "num_rows", "num_forwards", "new_tokens", "duration_s")[0]
 

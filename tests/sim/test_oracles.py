@@ -70,7 +70,7 @@ class InTurn:
 
 
 def pool_of(trace):
-    return recorded_pool(trace.meta)
+    return recorded_pool(trace)
 
 
 def seconds_of(log):
@@ -190,7 +190,7 @@ def test_tries_of_any_shape_are_followed_to_their_end(trace, batch):
 
 def test_windows_on_the_shipped_recording():
     trace, pool = pico(), pool_of(pico())
-    cost = make_cost("cpu", trace.meta)
+    cost = make_cost("cpu", trace)
     for draft in pool.names[:-1]:
         policy = OracleWindow(pool, draft=draft)
         oracle = run_s(trace, policy, cost)
@@ -201,7 +201,7 @@ def test_windows_on_the_shipped_recording():
 
 def test_chains_on_the_shipped_recording():
     trace, pool = pico(), pool_of(pico())
-    cost = make_cost("cpu", trace.meta)
+    cost = make_cost("cpu", trace)
     log, outputs = replay(trace, OracleChain(pool), cost=cost)
     oracle = seconds_of(log)
     assert outputs == trunk_of(trace)
@@ -229,7 +229,7 @@ def test_windows_of_drafters_that_cost_by_the_round():
 
 def test_chains_of_four_members_are_in_the_set_if_asked():
     trace, pool = TrieRecording(meta=pico().meta, requests=pico().requests[-1:]), pool_of(pico())
-    cost = make_cost("cpu", trace.meta)
+    cost = make_cost("cpu", trace)
     taller = run_s(trace, OracleChain(pool, most=4, levels=4), cost)
     assert taller <= run_s(trace, OracleChain(pool, most=4), cost) + CLOSE
     for lower, middle, upper in product((1, 2, 4), (2, 4), (3, 4)):
@@ -243,7 +243,7 @@ def test_chains_of_four_members_are_in_the_set_if_asked():
 def test_a_batch_follows_the_plans_of_each_request_alone():
     trace = pico()
     policy = OracleWindow(pool_of(trace))
-    cost = make_cost("cpu", trace.meta)
+    cost = make_cost("cpu", trace)
     columns = ("request", "kind", "level", "asked", "judged", "emitted")
     alone, together = (replay(trace, policy, cost=cost, batch=batch)[0] for batch in (1, 6))
     assert sorted(table(alone, "steps", *columns)) == sorted(table(together, "steps", *columns))
@@ -251,7 +251,7 @@ def test_a_batch_follows_the_plans_of_each_request_alone():
 
 def test_a_strict_run_needs_nothing_beyond_the_record():
     trace = TrieRecording(meta=pico().meta, requests=pico().requests[:1])
-    replay(trace, OracleChain(pool_of(trace)), cost=make_cost("cpu", trace.meta), strict=True)
+    replay(trace, OracleChain(pool_of(trace)), cost=make_cost("cpu", trace), strict=True)
 
 
 def test_what_an_oracle_asks_is_not_among_the_notes_of_the_run():

@@ -21,7 +21,7 @@ TRACE = make_trace(SyntheticSpec(requests=3, tokens=12, prompt_tokens=7, models=
 
 
 def test_the_first_operation_reads_the_prompt_and_writes_a_token():
-    log, outputs = replay(TRACE, Script(recorded_pool(TRACE.meta), [Draft("draft", 2), Verify("target")]), strict=True)
+    log, outputs = replay(TRACE, Script(recorded_pool(TRACE), [Draft("draft", 2), Verify("target")]), strict=True)
     assert table(log, "steps", *STEP)[:2] == [(VERIFY, 1, 0, 0, 1, 1, 1), (DRAFT, 0, 2, 0, 0, 0, 0)]
     fed = table(log, "ops", "kind", "level", "num_forwards", "new_tokens")[:3]
     assert fed[0] == (VERIFY, 1, 1, 7), "the prompt"
@@ -34,7 +34,7 @@ def test_the_first_operation_reads_the_prompt_and_writes_a_token():
 
 
 def test_the_first_token_comes_as_early_under_any_chain():
-    pool = recorded_pool(TRACE.meta)
+    pool = recorded_pool(TRACE)
     first = {
         name: replay(TRACE, make_policy(name, pool))[0].requests["first_token_at_s"][0]
         for name in ("plain", "draft:1/target", "draft:8/target")
@@ -47,7 +47,7 @@ def test_the_first_token_comes_as_early_under_any_chain():
 @settings(max_examples=40, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_either_start_commits_the_trunk_and_costs_one_call_apart(trace, seed, batch):
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     for start in (Start.prefill, Start.draft):
         log, outputs = replay(trace, Anything(pool, seed), batch=batch, start=start)
         assert outputs == trunk_of(trace)
@@ -65,7 +65,7 @@ def test_either_start_commits_the_trunk_and_costs_one_call_apart(trace, seed, ba
 
 
 def test_plain_decoding_is_the_same_from_either_start():
-    pool = recorded_pool(TRACE.meta)
+    pool = recorded_pool(TRACE)
     logs = [replay(TRACE, make_policy("plain", pool), start=start)[0] for start in (Start.prefill, Start.draft)]
     assert table(logs[0], "ops", "kind", "new_tokens", "start_s", "duration_s") == table(
         logs[1], "ops", "kind", "new_tokens", "start_s", "duration_s"

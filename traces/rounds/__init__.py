@@ -7,7 +7,7 @@ from .meta import DrafterInfo, RoundsMeta
 from .recording import RoundsRecording
 from .rounds import TARGET_ALONE, UNKNOWN_DRAFTED, Rounds, RoundsRequest
 from .store import read_rounds, write_rounds
-from .summary import MethodSummary, RoundsGroup, RoundsSummary, summarise_rounds
+from .summary import MethodSummary, RoundsGroup, RoundsSummary
 
 __all__ = [
     "TARGET_ALONE",
@@ -21,6 +21,5 @@ __all__ = [
     "RoundsRequest",
     "RoundsSummary",
     "read_rounds",
-    "summarise_rounds",
     "write_rounds",
 ]

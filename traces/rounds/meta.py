@@ -79,7 +79,7 @@ class RoundsMeta(Record):
 
     @model_validator(mode="after")
     def _names(self) -> "RoundsMeta":
-        names = [*(drafter.name for drafter in self.drafters), self.target]
+        names = list(self.model_names)
         if len(set(names)) != len(names):
             raise ValueError(f"names of drafters and target must be unique, got {names}")
         shapes = [model.name for model in self.models]
@@ -92,3 +92,8 @@ class RoundsMeta(Record):
     def drafter_names(self) -> tuple[str, ...]:
         """Names in level order."""
         return tuple(drafter.name for drafter in self.drafters)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the drafters in level order, then the target's."""
+        return (*self.drafter_names, self.target)

@@ -1,14 +1,104 @@
 """An imported recording: rounds of each request, drafter by drafter."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from .meta import RoundsMeta
+from ...arguments import ArgumentError
+from ...counted import counted
+from ..recording import AboutRecording
+from ..shapes import Named, given_shapes, named_shapes
+from ..shifted_decisions import shifted_name
+from .meta import DrafterInfo, RoundsMeta
 from .rounds import RoundsRequest
+from .shifted import shifted_requests
+from .summary import RoundsSummary, summary_of
+from .trust import trust
+
+TIMED = "timed"  # the cost of recordings that hold seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsRecording:
-    """An imported recording: what it says of itself, and its requests in file order."""
+    """An imported recording; see `Recording`.
+
+    Attributes:
+        meta: what it says of itself.
+        requests: in file order.
+    """
 
     meta: RoundsMeta
     requests: tuple[RoundsRequest, ...]
+
+    @property
+    def about(self) -> AboutRecording:
+        """See `Recording`."""
+        meta = self.meta
+        rounds = sum(len(rounds.start) for request in self.requests for rounds in request.rounds.values())
+        size = f"{counted(len(self.requests), 'request')}, {counted(rounds, 'round')}"
+        return AboutRecording(
+            name=meta.name,
+            kind=meta.kind,
+            holds=f"IMPORTED from {meta.source}, {size}",
+            models=meta.model_names,
+            lookups=self._lookups(),
+            drafts_only=True,
+            costs=(TIMED,) if self.timed else (),
+            all_defaults=False,
+            hardware=meta.hardware,
+            source=meta.source,
+            trust=trust(meta.form),
+            notes=meta.notes,
+        )
+
+    @property
+    def timed(self) -> bool:
+        """Whether the seconds of any answer or round are known."""
+        return any(
+            request.wall_s
+            or any(rounds.draft_s is not None and rounds.verify_s is not None for rounds in request.rounds.values())
+            for request in self.requests
+        )
+
+    def window(self, drafter: DrafterInfo) -> int:
+        """Tokens that a drafter drafts in a round; the most it was seen to draft or keep where nobody said; >= 1."""
+        if drafter.window is not None:
+            return drafter.window
+        ran = [request.rounds[drafter.name] for request in self.requests if drafter.name in request.rounds]
+        return max([1, *(int(max(rounds.drafted.max(), rounds.accepted.max())) for rounds in ran if len(rounds.start))])
+
+    def _lookups(self) -> tuple[str, ...]:
+        """Prompt lookup, if every request has the ids of its prompt and output, and no other member has its name."""
+        known = all(request.prompt and request.output for request in self.requests)
+        name = self.meta.ngram.name
+        return (name,) if known and name not in self.meta.model_names else ()
+
+    def known_shapes(self) -> Mapping[str, Named]:
+        """See `Recording`."""
+        meta = self.meta
+        recorded = {model.name: Named(model, "") for model in meta.models}
+        others = [name for name in meta.model_names if name not in recorded]
+        known = recorded[meta.target].shape if meta.target in recorded else None
+        return {**named_shapes(others, meta.target, known=known, served=meta.served_model), **recorded}
+
+    def with_shapes(self, texts: Sequence[str]) -> "RoundsRecording":
+        """See `Recording`."""
+        meta, members = self.meta, self.meta.model_names
+        shapes = given_shapes(texts, meta.target)
+        unknown = [shape.name for shape in shapes if shape.name not in members]
+        if unknown:
+            raise ArgumentError(
+                f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}"
+            )
+        given = {shape.name: shape for shape in (*meta.models, *shapes)}
+        return replace(self, meta=meta.model_copy(update={"models": tuple(given.values())}))
+
+    def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "RoundsRecording":
+        """See `Recording`."""
+        requests = shifted_requests(self.meta, self.requests, shifts, seed)
+        meta = self.meta.model_copy(update={"name": shifted_name(self.meta.name, shifts)})
+        return replace(self, meta=meta, requests=requests)
+
+    def summary(self, path: Path | None = None) -> RoundsSummary:
+        """See `Recording`."""
+        return summary_of(self.meta, self.requests, path)

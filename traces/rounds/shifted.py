@@ -3,15 +3,14 @@
 Letters: R rounds of one drafter in one request, K known decisions of theirs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..shifted_decisions import Turning, checked_shifts, keyed_draws, shifted_name, turning
-from .meta import DrafterInfo
-from .recording import RoundsRecording
+from ..shifted_decisions import Turning, keyed_draws, turnings_of
+from .meta import DrafterInfo, RoundsMeta
 from .rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, Rounds, RoundsRequest
 
 
@@ -32,22 +31,24 @@ class _Decisions:
     agrees: NDArray[np.bool_]
 
 
-def shift_rounds(trace: RoundsRecording, shifts: Mapping[str, float], *, seed: int) -> RoundsRecording:
-    """See `shifted.shift_acceptance`."""
-    active = checked_shifts(shifts, trace.meta.drafter_names)
-    turnings: dict[DrafterInfo, Turning] = {}
-    for drafter in trace.meta.drafters:
-        if drafter.name in active:
-            num_agreed, num_known = np.sum([(0, 0), *_counts(trace, drafter)], axis=0).tolist()
-            turnings[drafter] = turning(drafter.name, num_agreed, num_known, active[drafter.name])
-    requests = tuple(_shift_request(request, turnings, seed) for request in trace.requests)
-    meta = trace.meta.model_copy(update={"name": shifted_name(trace.meta.name, active)})
-    return RoundsRecording(meta=meta, requests=requests)
+def shifted_requests(
+    meta: RoundsMeta, requests: Sequence[RoundsRequest], shifts: Mapping[str, float], seed: int
+) -> tuple[RoundsRequest, ...]:
+    """The requests with known decisions turned over; see `Recording.shifted`."""
+    drafters = {drafter.name: drafter for drafter in meta.drafters}
+
+    def counts(name: str) -> tuple[int, int]:
+        num_agreed, num_known = np.sum([(0, 0), *_counts(requests, drafters[name])], axis=0).tolist()
+        return num_agreed, num_known
+
+    turnings = turnings_of(shifts, meta.drafter_names, counts)
+    shifted = [(drafters[name], how) for name, how in turnings.items()]
+    return tuple(_shift_request(request, shifted, seed) for request in requests)
 
 
-def _counts(trace: RoundsRecording, drafter: DrafterInfo) -> Iterator[tuple[int, int]]:
+def _counts(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Iterator[tuple[int, int]]:
     """Agreements and decisions of each request; a token drafter decides once per position."""
-    for request in trace.requests:
+    for request in requests:
         if drafter.name not in request.rounds:
             continue
         length = request.length(drafter.name)
@@ -61,9 +62,9 @@ def _counts(trace: RoundsRecording, drafter: DrafterInfo) -> Iterator[tuple[int,
         yield int(agrees.sum()), len(agrees)
 
 
-def _shift_request(request: RoundsRequest, turnings: Mapping[DrafterInfo, Turning], seed: int) -> RoundsRequest:
+def _shift_request(request: RoundsRequest, turnings: Sequence[tuple[DrafterInfo, Turning]], seed: int) -> RoundsRequest:
     shifted = dict(request.rounds)
-    for drafter, how in turnings.items():
+    for drafter, how in turnings:
         if drafter.name not in shifted:
             continue
         length = request.length(drafter.name)

@@ -47,7 +47,6 @@ from .schema import (
 )
 from .validate import RoundsCheck
 
-ROUNDS_FILES = (META, REQUESTS, ROUNDS)
 # Rounds and token ids of one row group: some 50 MB while it is built.
 _GROUP = 2**20
 _MOST_REQUESTS = 2**14

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..folder import ROUNDS_FILES, size_of
 from .meta import DrafterInfo, RoundsMeta
-from .recording import RoundsRecording
 from .rounds import TARGET_ALONE, Rounds, RoundsRequest
-from .store import ROUNDS_FILES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +91,17 @@ class RoundsSummary:
         }
 
 
-def summarise_rounds(trace: RoundsRecording, path: Path | None = None) -> RoundsSummary:
+def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:
     """Count and average an imported recording; `path` is where it was read from, if it was."""
     by_tag: dict[str, list[RoundsRequest]] = {}
-    for request in trace.requests:
+    for request in requests:
         by_tag.setdefault(request.tag, []).append(request)
     return RoundsSummary(
-        meta=trace.meta,
-        total=_summarise_group(trace.meta, trace.requests),
-        by_tag={tag: _summarise_group(trace.meta, requests) for tag, requests in by_tag.items()},
-        num_texts=sum(1 for request in trace.requests if request.output),
-        size_bytes=None if path is None else sum((path / name).stat().st_size for name in ROUNDS_FILES),
+        meta=meta,
+        total=_summarise_group(meta, requests),
+        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag.items()},
+        num_texts=sum(1 for request in requests if request.output),
+        size_bytes=size_of(path, ROUNDS_FILES),
     )
 
 

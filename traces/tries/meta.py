@@ -17,6 +17,8 @@ from ..meta import (
     Version,
 )
 
+ROUNDING = "in half precision rounding changes with a forward's width, and a near tie may go the other way"
+
 
 class TrieMeta(Record):
     """`meta.json` of a recording.
@@ -91,6 +93,18 @@ class TrieMeta(Record):
         A synthetic recording was computed by no model; its data type is that of the costs.
         """
         return self.kind == "synthetic" or self.dtype not in ("float16", "bfloat16")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What an exact share means where rounding decides choices, for the reader of its figures."""
+        if self.exact:
+            return ()
+        ties = self.trunk_near_ties
+        told = "near ties of the trunk not known" if ties is None else ties.words
+        return (
+            f"recorded in {self.dtype}, {told}: an exact share of 1 says that the recording was replayed, not that a "
+            f"run writes the same text; {ROUNDING}",
+        )
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -4,59 +4,30 @@ What turns over is drawn by (seed, request, drafter) and by place (`turning`): o
 larger shift of the same sign turns over all that a smaller one does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rounds.recording import RoundsRecording
-from ..rounds.shifted import shift_rounds
-from ..shifted_decisions import Turning, checked_shifts, keyed_draws, shifted_name, turning
+from ..shifted_decisions import Turning, keyed_draws, turnings_of
 from .meta import TrieMeta
-from .recording import TrieRecording
 from .trie import Trie, TrieRequest
 
-Recording = TypeVar("Recording", TrieRecording, RoundsRecording)
 
+def shifted_requests(
+    meta: TrieMeta, requests: Sequence[TrieRequest], shifts: Mapping[str, float], seed: int
+) -> tuple[TrieRequest, ...]:
+    """The requests with decisions of the trunk turned over; see `Recording.shifted`."""
 
-def shift_acceptance(trace: Recording, shifts: Mapping[str, float], *, seed: int) -> Recording:
-    """A copy of a recording in which drafters write the target's token more often, or less, by `shifts`.
+    def counts(name: str) -> tuple[int, int]:
+        model = meta.model_names.index(name)
+        written = [_agreeing(request.trie, model) for request in requests]
+        return sum(int(np.count_nonzero(agrees)) for agrees in written), sum(len(agrees) for agrees in written)
 
-    In a recording of contexts, the decisions are those of the trunk. Only tokens change: probabilities, entropies and
-    distances stay as they were recorded, so whatever reads them (stop rules, lossy verification, policies that watch
-    distances) sees the old ones. A new refusal is a token that no model writes there; what follows it is not recorded.
-
-    In an imported recording, a round ends at its first new refusal. A round whose refusal turned over is kept whole
-    there, and what follows is unknown unless another round of a token drafter says it. Measured seconds stay.
-
-    Args:
-        trace: of either kind; not changed.
-        shifts: by drafter, change of its share of agreement; 0 changes nothing.
-        seed: of the draws.
-
-    Raises:
-        ValueError: a name that is no drafter of the recording, a share that would leave [0, 1], no decision recorded,
-            a vocabulary too small for a token that no model writes.
-    """
-    if isinstance(trace, RoundsRecording):
-        return shift_rounds(trace, shifts, seed=seed)
-    return _shift_tries(trace, shifts, seed)
-
-
-def _shift_tries(trace: TrieRecording, shifts: Mapping[str, float], seed: int) -> TrieRecording:
-    drafters = trace.meta.model_names[:-1]
-    active = checked_shifts(shifts, drafters)
-    turnings: dict[int, Turning] = {}
-    for model, name in enumerate(drafters):
-        if name in active:
-            written = [_agreeing(record.trie, model) for record in trace.requests]
-            num_agreed = sum(int(np.count_nonzero(agrees)) for agrees in written)
-            turnings[model] = turning(name, num_agreed, sum(len(agrees) for agrees in written), active[name])
-    requests = tuple(_shift_request(trace.meta, record, turnings, seed) for record in trace.requests)
-    meta = trace.meta.model_copy(update={"name": shifted_name(trace.meta.name, active)})
-    return TrieRecording(meta=meta, requests=requests)
+    turnings = turnings_of(shifts, meta.model_names[:-1], counts)
+    by_model = {meta.model_names.index(name): how for name, how in turnings.items()}
+    return tuple(_shift_request(meta, request, by_model, seed) for request in requests)
 
 
 def _agreeing(trie: Trie, model: int) -> NDArray[np.bool_]:

@@ -32,8 +32,6 @@ from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema,
 from .trie import TrieRequest
 from .validate import check_nodes, check_requests
 
-FILES = (META, REQUESTS, NODES)
-
 
 class StoredMeta(TrieMeta):
     """`meta.json` as it lies on the disk.

@@ -1,6 +1,6 @@
 """What a recording holds, as plain data: for `paceline trace inspect`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..folder import TRIE_FILES, size_of
 from .meta import TrieMeta
-from .recording import TrieRecording
-from .store import FILES
 from .trie import Floats, Ints, Trie, TrieRequest
 
 
@@ -71,25 +70,24 @@ class TrieSummary:
         }
 
 
-def summarise(trace: TrieRecording, path: Path | None = None) -> TrieSummary:
+def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:
     """Count and average a recording; `path` is where it was read from, if it was."""
     by_tag: dict[str, list[TrieRequest]] = {}
-    for record in trace.requests:
-        by_tag.setdefault(record.tag, []).append(record)
-    total = _summarise_group(trace.meta, trace.requests)
-    size_bytes = None if path is None else sum((path / name).stat().st_size for name in FILES)
+    for request in requests:
+        by_tag.setdefault(request.tag, []).append(request)
+    total = _summarise_group(meta, requests)
+    size_bytes = size_of(path, TRIE_FILES)
     return TrieSummary(
-        meta=trace.meta,
+        meta=meta,
         total=total,
-        by_tag={tag: _summarise_group(trace.meta, records) for tag, records in by_tag.items()},
+        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag.items()},
         nodes_per_trunk_token=total.num_nodes / total.num_trunk_tokens if total.num_trunk_tokens else None,
         size_bytes=size_bytes,
         bytes_per_node=None if size_bytes is None else size_bytes / total.num_nodes,
     )
 
 
-def _summarise_group(meta: TrieMeta, records: Iterable[TrieRequest]) -> TrieGroup:
-    records = list(records)
+def _summarise_group(meta: TrieMeta, records: Sequence[TrieRequest]) -> TrieGroup:
     writers = [record.trie.trunk[:-1] for record in records]
     num_trunk_tokens = sum(len(nodes) for nodes in writers)
     agreeing = np.zeros(len(meta.models))

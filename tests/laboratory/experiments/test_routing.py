@@ -25,7 +25,7 @@ TRACE = make_trace(
         run=8,
     )
 )
-POOL = recorded_pool(TRACE.meta)
+POOL = recorded_pool(TRACE)
 
 
 class Routed:

@@ -18,7 +18,7 @@ RECORDING = Path(__file__).parents[3] / "recordings" / "pico.trace"
 @pytest.fixture(scope="module")
 def pico():
     trace = read_trace(RECORDING)
-    cost = make_cost(default_cost(trace.meta), trace.meta, extrapolate=True)
+    cost = make_cost(default_cost(trace), trace, extrapolate=True)
     return Scenario(tables=TrieTables(trace), cost=cost)
 
 

@@ -58,7 +58,7 @@ def synthetic(acceptance, cost_ratios, *, off_trunk=None, requests=12, seed=0):
         seed=seed,
     )
     trace = make_trace(spec)
-    return Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace.meta))
+    return Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace))
 
 
 def replayed(scenario, **options):
@@ -138,8 +138,8 @@ def test_early_refusals_are_those_of_the_run_log():
 def test_stated_costs_make_steps_independent_of_seconds():
     trace = make_trace(SyntheticSpec(requests=4, tokens=64, models=("draft", "mid", "target"), acceptance=(0.6, 0.9)))
     tables = TrieTables(trace)
-    cost = make_cost("cpu", trace.meta)
-    slower = make_cost("cpu", trace.meta, scale={"mid": 50.0})
+    cost = make_cost("cpu", trace)
+    slower = make_cost("cpu", trace, scale={"mid": 50.0})
     scenarios = [Scenario(tables=tables, cost=price) for price in (cost, slower)]
     logs = [replayed(scenario, costs="draft:1/mid:5/target:50")[1] for scenario in scenarios]
     for name in ("kind", "level", "asked", "drafted", "accepted"):

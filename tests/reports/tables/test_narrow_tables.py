@@ -15,9 +15,7 @@ from paceline.reports.tables.run import run_table
 from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tables.trie import trace_tables
 from paceline.reports.tags import ByTag, TagShare
-from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.rounds.summary import summarise_rounds
-from paceline.traces.tries.summary import summarise
+from paceline.traces import SyntheticSpec, make_trace, summarise
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -79,7 +77,7 @@ def experiment():
 
 def imported():
     rounds = {"feature": rounds_of((0, 4, 2), (3, 4, 4)), "tokens": rounds_of((0, 4, 1), (2, 4, 3), (6, 4, 1))}
-    return rounds_tables(summarise_rounds(recording_of(one_request({"feature": 8, "tokens": 8}, rounds))))
+    return rounds_tables(summarise(recording_of(one_request({"feature": 8, "tokens": 8}, rounds))))
 
 
 TABLES = {

@@ -133,7 +133,7 @@ def test_run_record_and_replay_end_where_generate_does(pool_folder, tmp_path, pl
     for policy in ("plain", "draft:4/target", "ngram:3/draft:2/target"):
         assert ran(pool, policy) == wanted
         tokens: dict[str, list[int]] = {}
-        members = recorded_pool(trace.meta)
+        members = recorded_pool(trace)
         scenario = Scenario(tables=TrieTables(trace), cost=UnitCost())
         simulate(scenario, make_policy(policy, members), policy, outputs=tokens)
         assert [tokens[prompt.request_id] for prompt in PROMPTS] == wanted

@@ -84,7 +84,7 @@ def test_the_trunk_is_the_text_of_generate_and_replay_gives_it(pool_and_answers,
     for policy in POLICIES:
         tokens: dict[str, list[int]] = {}
         scenario = Scenario(tables=TrieTables(trace), cost=UnitCost())
-        log = simulate(scenario, make_policy(policy, recorded_pool(trace.meta)), policy, outputs=tokens)
+        log = simulate(scenario, make_policy(policy, recorded_pool(trace)), policy, outputs=tokens)
         assert [tokens[prompt.request_id] for prompt in PROMPTS] == answers
         assert summarise_run(log).exact_share == 1.0
 

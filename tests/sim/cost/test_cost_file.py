@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline.sim.cost import CostGrid, CostLine, CostRangeError, FileCost, make_cost
 from paceline.traces import CostTable, TraceFormatError
 
-from .shapes import META, seconds
+from .shapes import RECORDING, seconds
 
 GRID = CostGrid(new_tokens=(1, 4), context_tokens=(0, 100, 300), seconds=((1.0, 2.0, 3.0), (4.0, 6.0, 6.0)))
 LINE = CostLine(intercept_s=0.5, per_new_token_s=0.25, per_kv_token_s=0.125)
@@ -16,18 +16,18 @@ TABLE = {"new_tokens": [1, 3], "seconds": [1, 2]}
 def test_a_cost_from_a_file(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"draft": TABLE, "target": TABLE, "spare": TABLE}))
-    cost = make_cost(str(file), META)
+    cost = make_cost(str(file), RECORDING)
     assert cost.name == str(file)
     assert seconds(cost, 2, model="target") == 1.5
     with pytest.raises(CostRangeError, match="draft was measured for 1 to 3 new tokens a forward, asked for 4"):
         seconds(cost, 4, model="draft")
-    assert seconds(make_cost(str(file), META, extrapolate=True), 4, model="draft") == 2.5
+    assert seconds(make_cost(str(file), RECORDING, extrapolate=True), 4, model="draft") == 2.5
 
 
 def test_a_file_may_mix_its_forms(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"draft": LINE.model_dump(), "target": GRID.model_dump(), "spare": TABLE}))
-    cost = make_cost(str(file), META)
+    cost = make_cost(str(file), RECORDING)
     assert seconds(cost, 4, model="draft", rows=2, held=8) == 0.5 + 4 * 0.25 + 8 * 0.125
     assert seconds(cost, 1, model="target", rows=2, held=50) == 1.5
     assert seconds(cost, 3, model="spare", held=10**9) == 2.0
@@ -149,7 +149,7 @@ def test_a_cost_file_that_is_wrong(tmp_path, content, told):
     file = tmp_path / "mine.json"
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(ValueError, match=told) as caught:
-        make_cost(str(file), META)
+        make_cost(str(file), RECORDING)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_any_file_costs_something_or_is_refused_in_one_line(tmp_path_factory, fi
     file.write_text(json.dumps({"draft": figures, "target": TABLE}))
     told = ""
     try:
-        cost = make_cost(str(file), META, extrapolate=extrapolate)
+        cost = make_cost(str(file), RECORDING, extrapolate=extrapolate)
         asked = [seconds(cost, new, model="draft", held=held) for new, held in ((1, 0), (2, 5), (9, 10**6))]
     except ValueError as error:
         asked, told = [1.0], str(error)
@@ -186,7 +186,7 @@ def test_a_long_value_is_cut(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"draft": {"new_tokens": [1] * 5000, "seconds": [1] * 5000}}))
     with pytest.raises(TraceFormatError) as caught:
-        make_cost(str(file), META)
+        make_cost(str(file), RECORDING)
     assert len(str(caught.value)) < 400
 
 
@@ -194,4 +194,4 @@ def test_a_long_value_is_cut(tmp_path):
 def test_a_cost_file_that_is_none(tmp_path, name):
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ValueError, match=f"{name}: cannot be read: "):
-        make_cost(str(tmp_path / name), META)
+        make_cost(str(tmp_path / name), RECORDING)

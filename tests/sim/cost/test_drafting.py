@@ -16,7 +16,7 @@ from paceline.sim.cost import (
     make_cost,
 )
 
-from .shapes import META, seconds
+from .shapes import RECORDING, seconds
 
 TARGET = {"intercept_s": 1.0}
 TERMS = st.floats(1e-6, 1e3)
@@ -25,7 +25,7 @@ TERMS = st.floats(1e-6, 1e3)
 def cost_of(tmp_path, draft, **options):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"draft": draft, "target": TARGET}))
-    return make_cost(str(file), META, **options)
+    return make_cost(str(file), RECORDING, **options)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_the_target_drafts_nothing(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(json.dumps({"draft": TARGET, "target": {"per_round_s": 1, "intercept_s": 1}}))
     with pytest.raises(ValueError, match=r"target: must be without per_round_s and per_token_s.*got 'keys per_round_s"):
-        make_cost(str(file), META)
+        make_cost(str(file), RECORDING)

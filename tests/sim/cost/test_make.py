@@ -2,38 +2,36 @@ import pytest
 from paceline.sim.cost import RooflineCost, TableCost, TimedCost, default_cost, device_sheet, make_cost
 from paceline.traces import CostTable
 
-from .shapes import META, seconds
+from .shapes import META, RECORDING, recording_that_says, seconds
 from .timed_recordings import recording_of, request_of, shapes
 
 TABLE = CostTable(new_tokens=(1, 2, 8, 16), seconds=(1.0, 1.5, 3.0, 2.0))
 
 
 def test_a_cost_by_name():
-    assert seconds(make_cost("cpu", META), 5, model="target") == pytest.approx(0.02 * 1.04)
-    assert seconds(make_cost("cpu", META), 1, model="draft") == pytest.approx(0.02 * 0.2)
-    single = META.model_copy(
-        update={"models": tuple(model.model_copy(update={"dtype": "float32"}) for model in META.models)}
-    )
+    assert seconds(make_cost("cpu", RECORDING), 5, model="target") == pytest.approx(0.02 * 1.04)
+    assert seconds(make_cost("cpu", RECORDING), 1, model="draft") == pytest.approx(0.02 * 0.2)
+    single = recording_that_says(models=tuple(model.model_copy(update={"dtype": "float32"}) for model in META.models))
     for name in device_sheet():
         slow = name == "cpu-roofline"
-        cost = make_cost(name, single if slow else META)
+        cost = make_cost(name, single if slow else RECORDING)
         assert isinstance(cost, RooflineCost)
         assert cost.name == name
         assert 0 < seconds(cost, 1, model="draft") < seconds(cost, 1, model="target") < (1.0 if slow else 0.01)
 
 
 def test_a_measured_table_goes_before_the_sheet():
-    meta = META.model_copy(update={"costs": {"h100": dict.fromkeys(META.model_names, TABLE)}})
-    assert seconds(make_cost("h100", meta), 5, model="draft") == 2.25
-    assert isinstance(make_cost("a100", meta), RooflineCost)
+    measured = recording_that_says(costs={"h100": dict.fromkeys(META.model_names, TABLE)})
+    assert seconds(make_cost("h100", measured), 5, model="draft") == 2.25
+    assert isinstance(make_cost("a100", measured), RooflineCost)
 
 
 def test_options_reach_the_cost():
-    assert make_cost("h100", META, tensor_parallel=2).name == "h100 x2 tensor parallel"
-    cost = make_cost("h100", META, tensor_parallel=2, scale={"draft": 0.5})
+    assert make_cost("h100", RECORDING, tensor_parallel=2).name == "h100 x2 tensor parallel"
+    cost = make_cost("h100", RECORDING, tensor_parallel=2, scale={"draft": 0.5})
     assert cost.name == "h100 x2 tensor parallel, draft x0.5"
     tables = META.costs["cpu"]["target"]
-    cost = make_cost("cpu", META, extrapolate=True)
+    cost = make_cost("cpu", RECORDING, extrapolate=True)
     assert seconds(cost, 10**6, model="target") > tables.seconds[-1]
 
 
@@ -61,13 +59,13 @@ def test_options_reach_the_cost():
 )
 def test_options_that_do_not_apply_are_refused(name, options, told):
     with pytest.raises(ValueError, match=told) as caught:
-        make_cost(name, META, **options)
+        make_cost(name, RECORDING, **options)
     assert "\n" not in str(caught.value)
 
 
 def test_the_default_is_what_was_measured():
-    assert default_cost(META) == "cpu"
-    assert default_cost(META.model_copy(update={"costs": {}})) == "h100"
+    assert default_cost(RECORDING) == "cpu"
+    assert default_cost(recording_that_says(costs={})) == "h100"
     assert default_cost(recording_of(request_of("a", wall_s={"": 2.0}))) == "timed"
     assert default_cost(recording_of(request_of("a"), models=shapes("eagle", "target"))) == "h100"
     with pytest.raises(ValueError, match=r"holds no seconds: give --cost FILE.json, or --cost DEVICE and --models"):
@@ -89,4 +87,4 @@ def test_costs_of_an_imported_recording(tmp_path):
 
 
 def test_a_recorded_table_is_a_table():
-    assert isinstance(make_cost("cpu", META), TableCost)
+    assert isinstance(make_cost("cpu", RECORDING), TableCost)

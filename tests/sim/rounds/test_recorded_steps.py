@@ -10,7 +10,7 @@ from paceline.decoding.ledger import VERIFY
 from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.sim.recording import tables_of
+from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.importers import ImportOptions, read_recording

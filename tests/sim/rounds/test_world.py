@@ -12,7 +12,7 @@ from paceline.decoding.prefill import Start
 from paceline.decoding.rules import Lenience
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
-from paceline.sim.recording import tables_of
+from paceline.sim.replay_tables import tables_of
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.world import UnrecordedContextError

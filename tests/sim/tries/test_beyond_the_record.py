@@ -20,7 +20,7 @@ def three_levels(reach, run, **options):
 
 
 def summary_of(trace, chain, **scenario):
-    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace.meta)), **scenario)
+    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace)), **scenario)
     assert outputs == trunk_of(trace)
     return summarise_run(log)
 
@@ -67,7 +67,7 @@ VIEWS = {
 def test_every_modelled_decision_is_counted():
     trace = trace_of(request_of(VIEWS, budget=6), models=THREE)
     steps = [Draft("draft", 5), Verify("mid"), Verify("target")]
-    log, outputs = replay(trace, Script(recorded_pool(trace.meta), steps))
+    log, outputs = replay(trace, Script(recorded_pool(trace), steps))
     names = ("drafted", "judged", "accepted", "own", "emitted", "modelled")
     assert table(log, "steps", *names)[:3] == [
         (5, 0, 0, 0, 0, 2),  # 20 21 24, and two tokens nobody knows
@@ -76,7 +76,7 @@ def test_every_modelled_decision_is_counted():
     ]
     assert outputs["r0"][:2] == [10, 11]
     steps = [Draft("mid", 2), Draft("draft", 2), Verify("mid"), Verify("target")]
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), steps))
+    log, _ = replay(trace, Script(recorded_pool(trace), steps))
     drafted, again, verdict, target = table(log, "steps", *names)[:4]
     assert drafted == (2, 0, 0, 0, 0, 1)  # 30, and one behind it
     assert again == (2, 0, 0, 0, 0, 2)
@@ -94,7 +94,7 @@ def test_an_unknown_token_has_no_signal():
             return super().decide(view)
 
     trace = trace_of(request_of(VIEWS, budget=4), models=THREE)
-    replay(trace, Looking(recorded_pool(trace.meta), [Draft("draft", 4), Verify("target")]))
+    replay(trace, Looking(recorded_pool(trace), [Draft("draft", 4), Verify("target")]))
     tokens = seen[1]
     assert [token[:3] for token in tokens] == [(value, "draft", "draft") for value in (20, 21, 24, -1)]
     known, unknown = [token[3] for token in tokens[:3]], tokens[3][3]
@@ -104,7 +104,7 @@ def test_an_unknown_token_has_no_signal():
 
 def test_the_same_seed_gives_the_same_log():
     trace = three_levels(4, 2)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
 
     def run(seed):
         log, _ = replay(trace, make_policy(CHAIN, pool), seed=seed, batch=3)
@@ -122,7 +122,7 @@ def test_the_same_seed_gives_the_same_log():
 def test_two_policies_meet_the_same_luck():
     """A policy's log does not depend on what ran before it, nor on how many requests run at a time."""
     trace = three_levels(4, 2)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     columns = ("request", "kind", "level", "drafted", "judged", "accepted", "modelled")
 
     def run(chain, batch=1):
@@ -137,7 +137,7 @@ def test_two_policies_meet_the_same_luck():
 def test_errors_of_a_run_survive_the_clock():
     """SimPy makes the error of a process anew; message and fields must come through."""
     trace = three_levels(4, 2)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     with pytest.raises(PolicyError) as caught:
         replay(trace, Script(pool, [Draft("target", 1)]), name="mine")
     error = caught.value
@@ -149,4 +149,4 @@ def test_errors_of_a_run_survive_the_clock():
 def test_a_scenario_that_cannot_be(option, value):
     trace = three_levels(1, 1)
     with pytest.raises(ValueError, match=f"{option} must be "):
-        replay(trace, make_policy("plain", recorded_pool(trace.meta)), **{option: value})
+        replay(trace, make_policy("plain", recorded_pool(trace)), **{option: value})

@@ -30,7 +30,7 @@ def ending(budget=8, requests=1):
 
 
 def run(trace, steps):
-    return replay(trace, Script(recorded_pool(trace.meta), steps), strict=True)
+    return replay(trace, Script(recorded_pool(trace), steps), strict=True)
 
 
 def test_recordings_by_hand_are_sound(tmp_path):
@@ -41,7 +41,7 @@ def test_recordings_by_hand_are_sound(tmp_path):
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_text_ends_with_its_last_token(chain, batch):
     trace = ending(requests=3)
-    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace.meta)), strict=True, batch=batch)
+    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace)), strict=True, batch=batch)
     assert list(outputs.values()) == [[10, 11, 12, EOS]] * 3
     assert not log.requests["divergent_tokens"].any()
     assert log.requests["emitted_tokens"].tolist() == [4] * 3
@@ -51,7 +51,7 @@ def test_a_text_ends_with_its_last_token(chain, batch):
 @pytest.mark.parametrize("budget", [1, 2, 3, 4, 5])
 def test_a_text_ends_at_its_budget(chain, budget):
     trace = ending(budget)
-    _, outputs = replay(trace, make_policy(chain, recorded_pool(trace.meta)), strict=True)
+    _, outputs = replay(trace, make_policy(chain, recorded_pool(trace)), strict=True)
     assert outputs == {"r0": [10, 11, 12, EOS][:budget]}
 
 
@@ -107,6 +107,6 @@ def test_the_end_may_be_looked_up():
 
 def test_without_an_end_token_every_id_is_text():
     trace = trace_of(request_of(VIEWS, budget=4), models=THREE, eos=None)
-    log, outputs = replay(trace, make_policy("draft:4/target", recorded_pool(trace.meta)))
+    log, outputs = replay(trace, make_policy("draft:4/target", recorded_pool(trace)))
     assert outputs == {"r0": [10, 11, 12, EOS]}
     assert log.steps["drafted"].tolist()[0] == 4

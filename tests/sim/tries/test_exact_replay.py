@@ -27,7 +27,7 @@ def chains(draw, names):
 @given(data=st.data(), trace=synthetic_traces(), batch=st.integers(1, 4))
 def test_any_chain_commits_the_trunk(data, trace, batch):
     chain = data.draw(chains(trace.meta.model_names))
-    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace.meta)), batch=batch)
+    log, outputs = replay(trace, make_policy(chain, recorded_pool(trace)), batch=batch)
     assert outputs == trunk_of(trace)
     assert not log.requests["divergent_tokens"].any()
     assert not log.requests["reanchored"].any()
@@ -39,7 +39,7 @@ def test_any_chain_commits_the_trunk(data, trace, batch):
 @given(trace=synthetic_traces(), seed=st.integers(0, 99), ngram=st.booleans())
 def test_any_legal_steps_commit_the_trunk(trace, seed, ngram):
     trace = with_ngram(trace) if ngram else trace
-    log, outputs = replay(trace, Anything(recorded_pool(trace.meta), seed))
+    log, outputs = replay(trace, Anything(recorded_pool(trace), seed))
     assert outputs == trunk_of(trace)
     assert not log.requests["divergent_tokens"].any()
 
@@ -48,7 +48,7 @@ def test_any_legal_steps_commit_the_trunk(trace, seed, ngram):
 @given(trace=traces(), seed=st.integers(0, 99), batch=st.integers(1, 3))
 def test_any_trie_replays_its_trunk_and_ends(trace, seed, batch):
     """Tries of any shape, where most contexts are missing and the trunk may end before the budget."""
-    log, outputs = replay(trace, Anything(recorded_pool(trace.meta), seed), batch=batch)
+    log, outputs = replay(trace, Anything(recorded_pool(trace), seed), batch=batch)
     for record, (request_id, trunk) in zip(trace.requests, trunk_of(trace).items(), strict=True):
         assert outputs[request_id][: len(trunk)] == trunk
         assert len(outputs[request_id]) == record.max_new_tokens
@@ -60,7 +60,7 @@ def test_any_trie_replays_its_trunk_and_ends(trace, seed, batch):
 def test_a_batch_changes_the_order_never_the_steps(trace, policy):
     """Requests neither see nor disturb one another, whatever policy does not look at the load."""
     trace = with_ngram(trace)
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
 
     def run(batch):
         decider = Anything(pool, 1) if policy == "anything" else make_policy(policy, pool)
@@ -74,7 +74,7 @@ def test_a_batch_changes_the_order_never_the_steps(trace, policy):
 
 def test_a_batch_interleaves_requests():
     trace = make_trace(SyntheticSpec(requests=3, tokens=8))
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     alone, _ = replay(trace, make_policy("draft:2/target", pool), batch=1)
     together, _ = replay(trace, make_policy("draft:2/target", pool), batch=3)
     assert alone.steps["request"].tolist() == sorted(alone.steps["request"].tolist())
@@ -86,7 +86,7 @@ def test_a_batch_interleaves_requests():
 
 def test_more_running_than_requests():
     trace = make_trace(SyntheticSpec(requests=2, tokens=4))
-    _, outputs = replay(trace, make_policy("plain", recorded_pool(trace.meta)), batch=9)
+    _, outputs = replay(trace, make_policy("plain", recorded_pool(trace)), batch=9)
     assert outputs == trunk_of(trace)
 
 
@@ -101,7 +101,7 @@ def test_tokens_per_round_of_two_levels(rate):
     agree = np.mean([one.next_token[0, one.trunk[:-1]] == one.next_token[1, one.trunk[:-1]] for one in trie])
     assert agree == pytest.approx(rate, abs=0.01)
     for window in (1, 4, 8):
-        log, _ = replay(trace, make_policy(f"draft:{window}/target", recorded_pool(trace.meta)), strict=True)
+        log, _ = replay(trace, make_policy(f"draft:{window}/target", recorded_pool(trace)), strict=True)
         rounds = log.rounds()
         starts = np.concatenate([[0], np.cumsum(rounds["emitted"])[:-1]]) % budget
         whole = starts <= budget - window - 1  # the budget cuts later rounds short
@@ -112,7 +112,7 @@ def test_tokens_per_round_of_two_levels(rate):
 def test_runs_of_agreement_break_the_formula():
     """So that the test above can fail: with autocorrelation 0.8 rounds are not geometric."""
     trace = make_trace(SyntheticSpec(requests=20, tokens=600, autocorrelation=0.8, reach=8))
-    log, _ = replay(trace, make_policy("draft:4/target", recorded_pool(trace.meta)), strict=True)
+    log, _ = replay(trace, make_policy("draft:4/target", recorded_pool(trace)), strict=True)
     assert abs(log.rounds()["emitted"].mean() / ((1 - 0.8**5) / (1 - 0.8)) - 1) > 0.05
 
 
@@ -136,7 +136,7 @@ class Alternating:
 @FEW
 @given(trace=synthetic_traces(), seed=st.integers(0, 99))
 def test_a_forward_per_drafted_token_and_per_verification(trace, seed):
-    pool = recorded_pool(trace.meta)
+    pool = recorded_pool(trace)
     for policy in (Anything(pool, seed), Alternating(pool)):
         log, _ = replay(trace, policy)
         for level in range(len(pool.names)):

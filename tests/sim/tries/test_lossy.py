@@ -44,7 +44,7 @@ VIEWS = {
 
 def run(steps, *, own_log_prob=-0.75, **scenario):
     trace = trace_of(request_of(VIEWS, budget=5, own={(10, 20): (-0.5, own_log_prob)}))
-    return replay(trace, Script(recorded_pool(trace.meta), steps), **scenario)
+    return replay(trace, Script(recorded_pool(trace), steps), **scenario)
 
 
 def test_what_a_lossy_verifier_keeps():
@@ -118,10 +118,10 @@ def test_a_distance_needs_no_probability_of_the_token():
     """The draft's token was not followed in the recording; how far the two models are apart there was recorded."""
     views = {(): (20, 10), (10,): (11, 11), (10, 11): (1, 1)}
     trace = trace_of(request_of(views, budget=2))
-    policy = Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Divergence(0.1))])
+    policy = Script(recorded_pool(trace), [Draft("draft", 1), Verify("target", Divergence(0.1))])
     log, outputs = replay(trace, policy, strict=True)
     assert outputs == {"r0": [10, 11]}
-    kept = Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Divergence(1.0))])
+    kept = Script(recorded_pool(trace), [Draft("draft", 1), Verify("target", Divergence(1.0))])
     log, _ = replay(trace, kept)
     assert log.steps["accepted"][1] == 1
 
@@ -159,7 +159,7 @@ def test_a_text_without_an_end_goes_on_where_the_target_ends():
     """Off the trunk the end of the text was refused; back on it there is no further trunk to come back to."""
     views = {(): (5, 10), (10,): (6, 63), (10, 63): (1, 1), (5,): (6, 7)}
     trace = trace_of(request_of(views, budget=8), eos=63)
-    log, outputs = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 2), Commit(2)]))
+    log, outputs = replay(trace, Script(recorded_pool(trace), [Draft("draft", 2), Commit(2)]))
     assert outputs == {"r0": [5, 6, 63]}  # the last context before the trunk's end writes the end
     assert log.requests["reanchored"].tolist() == [1]
     assert log.requests["divergent_tokens"].tolist() == [3]  # two tokens differ, one is too many
@@ -168,7 +168,7 @@ def test_a_text_without_an_end_goes_on_where_the_target_ends():
 def test_an_unknown_token_is_looked_up_in_vain():
     steps = [Draft("draft", 4), Commit(4), Draft("ngram", 2), Verify("target")]
     trace = trace_of(request_of({(): (7, 8), (7,): (7, 8), (8,): (1, 1)}, prompt=(7, 9), budget=8), ngram=True)
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), steps))
+    log, _ = replay(trace, Script(recorded_pool(trace), steps))
     assert log.steps["drafted"][2] == 0
     assert log.steps["modelled"][2] == 1
 
@@ -189,7 +189,7 @@ THREE_VIEWS = {
 def run_three(steps, **scenario):
     own = {(10, 20): (-0.5, -0.75, -2.0)}
     trace = trace_of(request_of(THREE_VIEWS, budget=4, own=own), models=THREE)
-    return replay(trace, Script(recorded_pool(trace.meta), steps), **scenario)
+    return replay(trace, Script(recorded_pool(trace), steps), **scenario)
 
 
 def test_an_escalated_token_is_left_to_the_target():
@@ -217,13 +217,13 @@ def test_a_word_that_is_taken_needs_no_record():
     views = {(): (7, 8, 8), (8,): (9, 9, 9)}
     trace = trace_of(request_of(views, budget=2), models=THREE)
     steps = [Draft("draft", 1), Verify("mid", Divergence(1.0)), Verify("target", Vouched(1))]
-    log, outputs = replay(trace, Script(recorded_pool(trace.meta), steps))
+    log, outputs = replay(trace, Script(recorded_pool(trace), steps))
     assert outputs["r0"][0] == 7  # a token nobody recorded anything behind
     kind, judged, accepted, modelled = table(log, "steps", "kind", "judged", "accepted", "modelled")[2]
     assert (kind, judged, accepted) == (VERIFY, 2, 2)
     assert modelled == 0
     plain = [Draft("draft", 1), Verify("mid", Divergence(1.0)), Verify("target")]
-    log, outputs = replay(trace, Script(recorded_pool(trace.meta), plain))
+    log, outputs = replay(trace, Script(recorded_pool(trace), plain))
     assert outputs["r0"][0] == 8
 
 
@@ -247,7 +247,7 @@ def test_where_a_cascade_defers_and_where_the_game_ends(rule, kept):
     views = {**VIEWS, (10, 20): (21, 30)}
     own = {(10, 20): (-0.5, -0.75), (10, 11): (-3.0, -0.5)}
     trace = trace_of(request_of(views, budget=5, own=own))
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 2), Verify("target", rule)]))
+    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", 2), Verify("target", rule)]))
     assert log.steps["accepted"][1] == kept
     assert not log.steps["modelled"][:2].any()
 
@@ -256,7 +256,7 @@ def test_a_game_over_a_token_nobody_recorded_is_modelled():
     """What the draft gives to the target's own token is not known where that token was not followed."""
     views = {(): (7, 8), (7,): (9, 9)}
     trace = trace_of(request_of(views, budget=2))
-    log, _ = replay(trace, Script(recorded_pool(trace.meta), [Draft("draft", 1), Verify("target", Equilibrium())]))
+    log, _ = replay(trace, Script(recorded_pool(trace), [Draft("draft", 1), Verify("target", Equilibrium())]))
     assert table(log, "steps", "judged", "accepted", "modelled")[1][:2] == (1, 0)
     assert log.steps["modelled"][1] >= 1
 
@@ -266,7 +266,7 @@ def test_a_game_over_a_token_nobody_recorded_is_modelled():
 def test_any_steps_come_to_an_end(trace, seed, batch):
     """Whatever rules and commits: the budget is filled, tokens are conserved, divergence is what can be counted."""
     trace = with_ngram(trace)
-    policy = Anything(recorded_pool(trace.meta), seed, rules=RULES, commits=True)
+    policy = Anything(recorded_pool(trace), seed, rules=RULES, commits=True)
     log, outputs = replay(trace, policy, batch=batch)
     trunks = trunk_of(trace)
     differ = []

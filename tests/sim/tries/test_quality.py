@@ -19,7 +19,7 @@ KNOWN = ("divergences", "seen_tokens", "scored_tokens", "trunk_tokens", "same_to
 
 def run(steps, *, budget=5, **scenario):
     trace = trace_of(request_of(VIEWS, budget=budget, own={(10, 20): (-0.5, -0.75)}))
-    return replay(trace, Script(recorded_pool(trace.meta), steps), **scenario)
+    return replay(trace, Script(recorded_pool(trace), steps), **scenario)
 
 
 def test_a_text_of_the_target_is_its_own_measure():
@@ -99,7 +99,7 @@ def by_hand(record, target, tokens):
 @given(trace=synthetic_traces(max_models=3) | traces(), seed=st.integers(0, 999), batch=st.integers(1, 3))
 def test_any_text_is_measured_as_by_hand_while_it_is_on_record(trace, seed, batch):
     trace = with_ngram(trace)
-    policy = Anything(recorded_pool(trace.meta), seed, rules=RULES, commits=True)
+    policy = Anything(recorded_pool(trace), seed, rules=RULES, commits=True)
     log, outputs = replay(trace, policy, batch=batch)
     trunks = trunk_of(trace)
     target = len(trace.meta.models) - 1
@@ -123,7 +123,7 @@ def test_any_text_is_measured_as_by_hand_while_it_is_on_record(trace, seed, batc
 @settings(max_examples=30, deadline=None)
 @given(trace=synthetic_traces(max_models=3), seed=st.integers(0, 999))
 def test_exact_steps_have_no_divergences(trace, seed):
-    log, _ = replay(trace, Anything(recorded_pool(trace.meta), seed))
+    log, _ = replay(trace, Anything(recorded_pool(trace), seed))
     quality = quality_of(log)
     assert not quality.lossy
     assert (quality.num_divergences, quality.text_agreement, quality.known_share) == (0, 1.0, 1.0)

@@ -8,10 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
+from paceline.traces.folder import ROUNDS_FILES
 from paceline.traces.open_recording import open_recording
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
-from paceline.traces.rounds.store import ROUNDS_FILES, read_rounds, write_rounds
+from paceline.traces.rounds.store import read_rounds, write_rounds
 from paceline.whole_files import whole_folder
 
 from ..tries.test_store import SPEC, assert_equal, cast, content, edit_meta, edit_table, sign, with_null

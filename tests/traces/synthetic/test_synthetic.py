@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
-from paceline.traces.tries.store import FILES
+from paceline.traces.folder import TRIE_FILES as FILES
 
 from ...strategies import synthetic_specs
 

@@ -9,7 +9,6 @@ from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 from paceline.traces.rounds.store import read_rounds
-from paceline.traces.tries.shifted import shift_acceptance
 
 from ..rounds.rounds_strategies import assert_same_rounds, bernoulli_trace, rounds_traces, sequential
 from ..rounds.test_store import write
@@ -48,7 +47,7 @@ def all_bits(trace):
 
 @pytest.mark.parametrize("shift", [0.15, 0.03, -0.1, -0.5])
 def test_agreement_on_the_trunk_moves_by_the_shift(shift):
-    shifted = shift_acceptance(TRIES, {"a": shift}, seed=1)
+    shifted = TRIES.shifted({"a": shift}, seed=1)
     count = summarise(TRIES).total.num_trunk_tokens
     moved = agreement(shifted, "a") - agreement(TRIES, "a")
     # What turns over is a binomial count of at most `count` trials.
@@ -60,12 +59,12 @@ def test_agreement_on_the_trunk_moves_by_the_shift(shift):
 @pytest.mark.parametrize(("shift", "share"), [(1, 1.0), (-1, 0.0)])
 def test_to_the_ends(shift, share):
     rate = agreement(TRIES, "b")
-    shifted = shift_acceptance(TRIES, {"b": (1 - rate) if shift > 0 else -rate}, seed=0)
+    shifted = TRIES.shifted({"b": (1 - rate) if shift > 0 else -rate}, seed=0)
     assert agreement(shifted, "b") == share
 
 
 def test_only_tokens_on_the_trunk_change():
-    shifted = shift_acceptance(TRIES, {"a": -0.2, "b": 0.1}, seed=4)
+    shifted = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
     for before, after in zip(TRIES.requests, shifted.requests, strict=True):
         assert replace(before, trie=None) == replace(after, trie=None)
         for field in fields(Trie):
@@ -81,7 +80,7 @@ def test_only_tokens_on_the_trunk_change():
 
 
 def test_a_new_refusal_is_a_token_that_nobody_writes():
-    shifted = shift_acceptance(TRIES, {"a": -0.4, "b": -0.4}, seed=4)
+    shifted = TRIES.shifted({"a": -0.4, "b": -0.4}, seed=4)
     refused = 0
     for before, after in zip(TRIES.requests, shifted.requests, strict=True):
         changed = before.trie.next_token != after.trie.next_token
@@ -96,7 +95,7 @@ def test_a_new_refusal_is_a_token_that_nobody_writes():
 
 def test_end_of_text_is_no_new_refusal():
     meta = TRIES.meta.model_copy(update={"eos_token_ids": (0,)})
-    shifted = shift_acceptance(replace(TRIES, meta=meta), {"a": -0.4}, seed=4)
+    shifted = replace(TRIES, meta=meta).shifted({"a": -0.4}, seed=4)
     changed = [
         after.trie.next_token[before.trie.next_token != after.trie.next_token]
         for before, after in zip(TRIES.requests, shifted.requests, strict=True)
@@ -107,18 +106,18 @@ def test_end_of_text_is_no_new_refusal():
 def test_a_vocabulary_without_another_token():
     meta = TRIES.meta.model_copy(update={"vocab_size": 1, "eos_token_ids": (0,)})
     with pytest.raises(ValueError, match="vocab_size must leave a token that no model writes, got 1"):
-        shift_acceptance(replace(TRIES, meta=meta), {"a": -0.5}, seed=0)
+        replace(TRIES, meta=meta).shifted({"a": -0.5}, seed=0)
 
 
 def test_a_shifted_recording_of_contexts_is_sound(tmp_path):
-    shifted = shift_acceptance(TRIES, {"a": -0.2, "b": 0.1}, seed=4)
+    shifted = TRIES.shifted({"a": -0.2, "b": 0.1}, seed=4)
     write_trace(shifted, tmp_path / "t.trace")
     assert_equal(read_trace(tmp_path / "t.trace"), shifted)
 
 
 @pytest.mark.parametrize("shift", [0.2, -0.2])
 def test_a_larger_shift_turns_over_more(shift):
-    small, large = (shift_acceptance(TRIES, {"a": size * shift}, seed=7) for size in (0.5, 1))
+    small, large = (TRIES.shifted({"a": size * shift}, seed=7) for size in (0.5, 1))
     for before, one, other in zip(TRIES.requests, small.requests, large.requests, strict=True):
         by_small, by_large = (trie.next_token != before.trie.next_token for trie in (one.trie, other.trie))
         assert by_small.sum() < by_large.sum()
@@ -131,7 +130,7 @@ def test_a_larger_shift_turns_over_more(shift):
 @pytest.mark.parametrize("shift", [0.2, 0.05, -0.1, -0.4])
 def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
     trace = bernoulli_trace(by_start=False, share=0.6)
-    old, new = np.concatenate(all_bits(trace)), np.concatenate(all_bits(shift_acceptance(trace, {"d": shift}, seed=2)))
+    old, new = np.concatenate(all_bits(trace)), np.concatenate(all_bits(trace.shifted({"d": shift}, seed=2)))
     known = (old >= 0) & (new >= 0)
     # A new refusal hides nothing that is known of the tokens behind it.
     assert known.sum() >= (old >= 0).sum() - len(trace.requests)
@@ -145,7 +144,7 @@ def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
 def test_rounds_of_a_drafter_by_start_move_by_the_shift(shift):
     """Agreement of tokens that a round came to, in a process whose agreement does not depend on depth."""
     trace = bernoulli_trace(by_start=True, share=0.6, requests=80)
-    shifted = shift_acceptance(trace, {"d": shift}, seed=2)
+    shifted = trace.shifted({"d": shift}, seed=2)
     agreed = known = 0
     for request in shifted.requests:
         rounds = request.rounds["d"]
@@ -156,7 +155,7 @@ def test_rounds_of_a_drafter_by_start_move_by_the_shift(shift):
 
 def test_a_refusal_that_turned_over_is_kept_whole():
     trace = bernoulli_trace(by_start=True, share=0.6)
-    shifted = shift_acceptance(trace, {"d": 0.3}, seed=2)
+    shifted = trace.shifted({"d": 0.3}, seed=2)
     turned = 0
     for before, after in zip(trace.requests, shifted.requests, strict=True):
         old, new = before.rounds["d"], after.rounds["d"]
@@ -172,7 +171,7 @@ def test_a_refusal_that_turned_over_is_kept_whole():
 
 def test_a_round_ends_at_its_first_new_refusal():
     trace = bernoulli_trace(by_start=True, share=0.8)
-    shifted = shift_acceptance(trace, {"d": -0.3}, seed=2)
+    shifted = trace.shifted({"d": -0.3}, seed=2)
     cut = 0
     for before, after in zip(trace.requests, shifted.requests, strict=True):
         old, new = before.rounds["d"], after.rounds["d"]
@@ -198,7 +197,7 @@ def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
         meta=RoundsMeta(name="all", source="test", drafters=(info,)),
         requests=(RoundsRequest(request_id="a", tag="", num_tokens={"": length}, rounds={"d": every}),),
     )
-    shifted = shift_acceptance(trace, {"d": -0.3}, seed=0).requests[0].rounds["d"]
+    shifted = trace.shifted({"d": -0.3}, seed=0).requests[0].rounds["d"]
     np.testing.assert_array_equal(shifted.start, every.start)
     merged = bits_of(shifted, length)
     assert (merged != bits_of(every, length)).sum() > 5
@@ -213,7 +212,7 @@ def test_tokens_behind_a_new_refusal_stay_known():
     info = DrafterInfo(name="d", by_start=False, window=8)
     request = RoundsRequest(request_id="a", tag="", num_tokens={"": 20}, rounds={"d": rounds})
     meta = RoundsMeta(name="one", source="test", drafters=(info,))
-    shifted = shift_acceptance(RoundsRecording(meta=meta, requests=(request,)), {"d": -9 / 11}, seed=0)
+    shifted = RoundsRecording(meta=meta, requests=(request,)).shifted({"d": -9 / 11}, seed=0)
     after = shifted.requests[0].rounds["d"]
     assert bits_of(after, 20)[:11].tolist() == [0] * 11
     assert after.start.tolist() == [*range(1 + 7), 8, 9, 10]
@@ -231,12 +230,12 @@ def test_a_shifted_import_is_sound(trace, share, seed, tmp_path_factory):
     for drafter in trace.meta.drafters:
         for shift in (share, share / 8, share / 64, 0.0):
             try:
-                shift_acceptance(trace, {drafter.name: shift}, seed=seed)
+                trace.shifted({drafter.name: shift}, seed=seed)
             except ValueError:
                 continue
             shifts[drafter.name] = shift
             break
-    shifted = shift_acceptance(trace, shifts, seed=seed)
+    shifted = trace.shifted(shifts, seed=seed)
     path = tmp_path_factory.mktemp("shifted") / "t.trace"
     write(shifted, path)
     assert_same_rounds(read_rounds(path), shifted)
@@ -254,8 +253,8 @@ def test_other_requests_do_not_matter(by_start):
     double = tuple(replace(request, request_id=f"{request.request_id}'") for request in trace.requests)
     more = replace(trace, requests=(*double, *trace.requests))
     for shift in (0.1, -0.1):
-        alone = shift_acceptance(trace, {"d": shift}, seed=5)
-        beside = shift_acceptance(more, {"d": shift}, seed=5)
+        alone = trace.shifted({"d": shift}, seed=5)
+        beside = more.shifted({"d": shift}, seed=5)
         kept = replace(beside, requests=beside.requests[len(double) :])
         assert_same_rounds(kept, alone)
 
@@ -263,7 +262,7 @@ def test_other_requests_do_not_matter(by_start):
 @pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True), "d")])
 def test_seeds_differ_and_repeat(trace, name):
     def drawn(seed):
-        shifted = shift_acceptance(trace, {name: -0.1}, seed=seed)
+        shifted = trace.shifted({name: -0.1}, seed=seed)
         if isinstance(trace, RoundsRecording):
             return [request.rounds["d"].accepted.tolist() for request in shifted.requests]
         return [record.trie.next_token.tolist() for record in shifted.requests]
@@ -273,29 +272,29 @@ def test_seeds_differ_and_repeat(trace, name):
 
 
 def test_no_shift_changes_nothing():
-    assert_equal(shift_acceptance(TRIES, {"a": 0.0, "b": -0.0}, seed=1), TRIES)
+    assert_equal(TRIES.shifted({"a": 0.0, "b": -0.0}, seed=1), TRIES)
     trace = bernoulli_trace(by_start=False)
-    assert_same_rounds(shift_acceptance(trace, {"d": 0.0}, seed=1), trace)
+    assert_same_rounds(trace.shifted({"d": 0.0}, seed=1), trace)
 
 
 @pytest.mark.parametrize("trace", [TRIES, bernoulli_trace(by_start=True)])
 @pytest.mark.parametrize("name", ["nobody", "c", "target", ""])
 def test_names_that_are_no_drafter(trace, name):
     with pytest.raises(ValueError, match=r"must name a drafter of the recording \(.*\), got"):
-        shift_acceptance(trace, {name: 0.1}, seed=0)
+        trace.shifted({name: 0.1}, seed=0)
 
 
 @pytest.mark.parametrize(("trace", "name"), [(TRIES, "a"), (bernoulli_trace(by_start=True, share=0.6), "d")])
 @pytest.mark.parametrize("shift", [0.5, -0.7, float("nan"), float("inf")])
 def test_shares_that_are_none(trace, name, shift):
     with pytest.raises(ValueError, match=rf"acceptance of {name} is 0\.\d+; shifted it must stay within \[0, 1\], got"):
-        shift_acceptance(trace, {name: shift}, seed=0)
+        trace.shifted({name: shift}, seed=0)
 
 
 def test_nothing_to_shift():
     trace = bernoulli_trace(by_start=True, requests=1, length=1)
     with pytest.raises(ValueError, match="acceptance of d cannot be shifted: the recording holds no decision of it"):
-        shift_acceptance(trace, {"d": 0.1}, seed=0)
+        trace.shifted({"d": 0.1}, seed=0)
 
 
 def test_rounds_of_the_process_are_as_the_process():

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from paceline.traces import SyntheticSpec, TraceFormatError, Trie, TrieRecording, make_trace, read_trace, write_trace
-from paceline.traces.tries.store import FILES
+from paceline.traces.folder import TRIE_FILES as FILES
 
 from ...strategies import traces
 

@@ -19,7 +19,7 @@ from paceline.sim.cost import (
 from paceline.sim.cost.what_if.other_device import mapped
 from paceline.traces.meta import CostTable
 
-from ..shapes import DEVICE, META, MODEL, seconds
+from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of, shapes
 
 # Twice the bandwidth and four times the arithmetic of DEVICE: 4 MB of weights take 40 and 20 microseconds.
@@ -128,8 +128,8 @@ def test_what_is_measured_with_the_recording_goes_to_another_device():
     plain = make_cost("timed", imported(), on=on)
     assert cost.name == "timed, h100 to h200, eagle x2"
     assert cost.round_s("a", 3, "eagle")[0] == 2.0 * plain.round_s("a", 3, "eagle")[0]
-    meta = META.model_copy(update={"hardware": "NVIDIA H100 80GB HBM3; AMD EPYC, 2 cores, 1 threads"})
-    assert make_cost("cpu", meta, on=OnDevice(device="a100")).name == "cpu, h100-sxm to a100"
+    recording = recording_that_says(hardware="NVIDIA H100 80GB HBM3; AMD EPYC, 2 cores, 1 threads")
+    assert make_cost("cpu", recording, on=OnDevice(device="a100")).name == "cpu, h100-sxm to a100"
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_a_bare_roofline_says_that_there_are_measured_seconds():
     assert "--cost timed --on h200" in told
     untimed = recording_of(request_of("a", {}), models=shapes("eagle", "target"))
     assert make_cost("h200", untimed).notes() == ()
-    assert make_cost("h100", META).notes() == (), "measured on a processor of which no sheet knows"
+    assert make_cost("h100", RECORDING).notes() == (), "measured on a processor of which no sheet knows"

@@ -5,11 +5,11 @@ from paceline.sim.cost import CostModel, RooflineCost
 from paceline.sim.cost.make import make_cost
 from paceline.sim.cost.what_if.other_model import Price, PricedAsCost
 
-from ..shapes import DEVICE, META, MODEL, seconds
+from ..shapes import DEVICE, MODEL, RECORDING, seconds
 
 SPLIT = RooflineCost(DEVICE, (MODEL,), tensor_parallel=2)
 ALONE = RooflineCost(DEVICE, (MODEL,))
-TABLE = make_cost("cpu", META)
+TABLE = make_cost("cpu", RECORDING)
 
 
 def priced() -> PricedAsCost:

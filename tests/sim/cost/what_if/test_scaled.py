@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 from paceline.sim.cost import RoundCost, TimedCost, make_cost
 from paceline.sim.cost.what_if.scaled import scaled
 
-from ..shapes import META, seconds
+from ..shapes import RECORDING, seconds
 from ..timed_recordings import recording_of, request_of, rounds_of
 
 
 @given(factor=st.floats(1e-3, 1e3), new=st.integers(1, 8))
 def test_one_member_is_scaled_and_no_other(factor, new):
-    plain = make_cost("cpu", META)
-    cost = make_cost("cpu", META, scale={"draft": factor})
+    plain = make_cost("cpu", RECORDING)
+    cost = make_cost("cpu", RECORDING, scale={"draft": factor})
     assert seconds(cost, new, model="draft") == seconds(plain, new, model="draft") * factor
     assert seconds(cost, new, model="target") == seconds(plain, new, model="target")
     assert cost.lookup_s == plain.lookup_s
@@ -20,8 +20,8 @@ def test_one_member_is_scaled_and_no_other(factor, new):
 
 
 def test_a_scaled_cost_says_so():
-    assert make_cost("h100", META, scale={"draft": 0.5, "target": 2.0}).name == "h100, draft x0.5, target x2"
-    assert scaled(make_cost("h100", META), {}, target="target").name == "h100"
+    assert make_cost("h100", RECORDING, scale={"draft": 0.5, "target": 2.0}).name == "h100, draft x0.5, target x2"
+    assert scaled(make_cost("h100", RECORDING), {}, target="target").name == "h100"
 
 
 def test_recorded_rounds_are_scaled_by_part():

@@ -1,4 +1,4 @@
-"""What a simulated run asks of a recording, whichever kind it is."""
+"""What a simulated run asks of a recording, whichever its form."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -10,8 +10,8 @@ from ..decoding.session import Session
 from ..decoding.world import World
 from ..policies.about import Observable, check_observes
 from ..runs.text_quality import TextQuality
-from ..traces.rounds.recording import RoundsRecording
-from ..traces.tries.recording import TrieRecording
+from ..traces.forms import by_form
+from ..traces.recording import Recording
 from .cost import CostModel
 from .foreseen import Foreseen
 from .rounds.tables import RoundsTables
@@ -37,8 +37,8 @@ class RecordedWorld(World, Protocol):
         ...
 
 
-class Recording(Protocol):
-    """A recording of either kind; `tables.TrieTables` and `rounds_tables.RoundsTables` are the two.
+class ReplayTables(Protocol):
+    """A recording as replay walks it: `TrieTables` or `RoundsTables`, by its form.
 
     Attributes:
         name: shown in tables.
@@ -47,6 +47,7 @@ class Recording(Protocol):
         num_requests: at least 1.
         observables: what it knows of tokens, and a policy can see in replay.
         default_start: how its requests begin unless asked for otherwise.
+        default_policies: what is compared on it if no policies are named, as texts.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Recording(Protocol):
     num_requests: int
     observables: frozenset[Observable]
     default_start: Start
+    default_policies: tuple[str, ...]
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """What `start` means for each member, as in `Session`; raises ValueError for a start that it does not hold."""
@@ -75,11 +77,11 @@ class Recording(Protocol):
         ...
 
 
-def tables_of(trace: TrieRecording | RoundsRecording) -> Recording:
-    """A recording of either kind, ready for replay."""
-    return RoundsTables(trace) if isinstance(trace, RoundsRecording) else TrieTables(trace)
+def tables_of(recording: Recording) -> ReplayTables:
+    """A recording of either form, ready for replay."""
+    return by_form(recording, tries=TrieTables, rounds=RoundsTables)
 
 
-def check_observed(policy: Policy, name: str, recording: Recording) -> None:
+def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:
     """Refuse a policy that has to see what the recording does not hold; raises ValueError, naming both."""
     check_observes(policy, name, recording.observables, f"recording {recording.name}")

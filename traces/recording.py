@@ -1,0 +1,134 @@
+"""A recording as its users see it, whichever its form: tries of contexts, or rounds of an engine's log."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from .shapes import Named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AboutRecording:
+    """What a recording says of itself, and what can be asked of it.
+
+    Attributes:
+        name: shown in tables.
+        kind: "recorded", "synthetic" or "imported".
+        holds: kind and size in words.
+        models: names of the members that have forwards, in level order, the target last.
+        lookups: names of the members that copy text (prompt lookup), which stand below the models.
+        drafts_only: whether members below the target have no verdicts of their own on record.
+        costs: names of the costs that were measured with it.
+        all_defaults: whether it must answer every policy compared on it by default; else those that it knows too little
+            for are left out.
+        hardware: the machine that was recorded, in words; "" if unknown.
+        tokenizer_sha256: of the tokenizer of its token ids; None where no log says.
+        source: format it was imported from; None if it was not.
+        trust: what its log knew and what is drawn; None if it was not imported.
+        notes: what is exact and what is unknown.
+        sampling: how tokens were chosen; None where no log says.
+        remarks: what the reader of its figures has to know, a line each.
+    """
+
+    name: str
+    kind: str
+    holds: str
+    models: tuple[str, ...]
+    lookups: tuple[str, ...]
+    drafts_only: bool
+    costs: tuple[str, ...]
+    all_defaults: bool
+    hardware: str
+    tokenizer_sha256: str | None = None
+    source: str | None = None
+    trust: str | None = None
+    notes: tuple[str, ...] = ()
+    sampling: str | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        """The member that verifies last."""
+        return self.models[-1]
+
+
+class Request(Protocol):
+    """A request of a recording; what was recorded of it depends on the form."""
+
+    @property
+    def request_id(self) -> str:
+        """Unique in the recording."""
+        ...
+
+    @property
+    def tag(self) -> str:
+        """Task or domain."""
+        ...
+
+
+class Summary(Protocol):
+    """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`."""
+        ...
+
+
+class Recording(Protocol):
+    """A recording of either form, as `open_recording` reads it. It is frozen; what changes it gives another one."""
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """In file order."""
+        ...
+
+    @property
+    def about(self) -> AboutRecording:
+        """What it says of itself."""
+        ...
+
+    def known_shapes(self) -> Mapping[str, Named]:
+        """Shapes for cost models by member, as recorded or else as names say; without members nothing is known of."""
+        ...
+
+    def with_shapes(self, texts: Sequence[str]) -> Self:
+        """With shapes that its log does not hold.
+
+        Args:
+            texts: as `given_shapes` takes them.
+
+        Raises:
+            ValueError: a recording that holds its own shapes, a member that it has not, or texts that are no shapes.
+        """
+        ...
+
+    def shifted(self, shifts: Mapping[str, float], *, seed: int) -> Self:
+        """What if drafters wrote the target's token more often, or less.
+
+        In a recording of contexts, the decisions are those of the trunk. Only tokens change: probabilities, entropies
+        and distances stay as they were recorded, so whatever reads them (stop rules, lossy verification, policies that
+        watch distances) sees the old ones. A new refusal is a token that no model writes there; what follows it is not
+        recorded.
+
+        In an imported recording, a round ends at its first new refusal. A round whose refusal turned over is kept whole
+        there, and what follows is unknown unless another round of a token drafter says it. Measured seconds stay.
+
+        Args:
+            shifts: by drafter, change of its share of agreement; 0 changes nothing.
+            seed: of the draws.
+
+        Raises:
+            ValueError: a name that is no drafter of the recording, a share that would leave [0, 1], no decision
+                recorded, a vocabulary too small for a token that no model writes.
+        """
+        ...
+
+    def summary(self, path: Path | None = None) -> Summary:
+        """Count and average it; `path` is where it was read from, if it was."""
+        ...
+
+
+def summarise(recording: Recording, path: Path | None = None) -> Summary:
+    """`Recording.summary`, as a function."""
+    return recording.summary(path)
