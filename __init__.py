@@ -8,6 +8,7 @@ import importlib
 MODULES = {
     "compare": "studies.compare",
     "generate": "runtime.generation.generate",
+    "import_logs": "studies.import_logs",
     "open_recording": "studies.open_recording",
     "sweep": "studies.sweep",
 }

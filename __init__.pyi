@@ -2,7 +2,8 @@
 
 from .runtime.generation.generate import generate as generate
 from .studies.compare import compare as compare
+from .studies.import_logs import import_logs as import_logs
 from .studies.open_recording import open_recording as open_recording
 from .studies.sweep import sweep as sweep
 
-__all__ = ["compare", "generate", "open_recording", "sweep"]
+__all__ = ["compare", "generate", "import_logs", "open_recording", "sweep"]

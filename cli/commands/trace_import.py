@@ -1,70 +1,74 @@
 """`paceline trace import`: what another engine or a benchmark logged becomes a recording."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pydantic import ValidationError
 
-from ...counted import counted
-from ...progress import Progress
-from ...traces.importers import AUTO, ImportOptions, Load, choose_format, format_names, import_recording
+from ...studies.import_logs import import_logs
+from ...traces.importers import AUTO, ImportOptions, Load, format_names
 from ...traces.meta import NgramInfo
-from ...traces.rounds.meta import LOOKUP, DrafterInfo, RoundsMeta
-from ...traces.rounds.rounds import RoundsRequest
-from ...traces.rounds.trust import trust
+from ...traces.rounds.meta import LOOKUP
 from ...traces.shapes import given_shapes
 from ..options.comparison import ModelsOption
 from ..output import JsonOption, check_json_path, check_new_folder, say, write_json
 
+FormatArgument = Annotated[
+    str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys).")
+]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")]
+DrafterOption = Annotated[
+    list[str] | None, typer.Option(metavar="FILE_OR_METHOD=NAME", help="What to call a drafter; repeatable.")
+]
+TokenDrafterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A drafter that reads tokens only, so that rounds overlap; repeatable."),
+]
+WindowOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
+]
+StartOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=prefill|draft",
+        help="Whether a prefill emitted a token before a drafter's first round, where the format does not say; "
+        "repeatable.",
+    ),
+]
+SkipOption = Annotated[bool, typer.Option("--skip-bad-lines", help="Skip and count lines that break their format.")]
+RequestsOption = Annotated[
+    int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
+]
+LookupOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="max_match=N,min_match=N,occurrence=WHICH",
+        help="How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
+    ),
+]
+
 
 def import_(
-    format_name: Annotated[
-        str,
-        typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys)."),
-    ],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to import, plain or .gz.")],
+    format_name: FormatArgument,
+    files: FilesArgument,
     out: Annotated[Path, typer.Option(help="The .trace folder to write.")],
     name: Annotated[str | None, typer.Option(help="Of the recording; by default that of the folder.")] = None,
-    drafter: Annotated[
-        list[str] | None, typer.Option(metavar="FILE_OR_METHOD=NAME", help="What to call a drafter; repeatable.")
-    ] = None,
-    token_drafter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A drafter that reads tokens only, so that rounds overlap; repeatable."),
-    ] = None,
-    window: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=K", help="Tokens a drafter drafts in a round; repeatable.")
-    ] = None,
-    start: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=prefill|draft",
-            help="Whether a prefill emitted a token before a drafter's first round, where the format does not say; "
-            "repeatable.",
-        ),
-    ] = None,
+    drafter: DrafterOption = None,
+    token_drafter: TokenDrafterOption = None,
+    window: WindowOption = None,
+    start: StartOption = None,
     models: ModelsOption = None,
     target: Annotated[str, typer.Option(help="What to call the model that verifies.")] = "target",
-    skip_bad_lines: Annotated[
-        bool, typer.Option("--skip-bad-lines", help="Skip and count lines that break their format.")
-    ] = False,
-    requests: Annotated[
-        int | None, typer.Option(help="How many requests, for logs that name none; with --output-tokens.")
-    ] = None,
+    skip_bad_lines: SkipOption = False,
+    requests: RequestsOption = None,
     output_tokens: Annotated[int | None, typer.Option(help="Of each such request's answer.")] = None,
     prompt_tokens: Annotated[int | None, typer.Option(help="Of each such request's prompt.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of what is drawn because the log counts it and does not place it; 0 by default.")
-    ] = None,
-    lookup: Annotated[
-        str | None,
-        typer.Option(
-            metavar="max_match=N,min_match=N,occurrence=WHICH",
-            help="How prompt lookup copies, for logs with token ids: the first, last or longest occurrence.",
-        ),
-    ] = None,
+    seed: SeedOption = None,
+    lookup: LookupOption = None,
     json: JsonOption = None,
 ) -> None:
     """Import what others logged: acceptance by round, and seconds where they were measured."""
@@ -83,32 +87,12 @@ def import_(
         load=_load(requests, output_tokens, prompt_tokens),
         seed=seed,
     )
-    source = choose_format(format_name, files)
-    with Progress("importing", unit="requests") as progress:
-        seen = _Counted(progress)
-        meta = import_recording(source.name, files, out, options, watch=seen.watch)
+    imported = import_logs(files, out, options, format_name=format_name)
     if json is not None:
-        write_json({"trace": str(out), "requests": seen.requests, **meta.model_dump(mode="json")}, json)
+        write_json(imported.to_json(), json)
         return
-    saw = f"; saw {source.words}" if format_name == AUTO else ""
-    say(f"{_told(out, meta, seen.requests)}{saw}")
-    for note in meta.notes:
-        say(note)
-
-
-class _Counted:
-    """Counts requests as they pass, and says how many."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.requests = 0
-        self._progress = progress
-
-    def watch(self, requests: Iterable[RoundsRequest]) -> Iterable[RoundsRequest]:
-        """The same requests."""
-        for request in requests:
-            self.requests += 1
-            self._progress.advance()
-            yield request
+    for line in imported.lines():
+        say(line)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:
@@ -161,14 +145,3 @@ def _prefilled(name: str, text: str) -> bool:
     if text not in ("prefill", "draft"):
         raise ValueError(f"--start {name} must be prefill or draft, got {text!r}")
     return text == "prefill"
-
-
-def _told(out: Path, meta: RoundsMeta, requests: int) -> str:
-    drafters = ", ".join(_drafter(drafter) for drafter in meta.drafters) or "none"
-    told = counted(requests, "request")
-    return f"{out}: imported from {meta.source} ({trust(meta.form)}), {told}, drafters {drafters}"
-
-
-def _drafter(drafter: DrafterInfo) -> str:
-    window = "window unknown" if drafter.window is None else f"window {drafter.window}"
-    return f"{drafter.name} ({window}{'' if drafter.by_start else ', reads tokens'})"

@@ -1,0 +1,76 @@
+"""What another engine or a benchmark logged becomes a recording: what `paceline trace import` does."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..counted import counted
+from ..progress import Progress
+from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
+from ..traces.rounds.meta import DrafterInfo, RoundsMeta
+from ..traces.rounds.rounds import RoundsRequest
+from ..traces.rounds.trust import trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A recording made of logs.
+
+    Attributes:
+        out: its folder.
+        meta: what it says of itself; its notes tell what is exact and what is unknown.
+        num_requests: in it.
+        saw: the format in words, where the files told it; empty where it was named.
+    """
+
+    out: Path
+    meta: RoundsMeta
+    num_requests: int
+    saw: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/importing.md)."""
+        return {"trace": str(self.out), "requests": self.num_requests, **self.meta.model_dump(mode="json")}
+
+    def lines(self) -> list[str]:
+        """What was imported from where, and the notes."""
+        meta, saw = self.meta, f"; saw {self.saw}" if self.saw else ""
+        drafters = ", ".join(map(_in_words, meta.drafters)) or "none"
+        first = f"{self.out}: imported from {meta.source} ({trust(meta.form)}), {counted(self.num_requests, 'request')}"
+        return [f"{first}, drafters {drafters}{saw}", *meta.notes]
+
+
+def import_logs(
+    files: Sequence[Path], out: Path, options: ImportOptions | None = None, *, format_name: str = AUTO
+) -> Imported:
+    """Import logs request by request; a file of many requests never lies in memory as a whole.
+
+    Args:
+        files: plain or .gz, in the order in which drafters are to be numbered.
+        out: the .trace folder to write.
+        options: what the files do not say.
+        format_name: one of `paceline.traces.importers.format_names()`, or "auto" to have it told by the files.
+
+    Raises:
+        TraceFormatError: a file breaks its format, has none that is known, or what it holds is no sound recording.
+        ValueError: no such format, or an option that names nothing of the files.
+    """
+    source = choose_format(format_name, files)
+    num_requests = 0
+    with Progress("importing", unit="requests") as progress:
+
+        def passing(requests: Iterable[RoundsRequest]) -> Iterator[RoundsRequest]:
+            nonlocal num_requests
+            for request in requests:
+                num_requests += 1
+                progress.advance()
+                yield request
+
+        meta = import_recording(source.name, files, out, options, watch=passing)
+    return Imported(out=out, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
+
+
+def _in_words(drafter: DrafterInfo) -> str:
+    window = "window unknown" if drafter.window is None else f"window {drafter.window}"
+    return f"{drafter.name} ({window}{'' if drafter.by_start else ', reads tokens'})"

@@ -1,0 +1,28 @@
+import paceline
+import pytest
+from paceline.traces.importers import ImportOptions, choose_format, format_names
+
+from ..traces.importers.foreign_files import STATED, one_file_each
+
+
+@pytest.mark.parametrize("name", format_names())
+def test_every_format_becomes_a_recording_and_is_told(tmp_path, name):
+    files = one_file_each(tmp_path)[name]
+    imported = paceline.import_logs(files, tmp_path / "x.trace", ImportOptions(**STATED.get(name, {})))
+    recording = paceline.open_recording(tmp_path / "x.trace")
+    assert imported.num_requests == len(recording.requests)
+    assert imported.meta == recording.meta
+    first, *notes = imported.lines()
+    assert first.startswith(f"{tmp_path / 'x.trace'}: imported from {name} (")
+    assert first.endswith(f"; saw {choose_format(name, files).words}")
+    assert tuple(notes) == recording.meta.notes
+    assert imported.to_json() == {
+        "trace": str(tmp_path / "x.trace"),
+        "requests": len(recording.requests),
+        **recording.meta.model_dump(mode="json"),
+    }
+
+
+def test_a_format_that_was_named_is_not_said_to_be_seen(tmp_path):
+    files = one_file_each(tmp_path)["positions"]
+    assert "saw" not in paceline.import_logs(files, tmp_path / "x.trace", format_name="positions").lines()[0]
