@@ -1,4 +1,5 @@
 # make demo   base package without torch, then the main job on the shipped recording
+# make lint   format and lint, without torch
 # make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
 # make test   everything CI runs
 # make docs    what the pages show of commands, run and written anew
@@ -7,6 +8,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# As many workers as cores, each with one thread of torch; a file's tests stay together, since they share fixtures.
+WORKERS ?= auto
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 .PHONY: demo check test slow bench docs screens experiments clean lint types layers
 
@@ -33,10 +37,14 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[figures,runtime,search,dev]'
 	touch $@ $(VENV)/.base
 
+$(VENV)/.lint: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$$(grep -o 'ruff>=[0-9.]*' pyproject.toml)"
+	touch $@
+
 demo: $(VENV)/.base
 	$(BIN)/paceline compare
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
@@ -47,13 +55,13 @@ layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache
 
 check: lint types layers
-	$(BIN)/pytest -q -x -m "not slow" tests/policies tests/traces tests/sim tests/reports
+	$(PYTEST) -q -x -m "not slow" tests/decoding tests/policies tests/traces tests/sim tests/reports
 
 test: lint types layers
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 slow: $(VENV)/.dev
-	$(BIN)/pytest -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
+	$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
 # Scripts with a main; the other files there are what they share.
 bench: $(VENV)/.dev
