@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
+BESIDE_CODE = {"__init__.pyi", "py.typed", "sim/cost/devices.toml", "traces/shapes/presets.toml"}
 OUTSIDE = ("tests", "benchmarks", "examples", "docs", "build", "dist")
 UNFINISHED = (".part", ".work")
 
@@ -77,10 +78,10 @@ def test_every_module_is_in(names):
 
 def test_data_that_ships_is_in(names):
     wanted = {f"paceline/{path.as_posix()}" for folder in DATA for path in tracked(folder, "*")}
+    wanted |= {f"paceline/{name}" for name in BESIDE_CODE}
     assert wanted <= names
-    assert {"paceline/__init__.pyi", "paceline/py.typed"} <= names
     inside = {name for name in names if ".dist-info/" not in name and not name.endswith(".py")}
-    assert inside == wanted | {"paceline/__init__.pyi", "paceline/py.typed"}
+    assert inside == wanted
 
 
 def test_nothing_else_is_in(names):
