@@ -15,7 +15,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
-BESIDE_CODE = {"__init__.pyi", "py.typed", "sim/cost/devices.toml", "traces/shapes/presets.toml"}
+BESIDE_CODE = {
+    "__init__.pyi",
+    "py.typed",
+    "sim/cost/devices.toml",
+    "traces/importers/formats.toml",
+    "traces/shapes/presets.toml",
+}
 OUTSIDE = ("tests", "benchmarks", "examples", "docs", "build", "dist")
 UNFINISHED = (".part", ".work")
 

@@ -1,10 +1,13 @@
+import tomllib
 from pathlib import Path
 
 import pytest
-from paceline.traces import TraceFormatError
+from paceline.traces import TraceFormatError, importers
 from paceline.traces.importers import FORMATS, choose_format, detect, format_named, format_names
 
 from .foreign_files import one_file_each, write_lines
+
+SHEET = Path(importers.__file__).with_name("formats.toml")
 
 
 def test_every_format_is_told_by_its_files(tmp_path):
@@ -15,6 +18,7 @@ def test_every_format_is_told_by_its_files(tmp_path):
 
 
 def test_the_list_of_formats(tmp_path):
+    assert set(format_names()) == set(tomllib.loads(SHEET.read_text()))
     assert set(format_names()) == set(one_file_each(tmp_path))
     for known in FORMATS:
         assert known.words

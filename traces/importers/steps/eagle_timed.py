@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.objects import first_object, read_objects
 from ..step_rounds import after_prefill, rounds_at
 from .methods import UNCOUNTED, Answer, check_names, merged, method_name
 
-_KEYS = ("accept_length", "draft_length", "tree_time")
+_sees_times = having("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
 
 
@@ -64,12 +64,9 @@ class _Asked:
     num_tokens: int
 
 
-_times = having(*_KEYS)
-
-
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """One request per question and turn."""
-    timings = {path: list(_timings(path)) for path in files if _times(first_object(path))}
+    timings = {path: list(_timings(path)) for path in files if _sees_times(first_object(path))}
     answers = {path: list(_asked(path)) for path in files if path not in timings}
     if not timings:
         raise TraceFormatError(files[0], "accept_length", "must be in one of the files, the one of timings", "nothing")
@@ -181,17 +178,4 @@ def _answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> Answer
     )
 
 
-EAGLE_TIMED = Format(
-    name="eagle-timed",
-    words="EAGLE answer files with step times",
-    keys=_KEYS,
-    exact="steps, accepted tokens, and the seconds of prefill, drafting and verification of each step of each method "
-    "over its own text. A round that accepted the whole depth of its tree is censored.",
-    unknown="what a drafter would have kept from any other start; prompts and token ids; seconds of the loop between "
-    "the timed parts (some half a percent of an answer). A step begins with the token that the step before has "
-    "sampled, the prefill for the first one, so that rounds start one position later, and the drafting timed with a "
-    "step is that of the next one's tree.",
-    read=_read,
-    sees=_times,
-    sees_beside=having("choices"),
-)
+EAGLE_TIMED = Format(**described("eagle-timed"), read=_read, sees=_sees_times, sees_beside=having("choices"))

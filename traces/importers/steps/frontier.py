@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...rounds.rounds import RoundsRequest
 from ..drafters import DRAFTER
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.objects import read_object
@@ -62,15 +62,4 @@ def _request(
     return RoundsRequest(request_id=request_id, tag="", num_tokens={name: length}, rounds={name: rounds})
 
 
-FRONTIER = Format(
-    name="frontier",
-    words="a Frontier acceptance trace",
-    keys=(_COMMITTED,),
-    exact="accepted tokens of each iteration, and drafted ones where they are told. A round that accepted its whole "
-    "draft is censored.",
-    unknown="what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
-    "only); seconds; prompts and token ids. Iterations that committed nothing are left out. The first iteration is "
-    "taken to have read the prompt; with --start NAME=prefill a prefill before it wrote a token that is in none.",
-    read=_read,
-    sees=having(_COMMITTED),
-)
+FRONTIER = Format(**described("frontier"), read=_read, sees=having(_COMMITTED))

@@ -15,24 +15,10 @@ from ..drafters import DRAFTER
 from ..ongoing import Ongoing
 
 # In this order: `..._ea_hsd` is the second of its two words.
-_METHODS = {
-    "hsd": "hsd",
-    "eagle3": "eagle3",
-    "eagle2": "eagle2",
-    "eagle": "eagle",
-    "ea": "eagle",
-    "medusa": "medusa",
-    "hydra": "hydra",
-    "sps": "sps",
-    "pld": "pld",
-    "lookahead": "lookahead",
-    "rest": "rest",
-    "recycling": "recycling",
-    "kangaroo": "kangaroo",
-    "samd": "samd",
-    "space": "space",
-    "swift": "swift",
-}
+_METHODS = (
+    *("hsd", "eagle3", "eagle2", "eagle", "ea", "medusa", "hydra", "sps", "pld", "lookahead", "rest", "recycling"),
+    *("kangaroo", "samd", "space", "swift"),
+)
 TOKEN_METHODS = frozenset({"sps"})  # a draft model that reads tokens only
 # Their steps begin with the token that the step before has sampled, the prefill for the first one; in the code of
 # Spec-Bench the others verify a draft in the forward that reads the prompt.
@@ -70,9 +56,9 @@ def method_name(model_ids: Iterable[str], path: Path) -> str:
     ids = [model_id for model_id in model_ids if model_id]
     for text in (*ids[:1], path.name):
         words = re.split(r"[^a-z0-9]+", text.lower())
-        for word, name in _METHODS.items():
-            if word in words:
-                return name
+        for method in _METHODS:
+            if method in words:
+                return "eagle" if method == "ea" else method
     stem = path.name.split(".jsonl")[0]
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", ids[0] if ids else stem).lstrip("-._+") or DRAFTER
 

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 
 from ...meta import NAME_PATTERN
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..step_rounds import rounds_at
-
-_KEYS = ("id", "drafters")
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -78,17 +76,4 @@ def _emitted(drafters: Fields, length: int | None) -> dict[str, NDArray[np.int64
     return emitted
 
 
-POSITIONS = Format(
-    name="positions",
-    words="tokens emitted from every position",
-    keys=_KEYS,
-    exact="every round of a window up to the recorded one, from any position, of any drafter, in any order. A round "
-    "that accepted the whole window is censored.",
-    unknown="seconds; what lies beyond the recorded window (--window, else the longest round seen); the text, where "
-    "token ids are left out; nothing is known of one drafter's view on another's tokens. Answers begin with a draft on "
-    "the bare prompt, as position 0 tells of one, or with --start NAME=prefill after a prefill that wrote the first "
-    "token.",
-    read=_read,
-    sees=having(*_KEYS),
-    by_line=True,
-)
+POSITIONS = Format(**described("positions"), read=_read, sees=having("id", "drafters"))

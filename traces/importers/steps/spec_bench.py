@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..responses import EMPTY
@@ -26,7 +26,6 @@ from ..step_rounds import after_prefill, rounds_at, starts_of
 from ..totals.counted import Counted, draw_steps
 from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
 
-_KEYS = ("question_id", "choices")
 _LENGTHS = ("accept_lengths", "accept_lengths:")
 _FURTHER = "further samples of a question (choices after the first) were left out"
 
@@ -215,20 +214,4 @@ def _drawn(ongoing: Ongoing, name: str, turn: _Turn) -> tuple[NDArray[np.int64],
     return draw_steps(ongoing, name, turn.fields, turn.request_id, counted)
 
 
-SPEC_BENCH = Format(
-    name="spec-bench",
-    words="spec-bench answer files",
-    keys=_KEYS,
-    exact="steps, accepted tokens and seconds of each method over its own text, one request per question and turn; "
-    "files of several methods give each request one drafter column each. A round that accepted the whole window is "
-    "censored.",
-    unknown="what a drafter would have kept from any other start, unless it reads tokens only (sps, or "
-    "--token-drafter); how many tokens a round drafted (unless --window says), so that a draft stopped early by its "
-    "own rule counts as refused; prompts and token ids. A step of EAGLE, Medusa, Hydra, REST or SAMD begins with the "
-    "token that the step before has sampled, the prefill for the first one: their rounds start one position later. The "
-    "others (and unknown methods, unless --start says otherwise) verify their first draft in the forward that reads "
-    "the prompt.",
-    read=_read,
-    sees=having(*_KEYS),
-    by_line=True,
-)
+SPEC_BENCH = Format(**described("spec-bench"), read=_read, sees=having("question_id", "choices"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...rounds.rounds import Rounds, RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, prompt_tokens, usage_of
 from ..step_rounds import check_drafted, rounds_at, starts_of
@@ -79,18 +79,4 @@ def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_
     return rounds_at(file.ongoing, name, metrics, start, accepted, length=length, drafted=drafted, placed=placed)
 
 
-VLLM_DETAILED = Format(
-    name="vllm-detailed",
-    words="vLLM per-request speculative metrics",
-    keys=("metrics.speculative_decoding.per_step_accepted", "per_step_accepted"),
-    exact="accepted and drafted tokens of each step that drafted. A round that accepted its whole draft is censored.",
-    unknown="what the drafter would have kept from any other start (unless --token-drafter says that it reads tokens "
-    "only); seconds; token ids. The prefill samples the first token, which is no part of any step: rounds start at "
-    "position 1. Steps that drafted nothing are not in vLLM's lists: how many there were follows from "
-    "`completion_tokens`, where they stood is drawn (--seed; every order equally likely) and counts as modelled. An "
-    "answer that has fewer tokens than its steps emit ended within its last one, and is taken to have had no such "
-    "step.",
-    read=by_response(_parse),
-    sees=_sees,
-    by_line=True,
-)
+VLLM_DETAILED = Format(**described("vllm-detailed"), read=by_response(_parse), sees=_sees)

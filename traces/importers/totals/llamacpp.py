@@ -16,23 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
 from ..responses import Responses, by_response, stem, within
 from .counted import Counted, draw_rounds
 
-_EXACT = (
-    "of each request, its tokens, how many were drafted and how many of those accepted, its steps, which follow from "
-    "them, and the seconds of its prompt and of its answer."
-)
-_UNKNOWN = (
-    "how many tokens each step drafted and kept, and in which order steps came: drafts are taken to be as even as they "
-    "can be within the window (--window), every drafted token to be kept with one probability for the request, and the "
-    "rest is drawn (--seed), so that each request takes as many steps of the target as it took; everything that a "
-    "round says counts as modelled. Token ids."
-)
 _LONGEST_MS = 1e12  # of a prompt or an answer: thirty years are none
 _EVAL_TIME = "eval time = ... ms / N tokens"
 _PROMPT = re.compile(r"prompt eval time = *([0-9.]{1,20}) ms / *([0-9]{1,10}) tokens")
@@ -139,24 +129,5 @@ def _counted(ongoing: Ongoing, name: str, timings: Fields, tokens: int, drafted:
     )
 
 
-LLAMACPP_TIMINGS = Format(
-    name="llamacpp-timings",
-    words="llama.cpp responses with timings",
-    keys=("timings.predicted_n",),
-    exact=_EXACT,
-    unknown=_UNKNOWN,
-    read=by_response(_parse),
-    sees=_sees,
-    form="request means",
-    by_line=True,
-)
-LLAMACPP_LOG = Format(
-    name="llamacpp-log",
-    words="a log of llama.cpp's server",
-    keys=("draft acceptance rate = ... (A accepted / D generated)", _EVAL_TIME),
-    exact=_EXACT,
-    unknown=_UNKNOWN,
-    read=_read_log,
-    sees_line=_sees_line,
-    form="request means",
-)
+LLAMACPP_TIMINGS = Format(**described("llamacpp-timings"), read=by_response(_parse), sees=_sees)
+LLAMACPP_LOG = Format(**described("llamacpp-log"), read=_read_log, sees_line=_sees_line)

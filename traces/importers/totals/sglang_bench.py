@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...rounds.rounds import RoundsRequest
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.objects import read_object
 from .stated import StatedLog, hazards_of_mean, lengths_of_benchmark
 
 _MEAN = "accept_length"
-_KEYS = (_MEAN, "total_output_tokens")
 
 
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
@@ -26,16 +25,4 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     yield from log.requests(run, lengths_of_benchmark(run), hazards, window=window)
 
 
-SGLANG_BENCH = Format(
-    name="sglang-bench",
-    words="a result of SGLang's bench_serving",
-    keys=_KEYS,
-    exact="lengths of the requests, where they were saved (--output-details); of all together the mean tokens that a "
-    "step emits.",
-    unknown="how many tokens any step kept, and how requests and positions differ: every drafted token is taken to be "
-    "kept with one probability, such that steps of the window (--window) have the mean; other windows rest on that "
-    "assumption. Without details each request has the mean number of tokens. Seconds; token ids.",
-    read=_read,
-    sees=having(*_KEYS),
-    form="mean",
-)
+SGLANG_BENCH = Format(**described("sglang-bench"), read=_read, sees=having(_MEAN, "total_output_tokens"))

@@ -12,7 +12,7 @@ histogram nothing shows a tree: drafts are chains unless --window is less than w
 from collections.abc import Iterator
 
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, first_choice, usage_of, within
@@ -88,18 +88,4 @@ def _counted(ongoing: Ongoing, name: str, meta: Fields, tokens: int, steps: int,
     return counted
 
 
-SGLANG_META = Format(
-    name="sglang-meta",
-    words="SGLang responses with meta_info",
-    keys=("meta_info.spec_verify_ct",),
-    exact="of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
-    "tokens.",
-    unknown="in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
-    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
-    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
-    "request. A draft tree counts as its deepest path, whose length --window has to give. Seconds; token ids.",
-    read=by_response(_parse),
-    sees=_sees,
-    form="histograms",
-    by_line=True,
-)
+SGLANG_META = Format(**described("sglang-meta"), read=by_response(_parse), sees=_sees)

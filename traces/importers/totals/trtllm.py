@@ -8,7 +8,7 @@ the prefill, and then --window must be given. `usage` counts tokens.
 from collections.abc import Iterator
 
 from ...rounds.rounds import RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, first_choice, within
 from .counted import Counted, counted_request, of_histogram
@@ -56,18 +56,4 @@ def _of_mean(line: Fields, choice: Fields) -> Counted:
     return Counted(num_tokens=tokens, num_steps=steps, num_accepted=max(tokens - 1 - steps, 0))
 
 
-TRTLLM = Format(
-    name="trtllm",
-    words="TensorRT-LLM responses with acceptance statistics",
-    keys=("choices[0].speculative_decoding", "choices[0].avg_decoded_tokens_per_iter"),
-    exact="of each request, its steps and, where there is a histogram, how many of them kept 0, 1, 2, ... drafted "
-    "tokens.",
-    unknown="in which order the steps came, and without a histogram how many tokens each kept: both are drawn "
-    "(--seed), so that each request takes as many steps of the target as it took, and everything that a round says "
-    "counts as modelled. Without a histogram every drafted token is taken to be kept with one probability for the "
-    "request, and the mean is rounded to whole steps. Seconds; token ids.",
-    read=by_response(_parse),
-    sees=_sees,
-    form="histograms",
-    by_line=True,
-)
+TRTLLM = Format(**described("trtllm"), read=by_response(_parse), sees=_sees)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...rounds.rounds import RoundsRequest
-from ..format import Format, having
+from ..format import Format, described, having
 from ..ongoing import Ongoing
 from ..reading.objects import read_object
 from .stated import StatedLog, drafting_share, hazards_of_rates, lengths_of_benchmark, note_short_drafts
@@ -35,16 +35,4 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     yield from log.requests(run, lengths, hazards, window=len(hazards), drafting=drafting)
 
 
-VLLM_BENCH = Format(
-    name="vllm-bench",
-    words="a result of vllm bench serve",
-    keys=(_RATES,),
-    exact="lengths of the requests, where they were saved; of all together drafts, drafted and accepted tokens, and "
-    "the share of drafts that kept the token at each position.",
-    unknown="which request kept what, and how requests differ: every round is drawn from the rates, so that means "
-    "hold and single requests do not. Without --save-detailed each request has the mean number of tokens. Seconds; "
-    "token ids.",
-    read=_read,
-    sees=having(_RATES),
-    form="rates",
-)
+VLLM_BENCH = Format(**described("vllm-bench"), read=_read, sees=having(_RATES))

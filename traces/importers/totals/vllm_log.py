@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.lines import text_lines
@@ -93,16 +93,4 @@ def _lines(path: Path) -> Iterator[_Line]:
         yield _Line(place, found, drafts, fewest, drafted)
 
 
-VLLM_LOG = Format(
-    name="vllm-log",
-    words="a log of vLLM's server",
-    keys=("SpecDecoding metrics: ... Per-position acceptance rate: ...",),
-    exact="nothing of any request; of all together accepted and drafted tokens, and the share of drafts that kept the "
-    "token at each position, as far as three decimals tell it.",
-    unknown="which request kept what, how requests differ, how long they were (--requests, --output-tokens): every "
-    "round is drawn from the rates, so that means hold and single requests do not. Steps that drafted nothing are not "
-    "in these lines: every step is taken to draft. Seconds; token ids.",
-    read=_read,
-    sees_line=_sees_line,
-    form="rates",
-)
+VLLM_LOG = Format(**described("vllm-log"), read=_read, sees_line=_sees_line)

@@ -6,18 +6,21 @@ Counters `vllm:spec_decode_num_drafts_total`, `..._num_draft_tokens_total`, `...
 --output-tokens do.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import TraceFormatError
 from ...rounds.rounds import RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from .prometheus import Sample, samples_of
+from ..reading.lines import text_lines
 from .stated import Lengths, StatedLog, drafting_share, even_lengths, hazards_of_rates, note_short_drafts
 
 _SPEC = "vllm:spec_decode_num_"
@@ -25,6 +28,8 @@ _DRAFTS, _DRAFTED, _ACCEPTED = f"{_SPEC}drafts", f"{_SPEC}draft_tokens", f"{_SPE
 _POSITIONS = f"{_ACCEPTED}_per_pos"
 _REQUESTS, _TOKENS, _PROMPTS = "vllm:request_success", "vllm:generation_tokens", "vllm:prompt_tokens"
 _MOST_POSITIONS = 1024
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+(\S+)(?:\s+-?[0-9]+)?\s*")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
 def _sees_line(line: str) -> bool:
@@ -53,25 +58,41 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
 
 
 def _counted(path: Path) -> tuple[dict[str, float], NDArray[np.float64]]:
-    """Totals by name, and accepted tokens by position."""
+    """Totals by name without `_total`, and accepted tokens by position, of metrics of vLLM."""
     totals: defaultdict[str, float] = defaultdict(float)
     positions: defaultdict[int, float] = defaultdict(float)
-    for sample in samples_of(path, "vllm:"):
-        if sample.value < 0:
-            raise Fields(sample.place, {}).error(sample.name, "must be >= 0", sample.value)
-        if sample.name == _POSITIONS:
-            positions[_position(sample)] += sample.value
+    for number, line in text_lines(path):
+        if not line.startswith("vllm:"):
+            continue
+        place = f"{path}: line {number}"
+        found = _SAMPLE.fullmatch(line.strip())
+        if found is None:
+            raise TraceFormatError(place, "sample", "must be of the form name{labels} value", line.strip())
+        name, value = found[1].removesuffix("_total"), _value(place, found[1], found[3])
+        if name == _POSITIONS:
+            positions[_position(place, name, dict(_LABEL.findall(found[2] or "")))] += value
         else:
-            totals[sample.name] += sample.value
+            totals[name] += value
     counts = np.array([positions[place] for place in range(max(positions, default=-1) + 1)], dtype=np.float64)
     return dict(totals), counts
 
 
-def _position(sample: Sample) -> int:
-    text = sample.labels.get("position", "")
+def _value(place: str, metric: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise TraceFormatError(place, metric, "must be a finite number", text)
+    if value < 0:
+        raise TraceFormatError(place, metric.removesuffix("_total"), "must be >= 0", value)
+    return value
+
+
+def _position(place: str, name: str, labels: dict[str, str]) -> int:
+    text = labels.get("position", "")
     if not (text.isascii() and text.isdigit() and len(text) <= 4 and int(text) < _MOST_POSITIONS):
-        rule = f"must be a whole number below {_MOST_POSITIONS}"
-        raise Fields(sample.place, {}).error(f"{sample.name}.position", rule, text)
+        raise Fields(place, {}).error(f"{name}.position", f"must be a whole number below {_MOST_POSITIONS}", text)
     return int(text)
 
 
@@ -83,16 +104,4 @@ def _lengths(fields: Fields, totals: dict[str, float]) -> Lengths | None:
     return even_lengths(fields, requests, tokens, prompts)
 
 
-VLLM_METRICS = Format(
-    name="vllm-metrics",
-    words="vLLM's Prometheus counters",
-    keys=(f"{_POSITIONS}_total",),
-    exact="nothing of any request; of all together drafts, drafted and accepted tokens, and the share of drafts that "
-    "kept the token at each position.",
-    unknown="which request kept what, and how requests differ: every round is drawn from the rates, so that means "
-    "hold and single requests do not. Each request has the mean number of tokens. Seconds; token ids. Counters run "
-    "since the server started: what it did before counts too.",
-    read=_read,
-    sees_line=_sees_line,
-    form="rates",
-)
+VLLM_METRICS = Format(**described("vllm-metrics"), read=_read, sees_line=_sees_line)

@@ -8,7 +8,7 @@ no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. 
 from collections.abc import Iterator
 
 from ...rounds.rounds import RoundsRequest
-from ..format import Format
+from ..format import Format, described
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens
 from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, metrics_of
@@ -35,16 +35,4 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
     yield from counted_request(file, line, metrics, request_id, counted)
 
 
-VLLM_SUMMARY = Format(
-    name="vllm-summary",
-    words="vLLM per-request acceptance histograms",
-    keys=("metrics.speculative_decoding.acceptance_histogram",),
-    exact="of each request, how many steps kept 0, 1, 2, ... drafted tokens, and how many drafted nothing.",
-    unknown="in which order the steps came: it is drawn (--seed), every order equally likely, so that each request "
-    "takes as many steps of the target as it took, and everything that a round says counts as modelled. Where steps "
-    "drafted less than the window, which ones did is drawn too, as even as it can be. Seconds; token ids.",
-    read=by_response(_parse),
-    sees=_sees,
-    form="histograms",
-    by_line=True,
-)
+VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees)
