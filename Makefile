@@ -63,9 +63,9 @@ test: lint types layers
 slow: $(VENV)/.dev
 	$(PYTEST) -m slow || [ $$? -eq 5 ]  # 5: no test is marked slow
 
-# Scripts with a main; the other files there are what they share.
+# Every script; what they share is in benchmarks/shared and laboratory.
 bench: $(VENV)/.dev
-	for script in $$(grep -l __main__ benchmarks/*.py); do $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 # What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from paceline.laboratory.table import Cell, cell
 from paceline.runtime.executor.foreign_drafter import num_common
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tokenizers import Alignment
-from rich.console import Console
-from rich.table import Table
+from shared.report import parser_of, show
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PICO = Path(__file__).parent.parent / "pools" / "pico"
@@ -73,7 +73,7 @@ def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--every", type=int, default=5, help="tokens of text between two drafts")
     options = parser.parse_args()
     texts = [prompt.text for prompt in read_prompts(PICO / "prompts.jsonl")]
@@ -82,19 +82,19 @@ def main() -> None:
     others = {"byte-level 600": trained(600), "byte-level 2,500": trained(2500)}
     pairs = {f"{name} -> pico": (pico, other) for name, other in others.items()}
     pairs["pico -> byte-level 2,500"] = (others["byte-level 2,500"], pico)
-    table = Table("drafter -> target", "drafts", "nothing counted", "target tokens per draft", "spelled alike", "µs")
-    table.title = f"perfect drafts of {DRAFT_TOKENS} tokens"
-    for name, (target, other) in pairs.items():
-        found = tally(target, other, texts, options.every)
-        table.add_row(
-            name,
-            f"{found.drafts:,}",
-            f"{found.empty / found.drafts:.1%}",
-            f"{found.tokens / found.drafts:.1f}",
-            f"{found.as_spelled / found.tokens:.0%}",
-            f"{median(found.seconds) * 1e6:.0f}",
-        )
-    Console(width=110).print(table)
+    found = {name: tally(target, other, texts, options.every) for name, (target, other) in pairs.items()}
+    show(f"perfect drafts of {DRAFT_TOKENS} tokens", [row(name, one) for name, one in found.items()])
+
+
+def row(name: str, found: Tally) -> list[Cell]:
+    return [
+        cell("drafter -> target", name),
+        cell("drafts", found.drafts),
+        cell("nothing counted", f"{found.empty / found.drafts:.1%}"),
+        cell("target tokens per draft", found.tokens / found.drafts, digits=1),
+        cell("spelled alike", f"{found.as_spelled / found.tokens:.0%}"),
+        cell("µs", median(found.seconds) * 1e6, digits=0),
+    ]
 
 
 if __name__ == "__main__":

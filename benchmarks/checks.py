@@ -3,17 +3,18 @@
 python benchmarks/checks.py [--requests 20] [--tokens 5000]
 """
 
-import argparse
 from collections.abc import Sequence
+from itertools import product
 
+from paceline.laboratory.chains import chain
+from paceline.laboratory.table import Cell, cell
 from paceline.policies import make_policy
 from paceline.policies.speed import chain_speed, speedup
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
-from rich.console import Console
-from rich.table import Table
+from shared.report import parser_of, show
 
 # Leviathan et al. 2023, arXiv:2211.17192: acceptance, cost ratio, window, speed-up.
 PUBLISHED = (
@@ -38,13 +39,17 @@ NAMES = ("draft", "mid", "target")
 REACH, RUN = 11, 8
 
 
-def published() -> Table:
-    table = Table("row", "acceptance", "cost ratio", "window", "published", "speedup()", title="Published rows")
-    for name, rate, ratio, window, wanted in PUBLISHED:
-        digits = len(wanted.partition(".")[2])
-        ours = f"{speedup(rate, window, ratio):.{digits}f}"
-        table.add_row(name, f"{rate:.2f}", f"{ratio:.3f}", str(window), wanted, ours)
-    return table
+def published(row: tuple[str, float, float, int, str]) -> list[Cell]:
+    name, rate, ratio, window, wanted = row
+    digits = len(wanted.partition(".")[2])
+    return [
+        cell("row", name),
+        cell("acceptance", rate, digits=2),
+        cell("cost ratio", ratio, digits=3),
+        cell("window", window),
+        cell("published", wanted),
+        cell("speedup()", f"{speedup(rate, window, ratio):.{digits}f}"),
+    ]
 
 
 def recording(rates: Sequence[float], requests: int, tokens: int) -> TrieTables:
@@ -74,53 +79,48 @@ def names_of(levels: int) -> tuple[str, ...]:
 def simulated(tables: TrieTables, windows: Sequence[int], forward_s: Sequence[float]) -> tuple[str, float, float]:
     """(chain, tokens per round, seconds per token)."""
     names = names_of(len(forward_s))
-    chain = "/".join([*(f"{name}:{window}" for name, window in zip(names, windows, strict=False)), names[-1]])
+    name = chain(names, windows)
     pairs = zip(names, forward_s, strict=True)
     flat = {name: CostTable(new_tokens=(1, 64), seconds=(taken, taken)) for name, taken in pairs}
     scenario = Scenario(tables=tables, cost=TableCost("flat", flat), strict=True)
-    summary = summarise_run(simulate(scenario, make_policy(chain, recorded_pool(tables.trace)), chain))
-    return chain, summary.acceptance_length, summary.duration_s / summary.output_tokens
+    summary = summarise_run(simulate(scenario, make_policy(name, recorded_pool(tables.trace)), name))
+    return name, summary.acceptance_length, summary.duration_s / summary.output_tokens
 
 
-def against_the_simulator(grid: tuple[list, list, list], requests: int, tokens: int) -> Table:
-    title = f"Closed form and simulator, {requests * tokens:,} tokens a row"
-    table = Table(
-        "chain", "acceptance", "forward s", "tokens/round", "simulated", "s/token", "simulated", "worst", title=title
-    )
+def against_the_simulator(grid: tuple[list, list, list], requests: int, tokens: int) -> None:
     all_rates, all_windows, all_ratios = grid
-    largest = 0.0
+    rows, off = [], []
     for rates in all_rates:
         tables = recording(rates, requests, tokens)
-        for windows in all_windows:
-            for ratios in all_ratios:
-                forward_s = (*ratios, 1.0)
-                form = chain_speed(rates, windows, forward_s)
-                chain, per_round, per_token = simulated(tables, windows, forward_s)
-                worst = max(abs(per_round / form.tokens - 1.0), abs(per_token / form.seconds_per_token - 1.0))
-                largest = max(largest, worst)
-                table.add_row(
-                    chain,
-                    " ".join(map(str, rates)),
-                    " ".join(map(str, forward_s)),
-                    f"{form.tokens:.3f}",
-                    f"{per_round:.3f}",
-                    f"{form.seconds_per_token:.4f}",
-                    f"{per_token:.4f}",
-                    f"{worst:.2%}",
-                )
-    table.caption = f"largest difference {largest:.2%}"
-    return table
+        for windows, ratios in product(all_windows, all_ratios):
+            forward_s = (*ratios, 1.0)
+            form = chain_speed(rates, windows, forward_s)
+            name, per_round, per_token = simulated(tables, windows, forward_s)
+            off.append(max(abs(per_round / form.tokens - 1.0), abs(per_token / form.seconds_per_token - 1.0)))
+            rows.append(
+                [
+                    cell("chain", name),
+                    cell("acceptance", " ".join(map(str, rates))),
+                    cell("forward s", " ".join(map(str, forward_s))),
+                    cell("tokens/round", form.tokens, digits=3),
+                    cell("simulated", per_round, digits=3),
+                    cell("s/token", form.seconds_per_token, digits=4),
+                    cell("simulated", per_token, digits=4),
+                    cell("worst", f"{off[-1]:.2%}"),
+                ]
+            )
+    title = f"Closed form and simulator, {requests * tokens:,} tokens a row"
+    show(title, rows, f"largest difference {max(off):.2%}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=5000)
     options = parser.parse_args()
-    console = Console(width=118)
-    console.print(published())
+    show("Published rows", map(published, PUBLISHED))
     for grid in (TWO_LEVELS, THREE_LEVELS):
-        console.print(against_the_simulator(grid, options.requests, options.tokens))
+        against_the_simulator(grid, options.requests, options.tokens)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
+from paceline.laboratory.table import cell
 from paceline.sim.cost import RooflineCost, device_sheet
 from paceline.traces import ModelInfo
-from rich.console import Console
-from rich.table import Table
+from shared.report import show
 
 SHAPES = {
     "llama2-70b": (68_976_648_192, 80, 8192, 2 * 80 * 8 * 128 * 2),
@@ -60,33 +60,25 @@ def predicted(model: str, hardware: str, split: int) -> RooflineCost:
     return RooflineCost(device_sheet()[DEVICES[hardware]], (shape,), tensor_parallel=split)
 
 
-def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in ("model", "device", "TP"):
-        table.add_column(name)
-    for kind, cases in (("prefill", PREFILLS), ("decode", DECODES)):
-        for prompt, rows in cases:
-            table.add_column(f"{kind} {rows}x{prompt}", justify="right")
-    ratios = defaultdict(list)
+def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -> None:
+    ratios: dict[str, list[float]] = defaultdict(list)
+    rows = []
     for model, hardware, split in sorted({key[:3] for key in times}):
         cost = predicted(model, hardware, split)
         least_s = SHAPES[model][1] * floor_s
-        cells = []
-        for part, cases in enumerate((PREFILLS, DECODES)):
-            for prompt, rows in cases:
-                new, held = (prompt * rows, 0) if part == 0 else (rows, rows * (prompt + NUM_NEW // 2))
-                seconds = cost.forward_s("target", num_rows=rows, new_tokens=new, context_tokens=held)
-                ours = 1e3 * max(seconds, least_s)
-                theirs = times[model, hardware, split, prompt, rows][part]
-                ratios[part].append(ours / theirs)
-                cells.append(f"{ours:.1f} / {theirs:.1f}")
-        table.add_row(model, hardware, str(split), *cells)
-    said = [
-        f"{kind} {min(ratios[part]):.2f} to {max(ratios[part]):.2f}, median {median(ratios[part]):.2f}"
-        for part, kind in enumerate(("prefill", "decode"))
-    ]
-    table.caption = f"predicted over measured: {'; '.join(said)}"
-    return table
+        cells = [cell("model", model), cell("device", hardware), cell("TP", split)]
+        for part, (kind, cases) in enumerate((("prefill", PREFILLS), ("decode", DECODES))):
+            for prompt, num_rows in cases:
+                new, held = (prompt * num_rows, 0)
+                if kind == "decode":
+                    new, held = num_rows, num_rows * (prompt + NUM_NEW // 2)
+                seconds = cost.forward_s("target", num_rows=num_rows, new_tokens=new, context_tokens=held)
+                ours, theirs = 1e3 * max(seconds, least_s), times[model, hardware, split, prompt, num_rows][part]
+                ratios[kind].append(ours / theirs)
+                cells.append(cell(f"{kind} {num_rows}x{prompt}", f"{ours:.1f} / {theirs:.1f}"))
+        rows.append(cells)
+    said = [f"{kind} {min(each):.2f} to {max(each):.2f}, median {median(each):.2f}" for kind, each in ratios.items()]
+    show(title, rows, f"predicted over measured: {'; '.join(said)}")
 
 
 def main() -> None:
@@ -96,10 +88,9 @@ def main() -> None:
         print(f"{path}: not there, so nothing is compared; give the folder of data")
         return
     times = measured(path)
-    console = Console(width=140)
-    console.print(compare(times, 0.0, "the roofline"))
+    compare(times, 0.0, "the roofline")
     title = f"no less than {HOST_LAUNCH_S * 1e6:.0f} microseconds a layer, for a host that launches kernel by kernel"
-    console.print(compare(times, HOST_LAUNCH_S, title))
+    compare(times, HOST_LAUNCH_S, title)
 
 
 if __name__ == "__main__":

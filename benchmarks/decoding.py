@@ -7,41 +7,37 @@ ratios are medians of the ratios inside each turn.
 python benchmarks/decoding.py [--prompts 8] [--tokens 48] [--repeats 7] [--only pairs|batches]
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from statistics import median
+from itertools import product
+from operator import attrgetter
+from statistics import fmean, median
 
-from contenders import Answered, Job, Round, Task, by_hand, generating, mean_round, runtime
-from measuring import RUNS, peak_bytes
+from paceline.laboratory.cache_watch import watch_caches
+from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.timing import RUNS, in_turns, peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.shipped import shipped
-from rich.console import Console
-from rich.table import Table
-from slots import watch_slots
+from shared.contenders import Answered, Job, Task, by_hand, generating, mean_round, runtime
+from shared.report import parser_of, show
 
 WINDOWS = (2, 4, 8)
 ASSISTED_GOAL, BY_HAND_GOAL, OUTSIDE_GOAL_S = 1.5, 1.2, 0.25e-3
 CHAINS = ("plain", "draft:4/target", "draft:3/mid:6/target", "draft:3/slim:6/target")
 BATCHES = (1, 4, 16)
 CACHES = ("slots", "mask")
+TOKENS_PER_S = attrgetter("tokens_per_s")
 Turns = dict[str, list[Answered]]
 
 
 def take_turns(jobs: dict[str, Job], runs: int) -> Turns:
     """Run all jobs in turn, `runs` times after one that warms up; exits where two wrote different tokens."""
-    turns: Turns = {name: [] for name in jobs}
-    for turn in range(runs + 1):
-        for name, job in jobs.items():
-            answered = job()
-            first = next(iter(turns.values()))
-            if first and answered.texts != first[0].texts:
-                sys.exit(f"{name} and {next(iter(turns))} wrote different tokens")
-            if turn or not first:
-                turns[name].append(answered)
-    next(iter(turns.values())).pop(0)
+    turns = in_turns(jobs, runs=runs, warm_ups=1)
+    first = next(iter(turns))
+    for name, answers in turns.items():
+        if any(answered.texts != turns[first][0].texts for answered in answers):
+            sys.exit(f"{name} and {first} wrote different tokens")
     return turns
 
 
@@ -70,85 +66,91 @@ def compare_pairs(pool: ModelPool, stock: ModelPool, task: Task, runs: int) -> N
         jobs[f"paceline {window}"] = runtime(pool, task, chain)
     turns = take_turns(jobs, runs)
     title = f"batch 1, {len(task.prompts)} prompts of {task.max_new_tokens} tokens; medians of {runs} interleaved runs"
-    headings = ("window", "generate()", "assisted", "by hand", "paceline, modules", "paceline", "over assisted")
-    table = Table(*headings, "over by hand", title=f"tokens/s, {title}", title_justify="left")
-    rates = {name: f"{middle(turns, name, lambda answered: answered.tokens_per_s):.0f}" for name in jobs}
-    table.add_row("plain", rates["generate()"], "", "", "", rates["paceline plain"], "", "")
-    for window in WINDOWS:
-        kinds = (f"{kind} {window}" for kind in ("assisted", "by hand", "modules", "paceline"))
-        over_assisted = verdict(ratio(turns, f"paceline {window}", f"assisted {window}"), ASSISTED_GOAL)
-        over_hand = verdict(ratio(turns, f"paceline {window}", f"by hand {window}"), BY_HAND_GOAL)
-        table.add_row(str(window), "", *(rates[kind] for kind in kinds), over_assisted, over_hand)
-    show(table)
+    show(f"tokens/s, {title}", [pair_row(turns, window) for window in ("plain", *WINDOWS)])
     outside_s = middle(turns, "paceline 4", lambda answered: mean_round(answered).outside_s)
     reached = "reaches" if outside_s <= OUTSIDE_GOAL_S else "MISSES"
     print(f"outside the forwards at window 4: {outside_s * 1e3:.3f} ms a round ({reached} {OUTSIDE_GOAL_S * 1e3:g})\n")
-    show(where_time_goes(turns, [name for name in jobs if name.startswith(("paceline", "modules"))], title))
+    show_where_time_goes(turns, [name for name in jobs if name.startswith(("paceline", "modules"))], title)
+
+
+def pair_row(turns: Turns, window: int | str) -> list[Cell]:
+    """Rates of all contenders at one window, or without drafts."""
+
+    def rate(name: str) -> float | None:
+        return middle(turns, name, TOKENS_PER_S) if name in turns else None
+
+    def over(other: str, goal: float) -> str:
+        ours, theirs = f"paceline {window}", f"{other} {window}"
+        return verdict(ratio(turns, ours, theirs), goal) if theirs in turns else ""
+
+    return [
+        cell("window", str(window)),
+        cell("generate()", rate("generate()") if window == "plain" else None, digits=0),
+        cell("assisted", rate(f"assisted {window}"), digits=0),
+        cell("by hand", rate(f"by hand {window}"), digits=0),
+        cell("paceline, modules", rate(f"modules {window}"), digits=0),
+        cell("paceline", rate(f"paceline {window}"), digits=0),
+        cell("over assisted", over("assisted", ASSISTED_GOAL)),
+        cell("over by hand", over("by hand", BY_HAND_GOAL)),
+    ]
 
 
 def compare_batches(pool: ModelPool, task: Task, runs: int) -> None:
     """Chains by batch and cache."""
     cases = {
-        f"{chain}, {batch}, {cache}": (chain, batch, cache) for batch in BATCHES for chain in CHAINS for cache in CACHES
+        f"{chain}, {batch}, {cache}": (chain, batch, cache) for batch, chain, cache in product(BATCHES, CHAINS, CACHES)
     }
     jobs = {name: runtime(pool, task, chain, batch=batch, cache=cache) for name, (chain, batch, cache) in cases.items()}
     turns = take_turns(jobs, runs)
+
+    def row(name: str) -> list[Cell]:
+        chain, batch, cache = cases[name]
+        budget = task.max_new_tokens
+        held, _ = watch_caches(pool, chain, task.prompts, max_new_tokens=budget, batch=batch, cache=cache)
+        return [
+            cell("chain", chain),
+            cell("batch", batch),
+            cell("cache", cache),
+            cell("seconds", middle(turns, name, lambda answered: answered.seconds), digits=2),
+            cell("tokens/s", middle(turns, name, TOKENS_PER_S), digits=0),
+            cell("over plain", ratio(turns, name, f"plain, {batch}, {cache}"), digits=2),
+            cell("slots held", fmean(one.held_slots for one in held), digits=0),
+            cell("slots live", fmean(one.live_slots for one in held), digits=0),
+            cell("peak KV MB", max(one.held_bytes for one in held) / 1e6, digits=1),
+        ]
+
     title = f"{len(task.prompts)} prompts of {task.max_new_tokens} tokens; medians of {runs} interleaved runs"
-    headings = (
-        "chain",
-        "batch",
-        "cache",
-        "seconds",
-        "tokens/s",
-        "over plain",
-        "slots held",
-        "slots live",
-        "peak KV MB",
-    )
-    table = Table(*headings, title=title, title_justify="left")
-    for name, (chain, batch, cache) in cases.items():
-        slots = watch_slots(pool, task, chain, batch=batch, cache=cache)
-        table.add_row(
-            *(chain, str(batch), cache),
-            f"{middle(turns, name, lambda answered: answered.seconds):.2f}",
-            f"{middle(turns, name, lambda answered: answered.tokens_per_s):.0f}",
-            f"{ratio(turns, name, f'plain, {batch}, {cache}'):.2f}",
-            *(f"{slots.held:,.0f}", f"{slots.live:,.0f}", f"{slots.peak_bytes / 1e6:.1f}"),
-        )
-    show(table)
-    show(where_time_goes(turns, list(jobs), title))
+    show(title, map(row, cases))
+    show_where_time_goes(turns, list(jobs), title)
 
 
-def where_time_goes(turns: Turns, names: Sequence[str], title: str) -> Table:
+def show_where_time_goes(turns: Turns, names: Sequence[str], title: str) -> None:
     """Milliseconds of a round by kind of work."""
-    headings = ("run", "forwards", "placing", "sampling", "policy", "bookkeeping", "outside forwards")
-    table = Table(*headings, title=f"milliseconds a round, {title}", title_justify="left")
-    for name in names:
+
+    def row(name: str) -> list[Cell]:
         rounds = [mean_round(answered) for answered in turns[name]]
-        parts = Round(*(median(column) for column in zip(*rounds, strict=True)))
-        outside_s = median(one.outside_s for one in rounds)
-        table.add_row(name, *(f"{seconds * 1e3:.3f}" for seconds in (*parts, outside_s)))
-    return table
+        parts = {
+            "forwards": median(one.forward_s for one in rounds),
+            "placing": median(one.placing_s for one in rounds),
+            "sampling": median(one.sampling_s for one in rounds),
+            "policy": median(one.policy_s for one in rounds),
+            "bookkeeping": median(one.bookkeeping_s for one in rounds),
+            "outside forwards": median(one.outside_s for one in rounds),
+        }
+        return [cell("run", name), *(cell(part, seconds * 1e3, digits=3) for part, seconds in parts.items())]
 
-
-def show(table: Table) -> None:
-    for column in table.columns[1:]:
-        column.justify = "right"
-    Console(width=140).print(table)
+    show(f"milliseconds a round, {title}", map(row, names))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--prompts", type=int, default=8, help="of batch 1; batches take at least the largest batch")
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=RUNS)
     parser.add_argument("--only", choices=("pairs", "batches"))
     options = parser.parse_args()
-    try:
-        folder: Path = shipped("pools", "pico")
-        pool, stock = ModelPool.load(folder, threads=1), ModelPool.load(folder, threads=1)
-    except (FileNotFoundError, ValueError) as error:
-        sys.exit(f"nothing was measured: {error}")
+    folder = shipped("pools", "pico")
+    pool, stock = ModelPool.load(folder, threads=1), ModelPool.load(folder, threads=1)
     prompts = read_prompts(folder / "prompts.jsonl")
     if options.only != "batches":
         compare_pairs(pool, stock, Task(prompts[: options.prompts], options.tokens), options.repeats)

@@ -3,18 +3,17 @@
 python benchmarks/fallback.py [--eagle ANSWERS.jsonl.gz]
 """
 
-import argparse
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from difficult_texts import difficult_rounds, difficult_texts
+from paceline.laboratory.table import Cell, cell
 from paceline.policies import make_policy
 from paceline.policies.speed import round_tokens
-from paceline.reports import summarise_run
+from paceline.reports import Summary, summarise_run
 from paceline.runs.log import RunLog
 from paceline.shipped import shipped
 from paceline.sim import Scenario, TableCost, simulate
@@ -23,12 +22,11 @@ from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording
 from paceline.traces.meta import CostTable
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import Rounds
 from paceline.traces.tries.recording import TrieRecording
-from rich.console import Console
-from rich.table import Table
+from shared.engine_logs import cut, difficult_rounds, difficult_texts, keeping, made_up
+from shared.report import parser_of, show
 
 SHORT, LONG = 3, 8
 SHORTER = ((8, 1), (8, 3), (8, 5), (5, 3))  # (logged window, asked for)
@@ -47,128 +45,84 @@ def replay(recording: TrieRecording | RoundsRecording, drafter: str, window: int
     return simulate(scenario, make_policy(chain, tables.pool), chain)
 
 
-def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
-    """A run as an engine's log would tell it, drafts cut to `most` tokens."""
-    rounds = log.rounds()
-    prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
-    records = []
-    for index, request_id in enumerate(log.requests["request_id"].tolist()):
-        own = rounds["request"] == index
-        emitted, accepted, drafted = (rounds[name][own] for name in ("emitted", "accepted", "drafted"))
-        found = Rounds(
-            start=(np.cumsum(emitted) - emitted + prefills[index]).astype(np.int32),
-            accepted=np.minimum(accepted, most).astype(np.int32),
-            drafted=np.minimum(drafted, most).astype(np.int32),
-        )
-        length = int(log.requests["emitted_tokens"][index])
-        records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
-    info = DrafterInfo(name=drafter, by_start=by_start, window=most, prefilled=bool(prefills.any()))
-    return RoundsRecording(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
+def of_drafter(drafter: str, by_start: bool) -> list[Cell]:
+    return [cell("drafter", drafter), cell("read as", "by start" if by_start else "by token")]
 
 
-def hidden_windows() -> Table:
-    """Rounds of at most 3 drafted tokens predict those of 8."""
-    title = f"Windows above {SHORT} hidden, tokens per round at {LONG} (means of {len(SEEDS)} seeds)"
-    columns = (
-        "drafter",
-        "read as",
-        "ran with",
-        "truth",
-        "i.i.d.",
-        "fallback",
-        "i.i.d. off",
-        "fallback off",
-        "exact share",
+def of_fallback(truth: float, runs: Sequence[Summary]) -> tuple[Cell, Cell, Cell]:
+    """What it predicts in the mean, by how much that is off, and how much of it was recorded."""
+    fallback = float(np.mean([run.acceptance_length for run in runs]))
+    exact = float(np.mean([run.exact_share for run in runs]))
+    return (
+        cell("fallback", fallback, digits=3),
+        cell("off", f"{fallback / truth - 1:+.1%}"),
+        cell("exact share", exact, digits=2),
     )
-    table = Table(*columns, title=title)
-    pico = read_trace(shipped("recordings", "pico.trace"))
-    for by_start in (True, False):
-        for ran_with in (SHORT, LONG):
-            for drafter in [model.name for model in pico.meta.models[:-1]]:
-                truth = summarise_run(replay(pico, drafter, LONG)).acceptance_length
-                recording = cut(replay(pico, drafter, ran_with), drafter, by_start=by_start, most=SHORT)
-                runs = [summarise_run(replay(recording, drafter, LONG, seed)) for seed in SEEDS]
-                fallback = np.mean([run.acceptance_length for run in runs])
-                independent = round_tokens(rate([one.rounds[drafter] for one in recording.requests], SHORT), LONG)
-                table.add_row(
-                    drafter,
-                    "by start" if by_start else "by token",
-                    str(ran_with),
-                    f"{truth:.3f}",
-                    f"{independent:.3f}",
-                    f"{fallback:.3f}",
-                    f"{independent / truth - 1:+.1%}",
-                    f"{fallback / truth - 1:+.1%}",
-                    f"{np.mean([run.exact_share for run in runs]):.2f}",
-                )
-    return table
 
 
-def shorter_windows() -> Table:
+def replays(recording: TrieRecording | RoundsRecording, drafter: str, window: int) -> list[Summary]:
+    return [summarise_run(replay(recording, drafter, window, seed)) for seed in SEEDS]
+
+
+def hidden_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
+    """Rounds of at most 3 drafted tokens predict those of 8."""
+    for by_start, ran_with, drafter in product((True, False), (SHORT, LONG), drafters_of(pico)):
+        truth = summarise_run(replay(pico, drafter, LONG)).acceptance_length
+        recording = cut(replay(pico, drafter, ran_with), drafter, by_start=by_start, most=SHORT)
+        independent = round_tokens(rate([one.rounds[drafter] for one in recording.requests], SHORT), LONG)
+        fallback, off, exact = of_fallback(truth, replays(recording, drafter, LONG))
+        yield [
+            *of_drafter(drafter, by_start),
+            cell("ran with", ran_with),
+            cell("truth", truth, digits=3),
+            cell("i.i.d.", independent, digits=3),
+            fallback,
+            cell("i.i.d. off", f"{independent / truth - 1:+.1%}"),
+            cell("fallback off", off.value),
+            exact,
+        ]
+
+
+def shorter_windows(pico: TrieRecording) -> Iterator[list[Cell]]:
     """Nothing hidden: logs of one window predict shorter ones."""
-    title = f"Nothing hidden, asked for less than logged (means of {len(SEEDS)} seeds)"
-    table = Table("drafter", "read as", "logged", "asked", "truth", "fallback", "off", "exact share", title=title)
-    pico = read_trace(shipped("recordings", "pico.trace"))
-    for by_start in (True, False):
-        for drafter in [model.name for model in pico.meta.models[:-1]]:
-            for logged, asked in SHORTER:
-                recording = cut(replay(pico, drafter, logged), drafter, by_start=by_start, most=logged)
-                truth = summarise_run(replay(pico, drafter, asked)).acceptance_length
-                runs = [summarise_run(replay(recording, drafter, asked, seed)) for seed in SEEDS]
-                fallback = np.mean([run.acceptance_length for run in runs])
-                table.add_row(
-                    drafter,
-                    "by start" if by_start else "by token",
-                    str(logged),
-                    str(asked),
-                    f"{truth:.3f}",
-                    f"{fallback:.3f}",
-                    f"{fallback / truth - 1:+.1%}",
-                    f"{np.mean([run.exact_share for run in runs]):.2f}",
-                )
-    return table
+    for by_start, drafter, (logged, asked) in product((True, False), drafters_of(pico), SHORTER):
+        recording = cut(replay(pico, drafter, logged), drafter, by_start=by_start, most=logged)
+        truth = summarise_run(replay(pico, drafter, asked)).acceptance_length
+        yield [
+            *of_drafter(drafter, by_start),
+            cell("logged", logged),
+            cell("asked", asked),
+            cell("truth", truth, digits=3),
+            *of_fallback(truth, replays(recording, drafter, asked)),
+        ]
 
 
-def losing_the_thread() -> Table:
+def losing_the_thread() -> Iterator[list[Cell]]:
     """A made-up drafter whose acceptance falls with depth, over texts that are easy or difficult for long."""
-    title = f"Agreeing less with depth, logged with {LONG} (means of {len(SEEDS)} seeds)"
-    table = Table("persistence", "found", "asked", "truth", "fallback", "off", title=title)
     for persistence in (0.0, 0.5, 0.8):
         texts = difficult_texts(persistence)
         recording = difficult_rounds(texts, LONG)
         for asked in (1, 3, 5):
             steps = sum(len(request.rounds["draft"].start) for request in difficult_rounds(texts, asked).requests)
             truth = texts.size / steps
-            runs = [summarise_run(replay(recording, "draft", asked, seed)) for seed in SEEDS]
-            fallback = np.mean([run.acceptance_length for run in runs])
-            found = Hazard(recording).persistence(0)
-            table.add_row(
-                f"{persistence:.1f}",
-                f"{found:.2f}",
-                str(asked),
-                f"{truth:.3f}",
-                f"{fallback:.3f}",
-                f"{fallback / truth - 1:+.1%}",
-            )
-    return table
+            yield [
+                cell("persistence", persistence, digits=1),
+                cell("found", Hazard(recording).persistence(0), digits=2),
+                cell("asked", asked),
+                cell("truth", truth, digits=3),
+                *of_fallback(truth, replays(recording, "draft", asked))[:2],
+            ]
+
+
+def drafters_of(recording: TrieRecording) -> list[str]:
+    """Every model below the target."""
+    return [model.name for model in recording.meta.models[:-1]]
 
 
 def rate(rounds: list[Rounds], window: int) -> float:
     """Accepted over judged, as a log of drafts of `window` tokens tells."""
     accepted = np.concatenate([one.accepted for one in rounds])
     return float(np.minimum(accepted, window).sum() / np.minimum(accepted + 1, window).sum())
-
-
-def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) -> RoundsRecording:
-    """Only the rounds that `kept(index of the request, their number)` says."""
-    name = recording.meta.drafters[0].name
-    requests = []
-    for index, one in enumerate(recording.requests):
-        all_of = one.rounds[name]
-        chosen = kept(index, len(all_of.start))
-        columns = {column: getattr(all_of, column)[chosen] for column in ("start", "accepted", "drafted")}
-        requests.append(replace(one, rounds={name: Rounds(**columns)} if chosen.any() else {}))
-    return replace(recording, requests=tuple(requests))
 
 
 def rounds_taken(recording: RoundsRecording, seed: int) -> np.ndarray:
@@ -198,100 +152,78 @@ def unseen_rounds(recording: RoundsRecording) -> Iterator[np.ndarray]:
         yield rounds_taken(keeping(recording, lambda _, number, rng=rng: rng.random(number) < 0.5), seed)
 
 
-def eagle_log(path: Path) -> Table:
+def eagle_log(recording: RoundsRecording) -> Iterator[list[Cell]]:
     """Tokens per step: recorded, by independent acceptance, and by the fallback where the log is hidden in part."""
-    recording = read_recording("spec-bench", [path])
     (drafter,) = recording.meta.drafters
     tags = np.array([one.tag if one.tag in SUBTASKS else OTHERS for one in recording.requests])
     tokens = np.array([one.length(drafter.name) for one in recording.requests])
     predicted = [np.array(list(taken)) for taken in (unseen_requests(recording), unseen_rounds(recording))]
-    title = f"Tokens per step of EAGLE, window {drafter.window}; off the recorded by ... (fallback: {len(SEEDS)} seeds)"
-    table = Table(
-        "subtask", "recorded", "i.i.d. of all", "i.i.d. of first 2", "unseen requests", "unseen rounds", title=title
-    )
     for name in ("all", OTHERS, *SUBTASKS):
         chosen = np.full(len(tags), fill_value=True) if name == "all" else tags == name
         rounds = [one.rounds[drafter.name] for one, own in zip(recording.requests, chosen, strict=True) if own]
         truth = tokens[chosen].sum() / sum(len(one.start) for one in rounds)
-        independent = [round_tokens(rate(rounds, seen), drafter.window) for seen in (drafter.window, 2)]
-        fallback = [tokens[chosen].sum() / taken[:, chosen].sum(axis=1) / truth - 1 for taken in predicted]
-        table.add_row(
-            name,
-            f"{truth:.3f}",
-            *[f"{one / truth - 1:+.1%}" for one in independent],
-            *[f"{off.mean():+.1%} ± {off.std(ddof=1):.1%}" for off in fallback],
-        )
-    return table
+        whole, first = (round_tokens(rate(rounds, seen), drafter.window) / truth - 1 for seen in (drafter.window, 2))
+        off = [tokens[chosen].sum() / taken[:, chosen].sum(axis=1) / truth - 1 for taken in predicted]
+        unseen_requests_off, unseen_rounds_off = (f"{one.mean():+.1%} ± {one.std(ddof=1):.1%}" for one in off)
+        yield [
+            cell("subtask", name),
+            cell("recorded", float(truth), digits=3),
+            cell("i.i.d. of all", f"{whole:+.1%}"),
+            cell("i.i.d. of first 2", f"{first:+.1%}"),
+            cell("unseen requests", unseen_requests_off),
+            cell("unseen rounds", unseen_rounds_off),
+        ]
 
 
-def eagle_beyond(path: Path) -> str:
+def eagle_beyond(recording: RoundsRecording) -> str:
     """What cannot be known: depths that no round was drafted to."""
-    recording = read_recording("spec-bench", [path])
     (drafter,) = recording.meta.drafters
     truth = replay(recording, drafter.name, drafter.window)
     shallow = cut(truth, drafter.name, by_start=True, most=SHORT)
-    predicted = [summarise_run(replay(shallow, drafter.name, drafter.window, seed)).acceptance_length for seed in SEEDS]
+    predicted = [run.acceptance_length for run in replays(shallow, drafter.name, drafter.window)]
     off = np.mean(predicted) / summarise_run(truth).acceptance_length - 1
     return f"EAGLE cut to windows of {SHORT}, predicted at {drafter.window}: off by {off:+.1%}"
 
 
-def made_up(requests: int) -> RoundsRecording:
-    rng = np.random.default_rng(0)
-    records = []
-    for index in range(requests):
-        share = 1 / (1 + np.exp(-1.0 - 0.5 * rng.standard_normal()))
-        accepted = np.minimum(rng.geometric(1 - share, 200) - 1, 5)
-        start = np.cumsum(accepted + 1) - accepted - 1
-        inside = start < 200
-        columns = (start[inside], accepted[inside], np.full(inside.sum(), 5))
-        start, accepted, drafted = (column.astype(np.int32) for column in columns)
-        found = Rounds(start=start, accepted=accepted, drafted=drafted)
-        records.append(
-            RoundsRequest(request_id=f"r{index}", tag=f"t{index % 7}", num_tokens={"": 200}, rounds={"draft": found})
-        )
-    info = DrafterInfo(name="draft", by_start=True, window=5)
-    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
-
-
-def timing() -> Table:
-    table = Table("requests", "fit", "first draw of a request", "a draw", title="Seconds, texts of 200 tokens")
-    for requests in (480, 100_000):
-        hazard = Hazard(made_up(requests))
-        began = perf_counter()
-        hazard.fit(0)
-        fitted = perf_counter()
-        asked = [f"r{index}" for index in range(400)]
+def timing(requests: int) -> list[Cell]:
+    hazard = Hazard(made_up(requests))
+    began = perf_counter()
+    hazard.fit(0)
+    fitted = perf_counter()
+    asked = [f"r{index}" for index in range(400)]
+    for request_id in asked:
+        hazard.agrees(request_id, 0, start=0, depth=0, known=0)
+    first = perf_counter()
+    for start in range(1, 100):
         for request_id in asked:
-            hazard.agrees(request_id, 0, start=0, depth=0, known=0)
-        first = perf_counter()
-        for start in range(1, 100):
-            for request_id in asked:
-                hazard.agrees(request_id, 0, start=start, depth=2, known=0)
-        drawn = perf_counter()
-        table.add_row(
-            f"{requests:,}",
-            f"{fitted - began:.2f} s",
-            f"{(first - fitted) / len(asked) * 1e6:.0f} µs",
-            f"{(drawn - first) / len(asked) / 99 * 1e6:.1f} µs",
-        )
-    return table
+            hazard.agrees(request_id, 0, start=start, depth=2, known=0)
+    drawn = perf_counter()
+    return [
+        cell("requests", requests),
+        cell("fit", f"{fitted - began:.2f} s"),
+        cell("first draw of a request", f"{(first - fitted) / len(asked) * 1e6:.0f} µs"),
+        cell("a draw", f"{(drawn - first) / len(asked) / 99 * 1e6:.1f} µs"),
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     data = os.environ.get("PACELINE_DATA")
     parser.add_argument("--eagle", type=Path, default=Path(data) / EAGLE if data else None)
     options = parser.parse_args()
-    console = Console(width=118)
-    console.print(hidden_windows())
-    console.print(shorter_windows())
-    console.print(losing_the_thread())
+    pico = read_trace(shipped("recordings", "pico.trace"))
+    means = f"(means of {len(SEEDS)} seeds)"
+    show(f"Windows above {SHORT} hidden, tokens per round at {LONG} {means}", hidden_windows(pico))
+    show(f"Nothing hidden, asked for less than logged {means}", shorter_windows(pico))
+    show(f"Agreeing less with depth, logged with {LONG} {means}", losing_the_thread())
     if options.eagle is None:
-        console.print("no EAGLE log: give --eagle, or set PACELINE_DATA")
+        print("no EAGLE log: give --eagle, or set PACELINE_DATA")
     else:
-        console.print(eagle_log(options.eagle))
-        console.print(eagle_beyond(options.eagle))
-    console.print(timing())
+        eagle = read_recording("spec-bench", [options.eagle])
+        off = f"off the recorded by ... (fallback: {len(SEEDS)} seeds)"
+        show(f"Tokens per step of EAGLE, window {eagle.meta.drafters[0].window}; {off}", eagle_log(eagle))
+        print(eagle_beyond(eagle))
+    show("Seconds, texts of 200 tokens", map(timing, (480, 100_000)))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 python benchmarks/lookup.py [--calls 2000]
 """
 
-import argparse
 from collections.abc import Callable
 from random import Random
+from statistics import fmean
 
-from measuring import RUNS, interleaved
 from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
+from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.timing import RUNS, interleaved
 from paceline.sim.cost.base import LOOKUP_S
-from rich.console import Console
-from rich.table import Table
+from shared.report import parser_of, show
 
 RULE = LookupRule(max_match=3)
 CONTEXT_TOKENS = (100, 150, 200)
@@ -28,8 +28,18 @@ def job(texts: list[list[int]]) -> Callable[[], object]:
     return lambda: [prompt_lookup(text, num_tokens=8, rule=RULE) for text in texts]
 
 
+def row(kind: str, num_tokens: int, texts: list[list[int]], seconds: float) -> list[Cell]:
+    hits = fmean(bool(prompt_lookup(text, num_tokens=8, rule=RULE)) for text in texts)
+    return [
+        cell("context", kind),
+        cell("tokens", num_tokens),
+        cell("found", f"{hits:.0%}"),
+        cell("microseconds", seconds * 1e6, digits=1),
+    ]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args()
     texts = {
@@ -38,14 +48,9 @@ def main() -> None:
         for size in CONTEXT_TOKENS
     }
     timings = interleaved({f"{kind} {size}": job(found) for (kind, size), found in texts.items()})
-    table = Table("context", "tokens", "found", "microseconds", title=f"medians of {RUNS}", title_justify="left")
-    seconds = []
-    for (kind, size), found in texts.items():
-        hits = sum(bool(prompt_lookup(text, num_tokens=8, rule=RULE)) for text in found) / options.calls
-        seconds.append(timings[f"{kind} {size}"].cpu_s / options.calls)
-        table.add_row(kind, str(size), f"{hits:.0%}", f"{seconds[-1] * 1e6:.1f}")
-    Console(width=80).print(table)
-    mean_s = sum(seconds) / len(seconds)
+    seconds = {key: timings[f"{key[0]} {key[1]}"].cpu_s / options.calls for key in texts}
+    show(f"medians of {RUNS}", [row(*key, found, seconds[key]) for key, found in texts.items()])
+    mean_s = fmean(seconds.values())
     print(f"mean {mean_s * 1e6:.1f} microseconds; LOOKUP_S in sim/cost/base.py is {LOOKUP_S * 1e6:.1f}")
     if not 0.5 <= mean_s / LOOKUP_S <= 2.0:
         print("they differ by more than a factor of 2: measure on an idle machine and correct the constant")

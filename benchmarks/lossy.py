@@ -7,30 +7,23 @@ policies in turn; of RUNS turns each prompt's least seconds count, as whatever e
 python benchmarks/lossy.py [--models] [--speeds RUNS]
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 from paceline.laboratory.finding import Setting
-from paceline.laboratory.live_runs import pool_of, prompts_of, ran
-from paceline.laboratory.replays import recording_of, replayed, scenario_of
+from paceline.laboratory.model_runs import GREEDY, models_of, ran, ran_in_turns
+from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of, speed_of
+from paceline.laboratory.table import Cell, cell
 from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.text_quality import with_quality
+from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.shipped import shipped
+from paceline.runtime.quality import Alone, text_qualities
 from paceline.sim import Scenario
-from paceline.studies.agreeing.matching_recording import matching_trace
-from paceline.traces import Sampling
-from rich.console import Console
-from rich.table import Table
-
-from ..studies.runtime_door import runtime_module
+from shared.report import parser_of, show
 
 TIMED_PROMPTS = 18
-GREEDY = Sampling(mode="greedy")
 POLICIES = (
     "draft:5/target",
     "via-sd",
@@ -82,112 +75,102 @@ def quality_of(summary: Summary) -> Quality:
     return summary.quality
 
 
-def figures(summary: Summary) -> list[str]:
-    """Target calls, rejection rate, divergences, log-likelihood."""
+def figures(summary: Summary, own: float | None) -> list[Cell]:
+    """Target calls, rejection rate, divergences, log-likelihood beside that of the target's `own` texts."""
     quality = quality_of(summary)
     return [
-        f"{summary.target_calls_per_token:.3f}",
-        f"{summary.rejection_rate:.1%}",
-        f"{quality.divergences_per_1000:.1f}",
-        f"{quality.log_prob_per_token:.3f}",
+        cell("target calls /token", summary.target_calls_per_token, digits=3),
+        cell("rejection rate", f"{summary.rejection_rate:.1%}"),
+        cell("diverg. /1,000", quality.divergences_per_1000, digits=1),
+        cell(f"log-lik. /token (own {own:.3f})", quality.log_prob_per_token, digits=3),
     ]
 
 
-def table_of(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("policy", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def simulated_tables(scenario: Scenario) -> list[Table]:
+def show_simulated(scenario: Scenario) -> None:
     """The policies, what to compare them with, and what a budget of divergences comes to."""
     alone = summarise_run(replayed(scenario, "plain"))
+    own = quality_of(alone).own_log_prob_per_token
 
     def simulated(policy: str) -> tuple[Summary, str]:
         summary = summarise_run(replayed(scenario, policy))
         return summary, f"{summary.output_tokens_per_s / alone.output_tokens_per_s:.2f}x"
 
-    title = f"simulated, {alone.requests} requests, {alone.output_tokens:,} tokens"
-    own = f"log-lik. /token (own {quality_of(alone).own_log_prob_per_token:.3f})"
-    table = table_of(title, "speed-up", "target calls /token", "rejection rate", "diverg. /1,000", own)
-    for policy in (*POLICIES, *FURTHER):
+    def row(policy: str) -> list[Cell]:
         summary, speed_up = simulated(policy)
-        table.add_row(policy, speed_up, *figures(summary), end_section=policy == POLICIES[-1])
-    budgets = table_of("divergences per 1,000 tokens, and speed-up, by budget", *(f"{budget}" for budget in BUDGETS))
-    for policy in BUDGETED:
-        found = [simulated(f"{policy},budget={budget}") for budget in BUDGETS]
-        budgets.add_row(policy, *(f"{quality_of(row).divergences_per_1000:.1f}, {speed_up}" for row, speed_up in found))
-    return [table, budgets]
+        return [cell("policy", policy), cell("speed-up", speed_up), *figures(summary, own)]
+
+    def by_budget(policy: str) -> list[Cell]:
+        found = {budget: simulated(f"{policy},budget={budget}") for budget in BUDGETS}
+        texts = {
+            budget: f"{quality_of(run).divergences_per_1000:.1f}, {speed_up}"
+            for budget, (run, speed_up) in found.items()
+        }
+        return [cell("policy", policy), *(cell(str(budget), text) for budget, text in texts.items())]
+
+    title = f"simulated, {alone.requests} requests, {alone.output_tokens:,} tokens"
+    show(title, map(row, (*POLICIES, *FURTHER)), lines=[len(POLICIES) - 1])
+    show("divergences per 1,000 tokens, and speed-up, by budget", map(by_budget, BUDGETED))
 
 
-def models_table(setting: Setting, prompts: Sequence[Prompt], max_new_tokens: int) -> Table:
+def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
     """The same figures of runs of the models, whose texts their target judges."""
-    pool, measure = pool_of(setting), runtime_module("quality")
-    rows = {}
-    for policy in ON_MODELS:
+    alone = Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
+
+    def row(policy: str) -> list[Cell]:
         outputs, log = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)
-        alone = measure.Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
-        qualities = measure.text_qualities(pool, prompts, outputs, alone, show_progress=False)
-        rows[policy] = summarise_run(with_quality(log, qualities))
-    first = quality_of(next(iter(rows.values())))
-    own = f"log-lik. /token (own {first.own_log_prob_per_token:.3f})"
-    right = f"answers right (own {first.answers_own} of {first.answers_total})"
-    title = f"on the models, {len(prompts)} prompts, greedy, one at a time"
-    table = table_of(title, "target calls /token", "rejection rate", "diverg. /1,000", own, "same text", right)
-    for policy, summary in rows.items():
+        summary = summarise_run(with_quality(log, text_qualities(pool, prompts, outputs, alone, show_progress=False)))
         quality = quality_of(summary)
-        table.add_row(policy, *figures(summary), f"{quality.text_agreement:.0%}", f"{quality.answers_right}")
-    return table
+        return [
+            cell("policy", policy),
+            *figures(summary, quality.own_log_prob_per_token),
+            cell("same text", f"{quality.text_agreement:.0%}"),
+            cell(f"answers right (own {quality.answers_own} of {quality.answers_total})", quality.answers_right),
+        ]
+
+    show(f"on the models, {len(prompts)} prompts, greedy, one at a time", map(row, ON_MODELS))
 
 
-def speeds_table(setting: Setting, prompts: Sequence[Prompt], max_new_tokens: int, runs: int) -> Table:
+def show_speeds(setting: Setting, pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int, runs: int) -> None:
     """Tokens per second on the models, at the least seconds of each prompt, beside the same prompts simulated."""
-    pool = pool_of(setting)
     setting = replace(setting, limit=len(prompts))
     scenario = scenario_of(setting, recording_of(setting))
-    simulated = {policy: summarise_run(replayed(scenario, policy)).output_tokens_per_s for policy in ("plain", *TIMED)}
-    least_s = {policy: np.full(len(prompts), inf) for policy in ("plain", *TIMED)}
-    tokens = dict.fromkeys(least_s, 0)
-    for _ in range(runs):
-        for policy, so_far in least_s.items():
-            requests = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)[1].requests
-            np.minimum(so_far, requests["finished_at_s"] - requests["admitted_at_s"], out=so_far)
-            tokens[policy] = int(requests["emitted_tokens"].sum())
-    speeds = {policy: tokens[policy] / float(seconds.sum()) for policy, seconds in least_s.items()}
-    table = table_of(f"on the models, {len(prompts)} prompts, {runs} turns", "tokens/s", "speed-up", "simulated")
-    for policy, tokens_per_s in speeds.items():
-        speed_ups = tokens_per_s / speeds["plain"], simulated[policy] / simulated["plain"]
-        table.add_row(policy, f"{tokens_per_s:.1f}", *(f"{speed_up:.2f}x" for speed_up in speed_ups))
-    return table
+    names = ("plain", *TIMED)
+    simulated = {policy: speed_of(replayed(scenario, policy)).tokens_per_s for policy in names}
+    speeds = {}
+    for policy, turns in ran_in_turns(pool, names, prompts, runs=runs, max_new_tokens=max_new_tokens).items():
+        requests = [log.requests for _, log in turns]
+        least_s = np.min([each["finished_at_s"] - each["admitted_at_s"] for each in requests], axis=0)
+        speeds[policy] = float(requests[-1]["emitted_tokens"].sum() / least_s.sum())
+
+    def row(policy: str) -> list[Cell]:
+        return [
+            cell("policy", policy),
+            cell("tokens/s", speeds[policy], digits=1),
+            cell("speed-up", f"{speeds[policy] / speeds['plain']:.2f}x"),
+            cell("simulated", f"{simulated[policy] / simulated['plain']:.2f}x"),
+        ]
+
+    show(f"on the models, {len(prompts)} prompts, {runs} turns", map(row, speeds))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--models", action="store_true", help="also on the models, some minutes")
     parser.add_argument("--speeds", type=int, default=0, metavar="RUNS", help="also speeds on the models")
     options = parser.parse_args()
     if options.speeds < 0:
         parser.error(f"--speeds must be >= 0, got {options.speeds}")
-    recording = shipped("recordings", "pico.trace")
-    setting = Setting(pool=shipped("pools", "pico"), trace=recording, seed=0, threads=1, limit=None)
+    setting = Setting()
     trace = recording_of(setting)
-    console = Console(width=100)
-    for table in simulated_tables(scenario_of(setting, trace)):
-        console.print(table)
+    show_simulated(scenario_of(setting, trace))
     if not options.models and not options.speeds:
         return
     budget = trace.requests[0].max_new_tokens
-    try:
-        prompts = prompts_of(setting, len(trace.requests))
-        matching_trace(recording, pool_of(setting), prompts, sampling=GREEDY, max_new_tokens=budget)
-    except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
-        sys.exit(f"nothing was measured on the models: {error}")
+    pool, prompts = models_of(setting, trace, len(trace.requests))
     if options.models:
-        console.print(models_table(setting, prompts, budget))
+        show_models(pool, prompts, budget)
     if options.speeds:
-        console.print(speeds_table(setting, prompts[:TIMED_PROMPTS], budget, options.speeds))
+        show_speeds(setting, pool, prompts[:TIMED_PROMPTS], budget, options.speeds)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7]
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from measuring import RUNS, interleaved, peak_bytes
+from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.timing import RUNS, Timing, interleaved, peak_bytes
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.sim.cost import CostModel
@@ -18,8 +18,7 @@ from paceline.traces import SyntheticSpec, TrieRecording, make_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
-from rich.console import Console
-from rich.table import Table
+from shared.report import parser_of, show
 
 GOALS = (200_000, 500_000)
 WINDOW = 4  # of the rounds in the imported recording
@@ -78,7 +77,7 @@ def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Calla
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--runs", type=int, default=RUNS)
@@ -95,32 +94,30 @@ def main() -> None:
     trace = make_trace(spec)
     recordings = {"contexts": tables_of(trace), "rounds": tables_of(rounds_of(trace))}
     cost = make_cost("cpu", trace)
-    jobs = {f"{kind} {name} {batch}": job(recordings[kind], cost, name, batch) for kind, name, batch in CASES}
+    cases = {f"{kind} {name} {batch}": (kind, name, batch) for kind, name, batch in CASES}
+    jobs = {case: job(recordings[kind], cost, name, batch) for case, (kind, name, batch) in cases.items()}
     timings = interleaved(jobs, runs=options.runs)
     num_nodes = sum(record.trie.num_nodes for record in trace.requests)
     title = (
         f"{options.requests} requests of {options.tokens} tokens, {num_nodes:,} contexts; simulate and summarise, "
         f"medians of {options.runs} interleaved runs"
     )
-    headings = (
-        "recording",
-        "policy",
-        "batch",
-        "seconds",
-        "tokens/s",
-        "tokens/CPU s",
-        *(f"of {goal:,}" for goal in GOALS),
-    )
-    table = Table(*headings, title=title, title_justify="left")
     tokens = options.requests * options.tokens
-    for kind, name, batch in CASES:
-        wall_s, cpu_s = timings[f"{kind} {name} {batch}"]
-        shares = [f"{tokens / wall_s / goal:.2f}" for goal in GOALS]
-        table.add_row(
-            kind, name, str(batch), f"{wall_s:.3f}", f"{tokens / wall_s:,.0f}", f"{tokens / cpu_s:,.0f}", *shares
-        )
-    Console(width=110).print(table)
+    show(title, [row(case, timings[name], tokens) for name, case in cases.items()])
     print(f"peak memory {peak_bytes() / 1e6:,.0f} MB")
+
+
+def row(case: tuple[str, str, int], taken: Timing, tokens: int) -> list[Cell]:
+    kind, policy, batch = case
+    return [
+        cell("recording", kind),
+        cell("policy", policy),
+        cell("batch", batch),
+        cell("seconds", taken.wall_s, digits=3),
+        cell("tokens/s", tokens / taken.wall_s, digits=0),
+        cell("tokens/CPU s", tokens / taken.cpu_s, digits=0),
+        *(cell(f"of {goal:,}", tokens / taken.wall_s / goal, digits=2) for goal in GOALS),
+    ]
 
 
 if __name__ == "__main__":

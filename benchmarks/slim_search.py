@@ -5,10 +5,10 @@ python benchmarks/slim_search.py [--share 0.45] [--prompts 6] [--trials 60]
 Every mask of the shipped pool's target is measured once; then searches with other seeds read from that list.
 """
 
-import argparse
 from collections.abc import Mapping
 from statistics import fmean
 
+from paceline.laboratory.table import Cell, cell
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts
@@ -19,7 +19,7 @@ from paceline.runtime.slim.search import Budget, best_trial, search_masks
 from paceline.shipped import shipped
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+from shared.report import parser_of, show
 
 SEEDS = range(12)
 NEW_TOKENS = 32
@@ -48,7 +48,7 @@ def ranks(known: Mapping[Mask, Distance], num_layers: int, skipped: int, trials:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--share", type=float, default=0.45)
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--trials", type=int, default=60)
@@ -58,13 +58,18 @@ def main() -> None:
     skipped = num_skipped(options.share, num_layers)
     known = every_mask(pool, skipped, options.prompts)
     title = f"{len(known)} masks of {skipped} of {num_layers} layers; rank of the best found, over {len(SEEDS)} seeds"
-    table = Table("trials", "random", "best found", "mean rank", "worst rank", title=title, title_justify="left")
-    for trials in (options.trials // 2, options.trials):
-        for random_trials in (trials, trials // 3):
-            found = ranks(known, num_layers, skipped, trials, random_trials)
-            best = f"{found.count(1)} of {len(found)}"
-            table.add_row(str(trials), str(random_trials), best, f"{fmean(found):.1f}", str(max(found)))
-    Console(width=100).print(table)
+    sizes = [(trials, random) for trials in (options.trials // 2, options.trials) for random in (trials, trials // 3)]
+    show(title, [row(*size, ranks(known, num_layers, skipped, *size)) for size in sizes])
+
+
+def row(trials: int, random_trials: int, found: list[int]) -> list[Cell]:
+    return [
+        cell("trials", trials),
+        cell("random", random_trials),
+        cell("best found", f"{found.count(1)} of {len(found)}"),
+        cell("mean rank", fmean(found), digits=1),
+        cell("worst rank", max(found)),
+    ]
 
 
 if __name__ == "__main__":

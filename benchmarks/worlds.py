@@ -6,21 +6,15 @@ them fused where it can, and also pays for choosing tokens, rolling caches back 
 python benchmarks/worlds.py [PROMPTS]
 """
 
-import argparse
-import sys
-from dataclasses import replace
+from collections.abc import Sequence
 from statistics import median
 
-from paceline.policies import make_policy
+from paceline.laboratory.finding import Setting
+from paceline.laboratory.model_runs import models_of, ran_in_turns
+from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of
+from paceline.laboratory.table import Cell, cell
 from paceline.reports import Summary, summarise_run
-from paceline.runtime.prompts import read_prompts
-from paceline.shipped import shipped
-from paceline.sim import Scenario, TrieTables, make_cost, recorded_pool, simulate
-from paceline.traces import read_trace
-from rich.console import Console
-from rich.table import Table
-
-from ..studies.runtime_door import runtime_module
+from shared.report import parser_of, show
 
 POLICIES = (
     "plain",
@@ -35,37 +29,31 @@ RUNS = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("prompts", type=int, nargs="?", default=30)
     count = parser.parse_args().prompts
-    trace = read_trace(shipped("recordings", "pico.trace"))
-    trace = replace(trace, requests=trace.requests[:count])
-    scenario = Scenario(tables=TrieTables(trace), cost=make_cost("cpu", trace))
-    pool = recorded_pool(trace)
-    try:
-        models = runtime_module("pools.pool").ModelPool.load(shipped("pools", "pico"), threads=1)
-        decode = runtime_module("decode").decode
-    except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
-        sys.exit(f"nothing was measured: {error}")
-    prompts = read_prompts(shipped("pools", "pico") / "prompts.jsonl")[:count]
-    budget = trace.requests[0].max_new_tokens
-    measured: dict[str, list[Summary]] = {policy: [] for policy in POLICIES}
-    for _ in range(RUNS):
-        for policy in POLICIES:
-            decider = make_policy(policy, pool)
-            _, log = decode(models, decider, prompts, sampling=trace.meta.sampling, max_new_tokens=budget, name=policy)
-            measured[policy].append(summarise_run(log))
-    title = f"{count} prompts, greedy, batch 1, one thread; medians of {RUNS} interleaved runs on the models"
-    table = Table(title=title, title_justify="left")
-    for heading in ("policy", "counts", "simulated tokens/s", "measured tokens/s", "simulated / measured"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
-    for policy in POLICIES:
-        simulated = summarise_run(simulate(scenario, make_policy(policy, pool), policy))
-        real = median(summary.output_tokens_per_s for summary in measured[policy])
-        same = all(_counts(summary) == _counts(simulated) for summary in measured[policy])
-        rate = simulated.output_tokens_per_s
-        table.add_row(policy, "equal" if same else "DIFFERENT", f"{rate:.1f}", f"{real:.1f}", f"{rate / real:.2f}")
-    Console(width=110).print(table)
+    setting = Setting(limit=count)
+    trace = recording_of(setting)
+    scenario = scenario_of(setting, trace)
+    pool, prompts = models_of(setting, trace, count)
+    turns = ran_in_turns(pool, POLICIES, prompts, runs=RUNS, max_new_tokens=trace.requests[0].max_new_tokens)
+    measured = {policy: [summarise_run(log) for _, log in runs] for policy, runs in turns.items()}
+    show(
+        f"{count} prompts, greedy, batch 1, one thread; medians of {RUNS} interleaved runs on the models",
+        [row(policy, summarise_run(replayed(scenario, policy)), measured[policy]) for policy in POLICIES],
+    )
+
+
+def row(policy: str, simulated: Summary, measured: Sequence[Summary]) -> list[Cell]:
+    same = all(_counts(summary) == _counts(simulated) for summary in measured)
+    real = median(summary.output_tokens_per_s for summary in measured)
+    return [
+        cell("policy", policy),
+        cell("counts", "equal" if same else "DIFFERENT"),
+        cell("simulated tokens/s", simulated.output_tokens_per_s, digits=1),
+        cell("measured tokens/s", real, digits=1),
+        cell("simulated / measured", simulated.output_tokens_per_s / real, digits=2),
+    ]
 
 
 def _counts(summary: Summary) -> list[tuple[int, ...]]:

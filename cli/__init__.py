@@ -1,4 +1,4 @@
 """The command line: the only code that knows both worlds.
 
-One file per group of commands; torch is imported only behind `runtime_door`.
+One file per group of commands; torch is imported only within `needs_torch`.
 """

@@ -3,17 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..studies.runtime_door import runtime_module
+from tokenizers import Tokenizer
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-    from ..runtime.pools.loaded_members import LoadedMember
-    from ..runtime.pools.pool import ModelPool
-    from .training.recipe import Recipe
-    from .training.text.corpus import Corpus
+from ..runtime.pools.loaded_members import LoadedMember, describe_model
+from ..runtime.pools.pool import ModelPool
+from .training.recipe import Recipe, Shape, warm_up_and_decay
+from .training.target import train_target
+from .training.text.corpus import build_corpus, pack_corpus
+from .training.text.tokenizer import train_tokenizer
 
 SEQUENCE_TOKENS, ROWS, STEPS = 256, 8, 400
 CORPUS_TOKENS = 600_000
@@ -30,15 +29,14 @@ class DrafterTraining:
         seed: of initial weights and batches; the texts are those the shipped pool was trained on, less in number.
     """
 
-    def __init__(self, pool: "ModelPool", *, seed: int) -> None:
-        recipes: Any = runtime_module("laboratory.training.recipe")
+    def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool
-        plain = recipes.Recipe()
-        self._recipe: Recipe = replace(
+        plain = Recipe()
+        self._recipe = replace(
             plain,
             seed=plain.seed + seed,
-            target=recipes.Shape(num_layers=1, hidden_size=WIDTH, num_heads=HEADS, intermediate_size=INNER),
-            target_schedule=recipes.warm_up_and_decay(
+            target=Shape(num_layers=1, hidden_size=WIDTH, num_heads=HEADS, intermediate_size=INNER),
+            target_schedule=warm_up_and_decay(
                 num_steps=STEPS, num_rows=ROWS, peak_rate=PEAK_RATE, num_warmup_steps=WARM_UP_STEPS
             ),
             skip_layers=(),
@@ -49,11 +47,9 @@ class DrafterTraining:
             context_tokens=pool.context_tokens,
         )
         # With the plain seed, the held-out prompts of the shipped pool are held out here too.
-        self._corpus: Corpus = runtime_module("laboratory.training.text.corpus").build_corpus(
-            replace(plain, corpus_tokens=CORPUS_TOKENS)
-        )
+        self._corpus = build_corpus(replace(plain, corpus_tokens=CORPUS_TOKENS))
 
-    def same_vocabulary(self, name: str) -> "LoadedMember":
+    def same_vocabulary(self, name: str) -> LoadedMember:
         """A drafter in the pool's own tokens.
 
         Raises:
@@ -65,20 +61,16 @@ class DrafterTraining:
             raise ValueError(f"pool {self._pool.name}: vocabulary must be <= {MOST_TOKENS} tokens, got {size}")
         return self._trained(name, self._pool.tokenizer, size, foreign=False)
 
-    def foreign(self, name: str, vocabulary_size: int) -> "LoadedMember":
+    def foreign(self, name: str, vocabulary_size: int) -> LoadedMember:
         """A drafter with a byte-level tokenizer of its own, trained on the same texts."""
         recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
-        tokenizer = runtime_module("laboratory.training.text.tokenizer").train_tokenizer(self._corpus, recipe)
+        tokenizer = train_tokenizer(self._corpus, recipe)
         return self._trained(name, tokenizer, vocabulary_size, foreign=True)
 
-    def _trained(self, name: str, tokenizer: "Tokenizer", vocabulary_size: int, *, foreign: bool) -> "LoadedMember":
+    def _trained(self, name: str, tokenizer: Tokenizer, vocabulary_size: int, *, foreign: bool) -> LoadedMember:
         recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
-        sequences = runtime_module("laboratory.training.text.corpus").pack_corpus(self._corpus, tokenizer, recipe)
+        sequences = pack_corpus(self._corpus, tokenizer, recipe)
         with TemporaryDirectory(prefix="paceline-drafter-") as folder:
-            model, _ = runtime_module("laboratory.training.target").train_target(
-                sequences, recipe, Path(folder) / "state", show_progress=False
-            )
-        member: LoadedMember = runtime_module("pools.loaded_members").describe_model(
-            name, "model", model.requires_grad_(requires_grad=False), tokenizer if foreign else None
-        )
-        return member
+            model, _ = train_target(sequences, recipe, Path(folder) / "state", show_progress=False)
+        model.requires_grad_(requires_grad=False)
+        return describe_model(name, "model", model, tokenizer if foreign else None)

@@ -8,13 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ...laboratory.experiments.catalogue import Experiment, experiments
-from ...laboratory.figure import check_figure_path, write_figure
+from ...laboratory.experiments_page import experiments_page, link_between, write_page
+from ...laboratory.figure import check_figure, write_figure
 from ...laboratory.finding import Finding, Setting
-from ...laboratory.page import link_between, page, write_page
-from ...laboratory.tables import finding_to_json, terminal_table
+from ...laboratory.table import cell, table, terminal_table
 from ...progress import Progress
-from ...reports.tables.grid import Column, Grid
-from ...shipped import shipped
 from ...traces.tries.store import read_trace
 from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
 
@@ -46,8 +44,8 @@ def list_experiments(json: JsonOption = None) -> None:
     if json is not None:
         write_json({"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}, json)
         return
-    columns = tuple(Column(heading=heading, number=False) for heading in ("experiment", "what it measures"))
-    print_table(Grid(columns=columns, rows=tuple((name, one.summary) for name, one in known.items())))
+    rows = ([cell("experiment", name), cell("what it measures", one.summary)] for name, one in known.items())
+    print_table(terminal_table(table("", rows)))
 
 
 def run_all(
@@ -66,7 +64,7 @@ def run_all(
     meta = read_trace(setting.trace).meta
     check_file_path("--page", page_path)
     figures.mkdir(parents=True, exist_ok=True)
-    check_figure_path(figures / "all.svg")
+    check_figure(figures / "all.svg")
     findings: dict[str, Finding | Exception] = {}
     known = experiments()
     for number, (name, experiment) in enumerate(known.items()):
@@ -75,7 +73,7 @@ def run_all(
             findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
         said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
         typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
-    write_page(page(findings, meta, link_between(page_path, figures)), page_path)
+    write_page(experiments_page(findings, meta, link_between(page_path, figures)), page_path)
     failed = [name for name, found in findings.items() if isinstance(found, Exception)]
     if json is not None:
         write_json({name: _to_json(found) for name, found in findings.items()}, json)
@@ -97,7 +95,9 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         json: JsonOption = None,
     ) -> None:
         check_json_path(json, figure)
-        check_figure_path(figure)
+        check_figure(figure)
+        if figure is not None:
+            check_file_path("--figure", figure)
         given = {"pool": pool, "trace": trace, "seed": seed, "threads": threads}
         for option, value in given.items():
             if value is not None and option not in experiment.uses:
@@ -109,7 +109,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         if json is None:
             _print(finding)
         else:
-            write_json(finding_to_json(finding), json)
+            write_json(finding.to_json(), json)
 
     return command
 
@@ -117,13 +117,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
 def _setting(
     pool: Path | None, trace: Path | None, limit: int | None, seed: int | None, threads: int | None
 ) -> Setting:
-    return Setting(
-        pool=shipped("pools", "pico") if pool is None else pool,
-        trace=shipped("recordings", "pico.trace") if trace is None else trace,
-        seed=0 if seed is None else seed,
-        threads=1 if threads is None else threads,
-        limit=limit,
-    )
+    given: dict[str, Any] = {"pool": pool, "trace": trace, "limit": limit, "seed": seed, "threads": threads}
+    return Setting(**{name: value for name, value in given.items() if value is not None})
 
 
 def _tried(experiment: Experiment, setting: Setting, figure: Path) -> Finding | Exception:
@@ -139,7 +134,7 @@ def _tried(experiment: Experiment, setting: Setting, figure: Path) -> Finding | 
 def _to_json(found: Finding | Exception) -> dict[str, Any]:
     if isinstance(found, Exception):
         return {"error": f"{type(found).__name__}: {found}"}
-    return finding_to_json(found)
+    return found.to_json()
 
 
 def _print(finding: Finding) -> None:

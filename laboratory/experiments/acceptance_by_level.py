@@ -2,10 +2,10 @@
 
 A token is *rejected early* when a member between the drafter and the target drops it, so that the target never sees it
 (SpecRouter, arXiv:2505.07680, leaves open how much of the rejection happens where). Everything a verification drops
-counts: the token refused and those behind it.
+counts: the token refused and those after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +13,21 @@ from numpy.typing import NDArray
 
 from ...decoding.ledger import VERIFY
 from ...runs.log import RunLog
-from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting
-from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, steps_of, tags_of
+from ..chains import chain
+from ..finding import Finding, Setting
+from ..panel import Panel, by_category
+from ..recording_replays import (
+    ALL,
+    TARGET_ALONE,
+    drafters_of,
+    recording_of,
+    replayed,
+    scenario_of,
+    speed_of,
+    steps_of,
+    tags_of,
+)
+from ..table import Cell, cell, table
 
 # Windows of the handovers, the last one before the target. The deepest add up to the shipped recording's reach, 16.
 WINDOWS = {2: (3, 6), 3: (3, 5, 8)}
@@ -34,7 +47,7 @@ class Judged:
 
     @property
     def dropped(self) -> int:
-        """The token refused in each verification, and those behind it."""
+        """The token refused in each verification, and those after it."""
         return self.judged - self.accepted
 
     @property
@@ -58,6 +71,11 @@ class Ran:
     name: str
     log: RunLog
     speed_up: float
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """All members but the drafter."""
+        return self.members[1:]
 
     def judged(self, member: str, tag: str = ALL) -> Judged:
         """What `member` did in requests of `tag`."""
@@ -93,18 +111,24 @@ def run(setting: Setting) -> Finding:
         raise ValueError(f"recording {trace.meta.name}: models must be three or more, got {', '.join(members)}")
     plain = speed_of(replayed(scenario, TARGET_ALONE)).tokens_per_s
 
-    def ran(chain: tuple[str, ...], windows: Sequence[int]) -> Ran:
-        name = _notation(chain, windows)
+    def ran(members: tuple[str, ...], windows: Sequence[int]) -> Ran:
+        name = chain(members, windows)
         log = replayed(scenario, name)
-        return Ran(members=chain, name=name, log=log, speed_up=speed_of(log).tokens_per_s / plain)
+        return Ran(members=members, name=name, log=log, speed_up=speed_of(log).tokens_per_s / plain)
 
-    deep = [ran(chain, WINDOWS[len(chain) - 1]) for chain in chains]
+    deep = [ran(members, WINDOWS[len(members) - 1]) for members in chains]
     # The same drafter and the same last window without the members between.
     shallow = {one.name: ran((one.members[0], one.members[-1]), WINDOWS[len(one.members) - 1][-1:]) for one in deep}
     tags = tags_of(trace)
     return Finding(
         question="Where in a chain of three or four levels are tokens rejected, and what does that save the target?",
-        tables=(_levels(deep), _calls(deep, shallow), _by_tag(deep, tags)),
+        tables=(
+            table(
+                "tokens by the level that judged them", [_level(one, member) for one in deep for member in one.judges]
+            ),
+            table("calls of the target, and how many are saved", [_calls(one, shallow[one.name]) for one in deep]),
+            table("by tag; saved against the target alone", [row for one in deep for row in _by_tag(one, tags)]),
+        ),
         panels=_panels(deep, tags),
         answer=_answer(deep, shallow, tags),
     )
@@ -119,88 +143,65 @@ def _chains(members: Sequence[str], free: set[str]) -> list[tuple[str, ...]]:
     return [*pairs, *longer]
 
 
-def _notation(chain: Sequence[str], windows: Sequence[int]) -> str:
-    handed = [f"{name}:{window}" for name, window in zip(chain, windows, strict=False)]
-    return "/".join([*handed, chain[-1]])
+def _level(one: Ran, member: str) -> list[Cell]:
+    found = one.judged(member)
+    early = found.dropped / int(one.log.steps["drafted"].sum()) * 100 if member != one.members[-1] else None
+    return [
+        cell("chain", one.name if member == one.judges[0] else ""),
+        cell("judge", member),
+        cell("judged", found.judged),
+        cell("accepted", found.accepted),
+        cell("acceptance", found.kept_share * 100, "%", 1),
+        cell("dropped", found.dropped),
+        cell("dropped early, of all drafted", early, "%", 1),
+    ]
 
 
-def _levels(deep: Sequence[Ran]) -> Rows:
-    rows: list[tuple[Cell, ...]] = []
-    for one in deep:
-        drafted = int(one.log.steps["drafted"].sum())
-        for place, member in enumerate(one.members[1:], start=1):
-            found = one.judged(member)
-            early = found.dropped / drafted * 100 if member != one.members[-1] else None
-            name = one.name if place == 1 else ""
-            cells = (found.judged, found.accepted, found.kept_share * 100, found.dropped, early)
-            rows.append((name, member, *cells))
-    heads = (Column(name="chain"), Column(name="judge"), Column(name="judged"), Column(name="accepted"))
-    shares = (
-        Column(name="acceptance", unit="%", digits=1),
-        Column(name="dropped"),
-        Column(name="dropped early, of all drafted", unit="%", digits=1),
-    )
-    return Rows(title="tokens by the level that judged them", columns=(*heads, *shares), rows=tuple(rows))
+def _calls(one: Ran, two: Ran) -> list[Cell]:
+    calls = one.calls_per_token()
+    return [
+        cell("chain", one.name),
+        cell("rejected early", one.early_share() * 100, "%", 1),
+        cell("calls per token", calls, digits=3),
+        cell("saved against the target alone", (1 - calls) * 100, "%", 1),
+        cell("saved against two levels", (1 - calls / two.calls_per_token()) * 100, "%", 1),
+        cell("the two levels", two.name),
+        cell("speed-up", one.speed_up, "x", 2),
+        cell("speed-up of two levels", two.speed_up, "x", 2),
+    ]
 
 
-def _calls(deep: Sequence[Ran], shallow: dict[str, Ran]) -> Rows:
-    rows = []
-    for one in deep:
-        two, calls = shallow[one.name], one.calls_per_token()
-        saved = (1 - calls) * 100, (1 - calls / two.calls_per_token()) * 100
-        rows.append((one.name, one.early_share() * 100, calls, *saved, two.name, one.speed_up, two.speed_up))
-    columns = (
-        Column(name="chain"),
-        Column(name="rejected early", unit="%", digits=1),
-        Column(name="calls per token", digits=3),
-        Column(name="saved against the target alone", unit="%", digits=1),
-        Column(name="saved against two levels", unit="%", digits=1),
-        Column(name="the two levels"),
-        Column(name="speed-up", unit="x", digits=2),
-        Column(name="speed-up of two levels", unit="x", digits=2),
-    )
-    return Rows(title="calls of the target, and how many are saved", columns=columns, rows=tuple(rows))
-
-
-def _by_tag(deep: Sequence[Ran], tags: Sequence[str]) -> Rows:
-    rows: list[tuple[Cell, ...]] = []
-    for one in deep:
-        rows.append((one.name, "rejected early, %", *(one.early_share(tag) * 100 for tag in tags)))
-        rows.append(("", "target calls saved, %", *((1 - one.calls_per_token(tag)) * 100 for tag in tags)))
-    columns = (Column(name="chain"), Column(name="figure"), *(Column(name=tag, digits=1) for tag in tags))
-    return Rows(title="by tag; saved against the target alone", columns=columns, rows=tuple(rows))
+def _by_tag(one: Ran, tags: Sequence[str]) -> Iterator[list[Cell]]:
+    early, saved = "rejected early, %", "target calls saved, %"
+    yield [cell("chain", one.name), cell("figure", early), *(cell(t, one.early_share(t) * 100, digits=1) for t in tags)]
+    calls = (cell(tag, (1 - one.calls_per_token(tag)) * 100, digits=1) for tag in tags)
+    yield [cell("chain", ""), cell("figure", saved), *calls]
 
 
 def _panels(deep: Sequence[Ran], tags: Sequence[str]) -> tuple[Panel, ...]:
-    three = [one for one in deep if len(one.members) == 3]
-    four = [one for one in deep if len(one.members) == 4]
-    shown = [(f"{depth} levels", chains) for depth, chains in (("three", three), ("four", four)) if chains]
-    x = tuple(float(index) for index in range(len(tags)))
+    of_depth = {
+        words: [one for one in deep if len(one.members) == depth] for depth, words in ((3, "three"), (4, "four"))
+    }
+    shown = {f"{words} levels": chains for words, chains in of_depth.items() if chains}
     early = [
-        Panel(
-            title=f"dropped early, {depth}",
-            x_label="",
-            y_label="% of all dropped tokens",
+        by_category(
+            f"dropped early, {depth}",
+            "% of all dropped tokens",
+            tags,
+            {one.name: [one.early_share(tag) * 100 for tag in tags] for one in chains},
             kind="bar" if len(chains) < 4 else "scatter",
-            categories=tuple(tags),
-            series=tuple(
-                Series(name=one.name, x=x, y=tuple(one.early_share(tag) * 100 for tag in tags)) for one in chains
-            ),
         )
-        for depth, chains in shown
+        for depth, chains in shown.items()
     ]
     calls = [
-        Panel(
-            title=f"calls of the target, {depth}",
-            x_label="",
-            y_label="calls per token",
+        by_category(
+            f"calls of the target, {depth}",
+            "calls per token",
+            tags,
+            {one.name: [one.calls_per_token(tag) for tag in tags] for one in chains},
             kind="scatter",
-            categories=tuple(tags),
-            series=tuple(
-                Series(name=one.name, x=x, y=tuple(one.calls_per_token(tag) for tag in tags)) for one in chains
-            ),
         )
-        for depth, chains in shown
+        for depth, chains in shown.items()
     ]
     return (*early, *calls)
 
@@ -213,7 +214,7 @@ def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -
     by_tag = {tag: fastest.early_share(tag) for tag in tags}
     two = max(shallow.values(), key=lambda one: one.speed_up)
     return (
-        f"Of all tokens that are dropped, refused ones and those behind them, members between drop "
+        f"Of all tokens that are dropped, refused ones and those after them, members between drop "
         f"{min(one.early_share() for one in deep):.0%} to {most.early_share():.0%} before the target sees them "
         f"(most in {most.name}). "
         f"{fewest.name} calls the target least, {fewest.calls_per_token():.3f} times a token. "

@@ -17,9 +17,12 @@ from ...sim.simulate import Scenario
 from ...traces.meta import ModelInfo
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
-from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
-from ..published_models import Family, families, submodel
-from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
+from ..chains import three_levels, two_levels
+from ..finding import Finding, Setting
+from ..model_families import Family, families, submodel
+from ..panel import Panel, by_category
+from ..recording_replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
+from ..table import Cell, Rows, cell, table
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 11)
 LOWER_WINDOWS, UPPER_WINDOWS = (2, 3, 5), (4, 7, 11)  # together at most 16, the shipped recording's reach
@@ -75,10 +78,15 @@ def run(setting: Setting) -> Finding:
     roles = _roles(trace.meta)
     recorded = scenario_of(setting, trace)
     found = [_best(replace(recorded, cost=world.cost), trace, roles, world) for world in _worlds(trace.meta, roles)]
+    title = "gain of the best three levels over the best two, each the best of the tag"
+    gains = table(title, [_gains(best, tags_of(trace)) for best in found])
     return Finding(
         question="Does a middle level pay for larger targets, if acceptance stays what it was recorded to be?",
-        tables=(_speed_table(found), _tag_table(found, tags_of(trace))),
-        panels=_panels(found, tags_of(trace)),
+        tables=(
+            table("speed-up over the target alone, batch 1, all text; seconds are modelled", map(_speeds, found)),
+            gains,
+        ),
+        panels=_panels(found, gains, tags_of(trace)),
         answer=_answer(found, tags_of(trace)),
     )
 
@@ -124,8 +132,9 @@ def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str],
     plain = replayed(scenario, TARGET_ALONE)
     drafters, target = drafters_of(scenario), scenario.tables.pool.target
     verifying = [model.name for model in trace.meta.models[:-1]]
-    two = {name: replayed(scenario, name) for name in _two_levels(drafters, target)}
-    three = {name: replayed(scenario, name) for name in _three_levels(drafters, verifying, target)}
+    deep = three_levels(drafters, target, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS, verifying=verifying)
+    two = {name: replayed(scenario, name) for name in two_levels(drafters, target, WINDOWS)}
+    three = {name: replayed(scenario, name) for name in deep}
     best_two, best_three = _fastest(two, ALL), _fastest(three, ALL)
     adaptive = replayed(scenario, ADAPTIVE)
     alone = speed_of(plain).tokens_per_s
@@ -142,16 +151,6 @@ def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str],
     )
 
 
-def _two_levels(drafters: Sequence[str], target: str) -> list[str]:
-    return [f"{drafter}:{window}/{target}" for drafter in drafters for window in WINDOWS]
-
-
-def _three_levels(drafters: Sequence[str], verifying: Sequence[str], target: str) -> list[str]:
-    """Every pair of members below the target, the upper one a model."""
-    pairs = [(a, b) for index, a in enumerate(drafters) for b in drafters[index + 1 :] if b in verifying]
-    return [f"{a}:{low}/{b}:{high}/{target}" for a, b in pairs for low in LOWER_WINDOWS for high in UPPER_WINDOWS]
-
-
 def _fastest(logs: Mapping[str, RunLog], tag: str) -> str:
     return max(logs, key=lambda name: speed_of(logs[name], tag=tag).tokens_per_s)
 
@@ -161,70 +160,43 @@ def _gain(two: Mapping[str, RunLog], three: Mapping[str, RunLog], tag: str) -> f
     return speed_of(deep, tag=tag).tokens_per_s / speed_of(shallow, tag=tag).tokens_per_s
 
 
-def _speed_table(found: Sequence[Best]) -> Rows:
-    rows: list[tuple[Cell, ...]] = []
-    for best in found:
-        ratio = " : ".join(f"{seconds / best.token_s[0]:.3g}" for seconds in best.token_s)
-        gain = (best.three[1] / best.two[1] - 1) * 100
-        cells = (*best.two, *best.three, gain, best.adaptive, best.exact_share * 100)
-        rows.append((best.world.name, best.world.devices, ratio, best.token_s[-1] * 1e3, *cells))
-    columns = (
-        Column(name="target (drafter, middle)"),
-        Column(name="devices"),
-        Column(name="seconds of a token, relative"),
-        Column(name="target's token", unit="ms", digits=2),
-        Column(name="best two levels"),
-        Column(name="speed-up", unit="x", digits=2),
-        Column(name="best three levels"),
-        Column(name="speed-up", unit="x", digits=2),
-        Column(name="gain", unit="%", digits=1),
-        Column(name=ADAPTIVE, unit="x", digits=2),
-        Column(name="replayed, least of the three", unit="%", digits=1),
-    )
-    return Rows(
-        title="speed-up over the target alone, batch 1, all text; seconds are modelled",
-        columns=columns,
-        rows=tuple(rows),
-    )
-
-
-def _tag_table(found: Sequence[Best], tags: Sequence[str]) -> Rows:
-    rows: list[tuple[Cell, ...]] = [(best.world.name, *((best.gains[tag] - 1) * 100 for tag in tags)) for best in found]
-    columns = (Column(name="target (drafter, middle)"), *(Column(name=tag, unit="%", digits=1) for tag in tags))
-    return Rows(
-        title="gain of the best three levels over the best two, each the best of the tag",
-        columns=columns,
-        rows=tuple(rows),
-    )
-
-
-def _panels(found: Sequence[Best], tags: Sequence[str]) -> tuple[Panel, ...]:
-    places = x_of(found)
-    bars = [
-        Series(name="best two levels", x=places, y=tuple(best.two[1] for best in found)),
-        Series(name="best three levels", x=places, y=tuple(best.three[1] for best in found)),
-        Series(name=ADAPTIVE, x=places, y=tuple(best.adaptive for best in found)),
+def _speeds(best: Best) -> list[Cell]:
+    return [
+        cell("target (drafter, middle)", best.world.name),
+        cell("devices", best.world.devices),
+        cell("seconds of a token, relative", " : ".join(f"{each / best.token_s[0]:.3g}" for each in best.token_s)),
+        cell("target's token", best.token_s[-1] * 1e3, "ms", 2),
+        cell("best two levels", best.two[0]),
+        cell("speed-up", best.two[1], "x", 2),
+        cell("best three levels", best.three[0]),
+        cell("speed-up", best.three[1], "x", 2),
+        cell("gain", (best.three[1] / best.two[1] - 1) * 100, "%", 1),
+        cell(ADAPTIVE, best.adaptive, "x", 2),
+        cell("replayed, least of the three", best.exact_share * 100, "%", 1),
     ]
-    along = x_of(tags)
-    points = [
-        Series(name=best.world.name, x=along, y=tuple((best.gains[tag] - 1) * 100 for tag in tags)) for best in found
-    ]
+
+
+def _gains(best: Best, tags: Sequence[str]) -> list[Cell]:
+    gains = [cell(tag, (best.gains[tag] - 1) * 100, "%", 1) for tag in tags]
+    return [cell("target (drafter, middle)", best.world.name), *gains]
+
+
+def _panels(found: Sequence[Best], gains: Rows, tags: Sequence[str]) -> tuple[Panel, ...]:
+    worlds = [best.world.name for best in found]
+    bars = {
+        "best two levels": [best.two[1] for best in found],
+        "best three levels": [best.three[1] for best in found],
+        ADAPTIVE: [best.adaptive for best in found],
+    }
+    by_tag = zip(*(gains.numbers(tag) for tag in tags), strict=True)
     return (
-        Panel(
-            title="all text",
-            x_label="target (drafter, middle)",
-            y_label="speed-up over the target alone",
-            kind="bar",
-            categories=tuple(best.world.name for best in found),
-            series=tuple(bars),
-        ),
-        Panel(
-            title="what a middle level adds",
-            x_label="",
-            y_label="three levels over two, %",
+        by_category("all text", "speed-up over the target alone", worlds, bars, x_label="target (drafter, middle)"),
+        by_category(
+            "what a middle level adds",
+            "three levels over two, %",
+            tags,
+            dict(zip(worlds, by_tag, strict=True)),
             kind="scatter",
-            categories=tuple(tags),
-            series=tuple(points),
         ),
     )
 

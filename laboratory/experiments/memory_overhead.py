@@ -4,51 +4,30 @@ A slot is *live* if its token belongs to a request's text, and *dead* otherwise:
 taken in a step and is not used yet.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from ...counted import counted
-from ...policies.spec import make_policy
-from ...studies.runtime_door import runtime_module
-from ...traces.meta import Sampling
-from ..finding import Column, Finding, Panel, Rows, Series, Setting, x_of
-from ..live_runs import pool_of, prompts_of
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.world import CacheKind
+from ..cache_watch import Held, watch_caches
+from ..chains import chain
+from ..finding import Finding, Setting
+from ..model_runs import pool_of, prompts_of
+from ..panel import Panel, Series, by_category
+from ..table import Cell, cell, table
 
-if TYPE_CHECKING:
-    from ...runtime.kv import MemberKV
-    from ...runtime.pools.pool import ModelPool
-    from ...runtime.prompts import Prompt
-    from ...runtime.world import CacheKind
-
-CACHES: "tuple[CacheKind, ...]" = ("slots", "mask")
+CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 BATCH, PROMPTS, NEW_TOKENS = 8, 16, 48
 WINDOW_STEP = 3  # the first handover's window, and how many more each one above takes
 POINTS = 40  # of the curve over time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Caches of all members behind one operation.
-
-    Attributes:
-        held_bytes: of memory taken.
-        live_bytes: of slots whose token belongs to a text.
-    """
-
-    held_bytes: int
-    live_bytes: int
-
-    @property
-    def dead_share(self) -> float:
-        """Of the bytes held, 0 to 1; 0 where none are."""
-        return 1 - self.live_bytes / self.held_bytes if self.held_bytes else 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One run: a chain, a kind of cache, and what was held behind each of its operations.
+    """One run: a chain, a kind of cache, and what was held after each of its operations.
 
     Attributes:
         chain: in the notation of chains.
@@ -92,106 +71,65 @@ def run(setting: Setting) -> Finding:
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
     watched = [_watched(pool, prompts, depth, cache) for depth in range(1, len(pool.members) + 1) for cache in CACHES]
+    asked = counted(len(prompts), "prompt")
+    title = f"{asked}, {NEW_TOKENS} new tokens, batch {BATCH}; means over operations"
     return Finding(
         question="What do deeper chains cost in memory of keys and values, and how much of it is dead?",
-        tables=(_table(watched, len(prompts)),),
+        tables=(table(title, map(_row, watched)),),
         panels=_panels(watched),
         answer=_answer(watched),
     )
 
 
-def _watched(pool: "ModelPool", prompts: "Sequence[Prompt]", depth: int, cache: "CacheKind") -> Watched:
-    """Decode under the chain of the pool's last members and look at the caches behind every operation."""
-    world_module = runtime_module("world")
-    setup = runtime_module("run_setup")
+def _watched(pool: ModelPool, prompts: Sequence[Prompt], depth: int, cache: CacheKind) -> Watched:
+    """Decode under the chain of the pool's last members; windows grow with the level: 3, 6, 9, ..."""
     members = pool.members[-depth:]
-    chain = _chain([member.name for member in members])
-    world = world_module.TorchWorld(
-        pool=pool, sampling=Sampling(mode="greedy"), memory=world_module.Memory(cache=cache)
-    )
-    run_of = setup.Run(world, make_policy(chain, runtime_module("pools.loaded_pool").loaded_pool(pool)), name=chain)
-    sessions = [setup.session_of(pool, run_of.members, prompt, NEW_TOKENS) for prompt in prompts]
-    held = [_look(world.manager.caches.values()) for _ in run_of.driver.run(sessions, BATCH)]
+    name = chain([member.name for member in members], range(WINDOW_STEP, WINDOW_STEP * depth, WINDOW_STEP))
+    held, truncations = watch_caches(pool, name, prompts, max_new_tokens=NEW_TOKENS, batch=BATCH, cache=cache)
     return Watched(
-        chain=chain,
+        chain=name,
         depth=depth,
         cache=cache,
         token_bytes=sum(member.kv_bytes_per_token for member in members),
-        held=tuple(held),
-        num_truncations=sum(getattr(one, "num_truncations", 0) for one in world.manager.caches.values()),
+        held=held,
+        num_truncations=truncations,
     )
 
 
-def _chain(names: Sequence[str]) -> str:
-    """Windows grow with the level: 3, 6, 9, ..."""
-    handed = [f"{name}:{WINDOW_STEP * place}" for place, name in enumerate(names[:-1], start=1)]
-    return "/".join([*handed, names[-1]])
-
-
-def _look(caches: "Iterable[MemberKV]") -> Held:
-    held = live = 0
-    for cache in caches:
-        held += cache.held_bytes
-        live += cache.live_slots * cache.shape.bytes_per_slot
-    return Held(held_bytes=held, live_bytes=live)
-
-
-def _table(watched: Sequence[Watched], num_prompts: int) -> Rows:
+def _row(one: Watched) -> list[Cell]:
     kib = 1024
-    rows = tuple(
-        (
-            one.depth,
-            one.chain,
-            one.cache,
-            one.token_bytes,
-            one.peak_bytes / kib,
-            one.mean_held_bytes / kib,
-            one.mean_live_bytes / kib,
-            one.dead_share * 100,
-            one.num_truncations if one.cache == "mask" else None,
-        )
-        for one in watched
-    )
-    columns = (
-        Column(name="members"),
-        Column(name="chain"),
-        Column(name="cache"),
-        Column(name="a token", unit="bytes"),
-        Column(name="held at most", unit="KiB", digits=0),
-        Column(name="held in the mean", unit="KiB", digits=0),
-        Column(name="live in the mean", unit="KiB", digits=0),
-        Column(name="dead", unit="%", digits=1),
-        Column(name="truncations"),
-    )
-    title = f"{counted(num_prompts, 'prompt')}, {NEW_TOKENS} new tokens, batch {BATCH}; means over operations"
-    return Rows(title=title, columns=columns, rows=rows)
+    return [
+        cell("members", one.depth),
+        cell("chain", one.chain),
+        cell("cache", one.cache),
+        cell("a token", one.token_bytes, "bytes"),
+        cell("held at most", one.peak_bytes / kib, "KiB", 0),
+        cell("held in the mean", one.mean_held_bytes / kib, "KiB", 0),
+        cell("live in the mean", one.mean_live_bytes / kib, "KiB", 0),
+        cell("dead", one.dead_share * 100, "%", 1),
+        cell("truncations", one.num_truncations if one.cache == "mask" else None),
+    ]
 
 
 def _panels(watched: Sequence[Watched]) -> tuple[Panel, ...]:
     depths = sorted({one.depth for one in watched})
-    places = x_of(depths)
     by_kind = {cache: [one for one in watched if one.cache == cache] for cache in CACHES}
-    bars = [
-        Series(name=f"held, {cache}", x=places, y=tuple(one.mean_held_bytes / 2**20 for one in ones))
-        for cache, ones in by_kind.items()
-    ]
-    live = Series(name="live", x=places, y=tuple(one.mean_live_bytes / 2**20 for one in by_kind["slots"]))
-    middle = depths[len(depths) // 2]
-    curves = [_curve(one, f"held, {one.cache}") for one in watched if one.depth == middle]
+    bars = {f"held, {cache}": [one.mean_held_bytes / 2**20 for one in ones] for cache, ones in by_kind.items()}
+    bars["live"] = [one.mean_live_bytes / 2**20 for one in by_kind["slots"]]
+    middle = [one for one in watched if one.depth == depths[len(depths) // 2]]
     return (
-        Panel(
-            title="memory by depth, mean over a run",
+        by_category(
+            "memory by depth, mean over a run",
+            "MiB of keys and values",
+            depths,
+            bars,
             x_label="members of the chain",
-            y_label="MiB of keys and values",
-            kind="bar",
-            categories=tuple(map(str, depths)),
-            series=(*bars, live),
         ),
         Panel(
-            title=f"dead share over time, {next(one.chain for one in watched if one.depth == middle)}",
+            title=f"dead share over time, {middle[0].chain}",
             x_label="share of the run's operations",
             y_label="dead, % of bytes held",
-            series=tuple(curves),
+            series=tuple(_curve(one, f"held, {one.cache}") for one in middle),
         ),
     )
 

@@ -5,8 +5,8 @@ Faster Cascades' (arXiv:2405.19261) is `token`. All are lossy but plain speculat
 figure of speed stands beside what it cost: divergences, and the target's own view of the text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ...counted import counted
 from ...decoding.ledger import VERIFY
@@ -14,17 +14,25 @@ from ...reports.quality import Quality, quality_of
 from ...reports.rejection import rejection_rate
 from ...runs.log import RunLog
 from ...runs.text_quality import with_quality
-from ...studies.agreeing.matching_recording import matching_trace
-from ...studies.runtime_door import runtime_module
-from ...traces.meta import Sampling
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.quality import Alone, text_qualities
 from ...traces.tries.recording import TrieRecording
-from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
-from ..live_runs import pool_of, prompts_of, ran_in_turns
-from ..replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, steps_of, tags_of
-
-if TYPE_CHECKING:
-    from ...runtime.pools.pool import ModelPool
-    from ...runtime.prompts import Prompt
+from ..finding import Finding, Setting
+from ..model_runs import GREEDY, models_of, ran_in_turns
+from ..panel import Panel, Series, by_category
+from ..recording_replays import (
+    ALL,
+    TARGET_ALONE,
+    drafters_of,
+    recording_of,
+    replayed,
+    scenario_of,
+    speed_of,
+    steps_of,
+    tags_of,
+)
+from ..table import Cell, Value, cell, table
 
 BLOCK = 5
 MEASURED_PROMPTS = 12
@@ -47,8 +55,19 @@ class Figures(NamedTuple):
     speed_up: float
     quality: Quality | None
 
+    @property
+    def rejected(self) -> float:
+        """Percent of drafted tokens."""
+        return self.rejection_rate * 100
 
-Table = Mapping[tuple[str, str], Figures]  # by policy and tag
+    @property
+    def divergences(self) -> float:
+        """Per 1,000 tokens; 0 where nothing is known."""
+        known = None if self.quality is None else self.quality.divergences_per_1000
+        return known or 0.0
+
+
+ByPolicy = Mapping[tuple[str, str], Figures]  # by policy and tag
 
 
 def run(setting: Setting) -> Finding:
@@ -59,10 +78,7 @@ def run(setting: Setting) -> Finding:
         TraceFormatError: the recording is not one of this pool and its prompts.
     """
     trace = recording_of(setting)
-    pool = pool_of(setting)
-    prompts = prompts_of(setting, min(MEASURED_PROMPTS, len(trace.requests)))
-    budget = trace.requests[0].max_new_tokens
-    matching_trace(setting.trace, pool, prompts, sampling=Sampling(mode="greedy"), max_new_tokens=budget)
+    pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)
     free = {member.name for member in scenario.tables.pool.members if member.model_free}
     drafter = next(name for name in drafters_of(scenario) if name not in free)
@@ -71,16 +87,15 @@ def run(setting: Setting) -> Finding:
     plain = replayed(scenario, TARGET_ALONE)
     tags = (ALL, *tags_of(trace))
     simulated = {(name, tag): _figures(log, plain, tag) for name, log in logs.items() for tag in tags}
-    measured = _measured(pool, prompts, policies, max_new_tokens=budget)
-    among = f"{counted(len(prompts), 'prompt')}, greedy, the quickest of {RUNS} interleaved runs"
+    measured = _measured(pool, prompts, policies, max_new_tokens=trace.requests[0].max_new_tokens)
+    replays = f"simulated: {counted(len(trace.requests), 'request')}, block {BLOCK}, drafter {drafter}"
+    models = f"on the models: {counted(len(prompts), 'prompt')}, greedy, the quickest of {RUNS} interleaved runs"
     return Finding(
         question="What does routing between a slim and the full verifier save, what does it cost in text, and where?",
         tables=(
-            _overall(
-                f"simulated: {counted(len(trace.requests), 'request')}, block {BLOCK}, drafter {drafter}", simulated
-            ),
-            _overall(f"on the models: {among}", measured),
-            _by_tag(simulated, tags),
+            table(replays, [_overall(name, simulated[name, ALL]) for name in policies]),
+            table(models, [_overall(name, measured[name, ALL]) for name in policies]),
+            table("simulated, by kind of text", [row for name in policies for row in _by_tag(name, simulated, tags)]),
         ),
         panels=_panels(simulated, measured, tags),
         answer=_answer(simulated, measured, trace),
@@ -111,92 +126,72 @@ def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> Figures:
 
 
 def _measured(
-    pool: "ModelPool", prompts: "Sequence[Prompt]", policies: Mapping[str, str], *, max_new_tokens: int
-) -> Table:
+    pool: ModelPool, prompts: Sequence[Prompt], policies: Mapping[str, str], *, max_new_tokens: int
+) -> ByPolicy:
     """The same policies on the models: their quickest run, and the quality of its texts."""
     chains = {TARGET_ALONE: TARGET_ALONE, **policies}
     turns = ran_in_turns(pool, list(chains.values()), prompts, runs=RUNS, max_new_tokens=max_new_tokens)
     quickest = {
         name: max(turns[policy], key=lambda turn: speed_of(turn[1]).tokens_per_s) for name, policy in chains.items()
     }
-    measure = runtime_module("quality")
-    alone = measure.Alone(sampling=Sampling(mode="greedy"), max_new_tokens=max_new_tokens)
+    alone = Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
     figures = {}
     for name in policies:
         outputs, log = quickest[name]
-        qualities = measure.text_qualities(pool, prompts, outputs, alone, show_progress=False)
+        qualities = text_qualities(pool, prompts, outputs, alone, show_progress=False)
         figures[name, ALL] = _figures(with_quality(log, qualities), quickest[TARGET_ALONE][1])
     return figures
 
 
-def _overall(title: str, table: Table) -> Rows:
-    """One row per policy, over all tags."""
-    columns = (
-        Column(name="policy"),
-        Column(name="rejection rate", unit="%", digits=1),
-        Column(name="target calls per token", digits=3),
-        Column(name="speed-up", unit="x", digits=2),
-        Column(name="divergences per 1,000 tokens", digits=1),
-        Column(name="same text", unit="%", digits=1),
-        Column(name="log-likelihood per token", unit="nats", digits=3),
-        Column(name="of the target's own text", unit="nats", digits=3),
-        Column(name="answers right (own)"),
-    )
-    rows: list[tuple[Cell, ...]] = [
-        (name, one.rejection_rate * 100, one.calls_per_token, one.speed_up, *_quality_cells(one.quality))
-        for (name, tag), one in table.items()
-        if tag == ALL
+def _overall(name: str, one: Figures) -> list[Cell]:
+    """A policy over all tags."""
+
+    def known(read: Callable[[Quality], Value]) -> Value:
+        return None if one.quality is None else read(one.quality)
+
+    return [
+        cell("policy", name),
+        cell("rejection rate", one.rejected, "%", 1),
+        cell("target calls per token", one.calls_per_token, digits=3),
+        cell("speed-up", one.speed_up, "x", 2),
+        cell("divergences per 1,000 tokens", known(lambda its: its.divergences_per_1000), digits=1),
+        cell("same text", known(_same_text), "%", 1),
+        cell("log-likelihood per token", known(lambda its: its.log_prob_per_token), "nats", 3),
+        cell("of the target's own text", known(lambda its: its.own_log_prob_per_token), "nats", 3),
+        cell("answers right (own)", known(_answers)),
     ]
-    return Rows(title=title, columns=columns, rows=tuple(rows))
 
 
-def _quality_cells(quality: Quality | None) -> tuple[Cell, ...]:
-    if quality is None:
-        return (None,) * 5
-    agreement = quality.text_agreement
-    answers = quality.answers_total
-    return (
-        quality.divergences_per_1000,
-        None if agreement is None else agreement * 100,
-        quality.log_prob_per_token,
-        quality.own_log_prob_per_token,
-        None if answers is None else f"{quality.answers_right} ({quality.answers_own}) of {answers}",
-    )
+def _same_text(quality: Quality) -> float | None:
+    return None if quality.text_agreement is None else quality.text_agreement * 100
 
 
-def _by_tag(table: Table, tags: Sequence[str]) -> Rows:
-    """Every figure of every policy, a column for each tag."""
-    wanted: Mapping[str, Callable[[Figures], float]] = {
-        "rejection rate, %": lambda one: one.rejection_rate * 100,
+def _answers(quality: Quality) -> str | None:
+    total = quality.answers_total
+    return None if total is None else f"{quality.answers_right} ({quality.answers_own}) of {total}"
+
+
+def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Cell]]:
+    """Every figure of a policy, a column for each tag."""
+    figures: dict[str, Callable[[Figures], float]] = {
+        "rejection rate, %": lambda one: one.rejected,
         "target calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
         "speed-up, x": lambda one: one.speed_up,
-        "divergences per 1,000 tokens": _divergences,
+        "divergences per 1,000 tokens": lambda one: one.divergences,
     }
-    names = dict.fromkeys(name for name, _ in table)
-    rows: list[tuple[Cell, ...]] = [
-        (name if first else "", figure, *(read(table[name, tag]) for tag in tags))
-        for name in names
-        for first, (figure, read) in zip((True, *(False,) * len(wanted)), wanted.items(), strict=False)
-    ]
-    columns = (Column(name="policy"), Column(name="figure"), *(Column(name=tag, digits=2) for tag in tags))
-    return Rows(title="simulated, by kind of text", columns=columns, rows=tuple(rows))
+    for place, (figure, read) in enumerate(figures.items()):
+        cells = [cell(tag, read(found[name, tag]), digits=2) for tag in tags]
+        yield [cell("policy", "" if place else name), cell("figure", figure), *cells]
 
 
-def _panels(simulated: Table, measured: Table, tags: Sequence[str]) -> tuple[Panel, ...]:
+def _panels(simulated: ByPolicy, measured: ByPolicy, tags: Sequence[str]) -> tuple[Panel, ...]:
     names = tuple(dict.fromkeys(name for name, _ in simulated))
-    x = x_of(tags)
 
     def bars(title: str, y_label: str, read: Callable[[Figures], float]) -> Panel:
-        series = tuple(Series(name=name, x=x, y=tuple(read(simulated[name, tag]) for tag in tags)) for name in names)
-        return Panel(title=title, x_label="", y_label=y_label, kind="bar", categories=tuple(tags), series=series)
+        return by_category(title, y_label, tags, {name: [read(simulated[name, tag]) for tag in tags] for name in names})
 
-    worlds = tuple(
-        Series(name=name + suffix, x=(table[name, ALL].speed_up,), y=(_divergences(table[name, ALL]),))
-        for table, suffix in ((simulated, ""), (measured, " (measured)"))
-        for name in names
-    )
     return (
-        bars("rejection rate, simulated", "% of drafted tokens", lambda one: one.rejection_rate * 100),
+        bars("rejection rate, simulated", "% of drafted tokens", lambda one: one.rejected),
         bars("target calls, simulated", "calls per token", lambda one: one.calls_per_token),
         bars("speed, simulated", "speed-up over the target alone", lambda one: one.speed_up),
         Panel(
@@ -204,17 +199,16 @@ def _panels(simulated: Table, measured: Table, tags: Sequence[str]) -> tuple[Pan
             x_label="speed-up over the target alone",
             y_label="divergences per 1,000 tokens",
             kind="scatter",
-            series=worlds,
+            series=tuple(
+                Series(name=name + suffix, x=(found[name, ALL].speed_up,), y=(found[name, ALL].divergences,))
+                for found, suffix in ((simulated, ""), (measured, " (measured)"))
+                for name in names
+            ),
         ),
     )
 
 
-def _divergences(figures: Figures) -> float:
-    quality = figures.quality
-    return 0.0 if quality is None or quality.divergences_per_1000 is None else quality.divergences_per_1000
-
-
-def _answer(simulated: Table, measured: Table, trace: TrieRecording) -> str:
+def _answer(simulated: ByPolicy, measured: ByPolicy, trace: TrieRecording) -> str:
     tags = tags_of(trace)
     faster = [tag for tag in tags if simulated[VIA_SD, tag].speed_up > simulated[SPECULATION, tag].speed_up]
     named = f" ({', '.join(faster)})" if faster else ""
@@ -222,16 +216,16 @@ def _answer(simulated: Table, measured: Table, trace: TrieRecording) -> str:
         f"{_against(simulated, 'In replay')} {_against(measured, 'On the models')} "
         f"By kind of text it is faster in replay than plain speculation on {len(faster)} of {len(tags)}{named}. "
         "The cascade commits "
-        f"{_divergences(simulated['cascade', ALL]):.0f} divergences per 1,000 tokens at "
+        f"{simulated['cascade', ALL].divergences:.0f} divergences per 1,000 tokens at "
         f"{simulated['cascade', ALL].speed_up:.2f}x; the lossless variant of the routing reaches "
         f"{simulated['via-sd-lossless', ALL].speed_up:.2f}x in replay and "
         f"{measured['via-sd-lossless', ALL].speed_up:.2f}x on the models."
     )
 
 
-def _against(table: Table, where: str) -> str:
+def _against(found: ByPolicy, where: str) -> str:
     """VIA-SD beside plain speculation, in a sentence."""
-    via, two = table[VIA_SD, ALL], table[SPECULATION, ALL]
+    via, two = found[VIA_SD, ALL], found[SPECULATION, ALL]
     change = ""
     if two.rejection_rate:
         fewer = 1 - via.rejection_rate / two.rejection_rate
@@ -240,5 +234,5 @@ def _against(table: Table, where: str) -> str:
         f"{where} VIA-SD rejects {via.rejection_rate:.1%} of drafted tokens where plain speculation rejects "
         f"{two.rejection_rate:.1%}{change}, calls the target "
         f"{via.calls_per_token:.3f} times a token against {two.calls_per_token:.3f}, runs at {via.speed_up:.2f}x "
-        f"against {two.speed_up:.2f}x, and commits {_divergences(via):.0f} divergences per 1,000 tokens."
+        f"against {two.speed_up:.2f}x, and commits {via.divergences:.0f} divergences per 1,000 tokens."
     )

@@ -16,8 +16,11 @@ from ...runs.log import RunLog
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
 from ...traces.tries.recording import TrieRecording
-from ..finding import Column, Finding, Panel, Rows, Series, Setting
-from ..replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
+from ..chains import three_levels, two_levels
+from ..finding import Finding, Setting
+from ..panel import Panel, series_of
+from ..recording_replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
+from ..table import Cell, Rows, cell, table
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 WINDOWS = (1, 2, 4, 8)
@@ -66,10 +69,11 @@ def run(setting: Setting) -> Finding:
     found: list[Loaded] = []
     for batch in BATCHES:
         found.append(_loaded(replace(scenario, batch=batch), trace, found[0].static[0] if found else None))
+    speeds = table("speed-up over the target alone at the same batch", [_speeds(one, found[0]) for one in found])
     return Finding(
         question="Does the chain that SpecRouter chooses change from batch 1 to 64, and does the choice pay?",
-        tables=(_speeds(found), _chains(found)),
-        panels=(_panel(found),),
+        tables=(speeds, table("what SpecRouter chose by its defaults", map(_chosen, found))),
+        panels=(_panel(speeds, found[0].static[0]),),
         answer=_answer(found, len(trace.requests)),
     )
 
@@ -96,12 +100,10 @@ def _loaded(scenario: Scenario, trace: TrieRecording, best_alone: str | None) ->
 
 
 def _fixed_chains(scenario: Scenario, trace: TrieRecording) -> list[str]:
-    target = scenario.tables.pool.target
-    drafters = drafters_of(scenario)
+    below, target = drafters_of(scenario), scenario.tables.pool.target
     verifying = [model.name for model in trace.meta.models[:-1]]
-    pairs = [(a, b) for index, a in enumerate(drafters) for b in drafters[index + 1 :] if b in verifying]
-    two = [f"{drafter}:{window}/{target}" for drafter in drafters for window in WINDOWS]
-    return two + [f"{a}:{low}/{b}:{high}/{target}" for a, b in pairs for low in LOWER_WINDOWS for high in UPPER_WINDOWS]
+    deep = three_levels(below, target, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS, verifying=verifying)
+    return two_levels(below, target, WINDOWS) + deep
 
 
 def _speed(scenario: Scenario, policy: Policy, name: str) -> float:
@@ -113,63 +115,39 @@ def _members(chain: str) -> str:
     return "/".join(part.partition(":")[0] for part in chain.split("/"))
 
 
-def _speeds(found: Sequence[Loaded]) -> Rows:
-    rows = tuple(
-        (
-            one.batch,
-            one.plain,
-            one.static[0],
-            one.static[1] / one.plain,
-            one.alone[1] / one.plain,
-            one.routed / one.plain,
-            one.per_tag / one.plain,
-            one.shared / one.plain,
-        )
-        for one in found
-    )
-    columns = (
-        Column(name="batch"),
-        Column(name="target alone", unit="tokens/s", digits=1),
-        Column(name="best fixed chain"),
-        Column(name="its speed-up", unit="x", digits=2),
-        Column(name=f"of {found[0].static[0]}", unit="x", digits=2),
-        Column(name=CHOSEN, unit="x", digits=2),
-        Column(name=PER_TAG, unit="x", digits=2),
-        Column(name=SHARED, unit="x", digits=2),
-    )
-    return Rows(title="speed-up over the target alone at the same batch", columns=columns, rows=rows)
+def _speeds(one: Loaded, first: Loaded) -> list[Cell]:
+    return [
+        cell("batch", one.batch),
+        cell("target alone", one.plain, "tokens/s", 1),
+        cell("best fixed chain", one.static[0]),
+        cell("its speed-up", one.static[1] / one.plain, "x", 2),
+        cell(f"of {first.static[0]}", one.alone[1] / one.plain, "x", 2),
+        cell(CHOSEN, one.routed / one.plain, "x", 2),
+        cell(PER_TAG, one.per_tag / one.plain, "x", 2),
+        cell(SHARED, one.shared / one.plain, "x", 2),
+    ]
 
 
-def _chains(found: Sequence[Loaded]) -> Rows:
-    columns = (
-        Column(name="batch"),
-        Column(name="members for most tags"),
-        Column(name="members for all, in step"),
-        Column(name="changes of members"),
-    )
-    rows = tuple((one.batch, one.own_chain or "-", one.shared_chain or "-", one.switches) for one in found)
-    return Rows(title="what SpecRouter chose by its defaults", columns=columns, rows=rows)
+def _chosen(one: Loaded) -> list[Cell]:
+    return [
+        cell("batch", one.batch),
+        cell("members for most tags", one.own_chain or "-"),
+        cell("members for all, in step", one.shared_chain or "-"),
+        cell("changes of members", one.switches),
+    ]
 
 
-def _panel(found: Sequence[Loaded]) -> Panel:
-    batches = tuple(float(one.batch) for one in found)
+def _panel(speeds: Rows, alone: str) -> Panel:
     lines = {
-        "best fixed chain of each batch": [one.static[1] for one in found],
-        f"{found[0].static[0]}, best at batch 1": [one.alone[1] for one in found],
-        CHOSEN: [one.routed for one in found],
-        PER_TAG: [one.per_tag for one in found],
-        SHARED: [one.shared for one in found],
+        "best fixed chain of each batch": speeds.numbers("its speed-up"),
+        f"{alone}, best at batch 1": speeds.numbers(f"of {alone}"),
+        **{name: speeds.numbers(name) for name in (CHOSEN, PER_TAG, SHARED)},
     }
-    plain = [one.plain for one in found]
-    series = tuple(
-        Series(name=name, x=batches, y=tuple(speed / alone for speed, alone in zip(speeds, plain, strict=True)))
-        for name, speeds in lines.items()
-    )
     return Panel(
         title="load",
         x_label="requests at a time",
         y_label="speed-up over the target alone",
-        series=series,
+        series=series_of(speeds.numbers("batch"), lines),
         log_x=True,
     )
 

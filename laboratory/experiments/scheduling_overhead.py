@@ -14,14 +14,15 @@ from time import thread_time
 import numpy as np
 
 from ...counted import counted
-from ...decoding.contract import Outcome, Step
-from ...decoding.observation import Observation
 from ...decoding.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
 from ...policies.specrouter.search import best_chain
 from ...sim.simulate import simulate
-from ..finding import Column, Finding, Panel, Rows, Series, Setting
-from ..replays import TARGET_ALONE, recording_of, replayed, scenario_of
+from ..finding import Finding, Setting
+from ..panel import Panel, series_of
+from ..recording_replays import TARGET_ALONE, recording_of, replayed, scenario_of
+from ..table import Cell, Rows, cell, table
+from ..timed_policy import TimedPolicy
 
 SIZES = (2, 4, 8, 16, 32, 64)
 WINDOW = 16
@@ -56,36 +57,16 @@ class Overhead:
         return (self.profiling_s + self.search_s + self.planning_s) / EVERY
 
 
-class _Timed:
-    """Passes on to a policy and adds up the seconds of its steps."""
-
-    def __init__(self, policy: SpecRouter) -> None:
-        self._policy = policy
-        self.deciding_s = self.learning_s = 0.0
-        self.num_steps = 0
-
-    def decide(self, seen: Observation) -> Step:
-        """What the policy says."""
-        start_s = thread_time()
-        step = self._policy.decide(seen)
-        self.deciding_s += thread_time() - start_s
-        self.num_steps += 1
-        return step
-
-    def learn(self, outcome: Outcome) -> None:
-        """Tell the policy."""
-        start_s = thread_time()
-        self._policy.learn(outcome)
-        self.learning_s += thread_time() - start_s
-
-
 def run(setting: Setting) -> Finding:
     """Time selections over made-up pools, then the steps of a run."""
     found = [_overhead(size, setting.seed) for size in SIZES]
     steps, share = _steps(setting)
+    title = (
+        f"one selection, the quickest of {REPEATS}; windows to {WINDOW}, a target of {TARGET_S * 1e3:.0f} ms a token"
+    )
     return Finding(
         question="What does scheduling cost as the pool grows, against what it saves?",
-        tables=(_table(found), steps),
+        tables=(table(title, map(_selection, found)), steps),
         panels=(_panel(found),),
         answer=_answer(found, share),
     )
@@ -159,76 +140,48 @@ def _steps(setting: Setting) -> tuple[Rows, float]:
     scenario = scenario_of(setting, trace)
     plain_s = float(replayed(scenario, TARGET_ALONE).requests["finished_at_s"].max())
     policy = SpecRouter(scenario.tables.pool)
-    timed = _Timed(policy)
+    timed = TimedPolicy(policy)
     decoding_s = float(simulate(scenario, timed, "specrouter").requests["finished_at_s"].max())
     thinking_s = timed.deciding_s + timed.learning_s
-    columns = (
-        Column(name="steps"),
-        Column(name="selections"),
-        Column(name="deciding, selections included", unit="s", digits=3),
-        Column(name="learning", unit="s", digits=3),
-        Column(name="decoding", unit="s", digits=2),
-        Column(name="saved against the target alone", unit="s", digits=2),
-        Column(name="thinking over decoding", unit="%", digits=2),
-    )
-    row = (
-        timed.num_steps,
-        policy.counters.selections,
-        timed.deciding_s,
-        timed.learning_s,
-        decoding_s,
-        plain_s - decoding_s,
-        thinking_s / decoding_s * 100,
-    )
+    row = [
+        cell("steps", len(timed.steps_s)),
+        cell("selections", policy.counters.selections),
+        cell("deciding, selections included", timed.deciding_s, "s", 3),
+        cell("learning", timed.learning_s, "s", 3),
+        cell("decoding", decoding_s, "s", 2),
+        cell("saved against the target alone", plain_s - decoding_s, "s", 2),
+        cell("thinking over decoding", thinking_s / decoding_s * 100, "%", 2),
+    ]
     members = counted(len(scenario.tables.pool.names), "member")
     title = f"{counted(len(trace.requests), 'request')} of {trace.meta.name}, {members}, batch 1"
-    return Rows(title=title, columns=columns, rows=(row,)), thinking_s / (plain_s - decoding_s)
+    return table(title, [row]), thinking_s / (plain_s - decoding_s)
 
 
-def _table(found: Sequence[Overhead]) -> Rows:
-    rows = tuple(
-        (
-            one.members,
-            one.profiling_s * 1e6,
-            one.search_s * 1e6,
-            one.planning_s * 1e6,
-            one.round_s * 1e6,
-            one.saved_s * 1e3,
-            one.round_s / one.saved_s * 100,
-        )
-        for one in found
-    )
-    columns = (
-        Column(name="members"),
-        Column(name="profiling", unit="us", digits=0),
-        Column(name="search", unit="us", digits=0),
-        Column(name="planning", unit="us", digits=0),
-        Column(name=f"a round of {EVERY}", unit="us", digits=0),
-        Column(name="saved in a round", unit="ms", digits=1),
-        Column(name="spent over saved", unit="%", digits=3),
-    )
-    title = (
-        f"one selection, the quickest of {REPEATS}; windows to {WINDOW}, a target of {TARGET_S * 1e3:.0f} ms a token"
-    )
-    return Rows(title=title, columns=columns, rows=rows)
+def _selection(one: Overhead) -> list[Cell]:
+    return [
+        cell("members", one.members),
+        cell("profiling", one.profiling_s * 1e6, "us", 0),
+        cell("search", one.search_s * 1e6, "us", 0),
+        cell("planning", one.planning_s * 1e6, "us", 0),
+        cell(f"a round of {EVERY}", one.round_s * 1e6, "us", 0),
+        cell("saved in a round", one.saved_s * 1e3, "ms", 1),
+        cell("spent over saved", one.round_s / one.saved_s * 100, "%", 3),
+    ]
 
 
 def _panel(found: Sequence[Overhead]) -> Panel:
-    sizes = tuple(float(one.members) for one in found)
     parts = {
         "profiling": [one.profiling_s for one in found],
         "search": [one.search_s for one in found],
         "planning": [one.planning_s for one in found],
         "saved in a round": [one.saved_s for one in found],
     }
+    micro = {name: [max(seconds * 1e6, 1e-3) for seconds in values] for name, values in parts.items()}
     return Panel(
         title="one selection",
         x_label="pool members",
         y_label="microseconds",
-        series=tuple(
-            Series(name=name, x=sizes, y=tuple(max(seconds * 1e6, 1e-3) for seconds in values))
-            for name, values in parts.items()
-        ),
+        series=series_of([one.members for one in found], micro),
         log_x=True,
         log_y=True,
     )

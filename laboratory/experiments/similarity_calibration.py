@@ -1,7 +1,7 @@
 """Statistics of similarity against the acceptance they predict, over drafters near and far from the target.
 
 Drafters are the target itself with more and more layers left out, and with noise on its weights. Each statistic is
-taken on the target's own text behind some prompts; observed is what the target accepts when it writes behind them.
+taken on the target's own text after some prompts; observed is what the target accepts when it writes after them.
 
 SimScore is 1 - E[TVD] (SpecRouter, arXiv:2505.07680), what rejection sampling accepts of one token (Leviathan et al.
 2023, arXiv:2211.17192, Cor. 3.6). Greedy decoding accepts where the two argmax are equal. Coupled sampling accepts
@@ -12,23 +12,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from ...decoding.ledger import VERIFY
 from ...policies.lossless.chain import Chain
-from ...studies.runtime_door import runtime_module
+from ...runtime.decode import decode
+from ...runtime.pools.loaded_members import describe_model
+from ...runtime.pools.loaded_pool import loaded_pool
+from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.submodel import make_submodel
+from ...runtime.prompts import Prompt
+from ...runtime.slim.calibration import Calibration, calibrate
+from ...runtime.slim.distance import measure_distance
+from ...runtime.slim.find import target_with_layers
+from ...runtime.slim.perturbed import perturbed
+from ...runtime.slim.shared_noise import measure_agreement
 from ...traces.meta import Sampling
-from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
-from ..live_runs import pool_of, prompts_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ...runtime.pools.pool import ModelPool
-    from ...runtime.prompts import Prompt
-    from ...runtime.slim.calibration import Calibration
+from ..chains import chain
+from ..finding import Finding, Setting
+from ..model_runs import GREEDY, pool_of, prompts_of
+from ..panel import Panel, Series, by_category, series_of
+from ..table import Cell, cell, table
 
 LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
 NOISE = (0.1, 0.2, 0.3, 0.4)
@@ -70,7 +76,6 @@ def run(setting: Setting) -> Finding:
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
     samplings = {mode: _sampling(mode, setting.seed) for mode in MODES}
-    calibrate = runtime_module("slim.calibration").calibrate
     greedy, sampled = (
         calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, sampling=samplings[mode], show_progress=False)
         for mode in ("greedy", "coupled")
@@ -82,9 +87,11 @@ def run(setting: Setting) -> Finding:
             observed, tokens = _observed(pool, model, prompts, sampling)
             pair = Pair(drafter=drafter, mode=mode, predicted=predicted[mode], observed=observed, tokens=tokens)
             pairs.append(pair)
+    errors = "percentage points; error: mean |predicted - observed| over drafters; bias: mean of predicted - observed"
+    title = f"window {WINDOW}, {NEW_TOKENS} new tokens a prompt, sampling at temperature {TEMPERATURE:g}"
     return Finding(
         question="Which statistic of two models predicts how much of a draft is accepted, and how well?",
-        tables=(_errors(pairs), _table(pairs)),
+        tables=(table(errors, [_errors(pairs, mode) for mode in MODES]), table(title, map(_row, pairs))),
         panels=_panels(pairs),
         answer=_answer(pairs),
     )
@@ -92,19 +99,19 @@ def run(setting: Setting) -> Finding:
 
 def _sampling(mode: str, seed: int) -> Sampling:
     if mode == "greedy":
-        return Sampling(mode="greedy")
+        return GREEDY
     return Sampling.model_validate({"mode": mode, "temperature": TEMPERATURE, "seed": seed})
 
 
-def _drafters(pool: "ModelPool", seed: int) -> "Iterator[tuple[str, PreTrainedModel]]":
+def _drafters(pool: ModelPool, seed: int) -> Iterator[tuple[str, PreTrainedModel]]:
     """One at a time, since those with noise have weights of their own."""
-    target = runtime_module("slim.find").target_with_layers(pool)
+    target = target_with_layers(pool)
     num_layers = pool.target.num_layers
     for skipped in sorted({round(share * num_layers) for share in LEFT_OUT} - {0, num_layers}):
         mask = spread(skipped, num_layers)
-        yield f"{skipped} of {num_layers} layers left out", runtime_module("pools.submodel").make_submodel(target, mask)
+        yield f"{skipped} of {num_layers} layers left out", make_submodel(target, mask)
     for noise in NOISE:
-        yield f"noise {noise:g}", runtime_module("slim.perturbed").perturbed(target, noise, seed=seed)
+        yield f"noise {noise:g}", perturbed(target, noise, seed=seed)
 
 
 def spread(skipped: int, num_layers: int) -> tuple[int, ...]:
@@ -112,23 +119,22 @@ def spread(skipped: int, num_layers: int) -> tuple[int, ...]:
     return tuple(num_layers - 1 - place * num_layers // skipped for place in range(skipped))[::-1]
 
 
-def _predicted(model: "PreTrainedModel", calibration: "Calibration") -> dict[str, float]:
-    distance = runtime_module("slim.distance").measure_distance(model, calibration)
-    agreement = runtime_module("slim.shared_noise").measure_agreement(model, calibration)
+def _predicted(model: PreTrainedModel, calibration: Calibration) -> dict[str, float]:
+    distance = measure_distance(model, calibration)
+    agreement = measure_agreement(model, calibration)
     return {SIM_SCORE: 1 - distance.tvd, EQUAL_ARGMAX: 1 - distance.disagreement, SHARED_NOISE: agreement}
 
 
 def _observed(
-    pool: "ModelPool", model: "PreTrainedModel", prompts: "Sequence[Prompt]", sampling: Sampling
+    pool: ModelPool, model: PreTrainedModel, prompts: Sequence[Prompt], sampling: Sampling
 ) -> tuple[float, int]:
     """Share accepted of the tokens that the target looked at, and their number."""
-    drafter = runtime_module("pools.loaded_members").describe_model("drafter", "model", model, None)
+    drafter = describe_model("drafter", "model", model, None)
     pair = replace(pool, members=(drafter, pool.target))
-    spec = f"drafter:{WINDOW}/{pool.target.name}"
-    members = runtime_module("pools.loaded_pool").loaded_pool(pair)
-    outputs, log = runtime_module("decode").decode(
+    spec = chain(("drafter", pool.target.name), (WINDOW,))
+    outputs, log = decode(
         pair,
-        Chain(members, spec),
+        Chain(loaded_pool(pair), spec),
         prompts,
         sampling=sampling,
         max_new_tokens=NEW_TOKENS,
@@ -161,50 +167,24 @@ def _bias(pairs: Sequence[Pair], mode: str, statistic: str) -> float:
     return fmean(pair.error(statistic) for pair in _of(pairs, mode))
 
 
-def _errors(pairs: Sequence[Pair]) -> Rows:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            mode,
-            *(_calibration_error(pairs, mode, statistic) * 100 for statistic in STATISTICS),
-            *(_bias(pairs, mode, statistic) * 100 for statistic in STATISTICS),
-            _best(pairs, mode),
-        )
-        for mode in MODES
-    )
-    columns = (
-        Column(name="sampling"),
-        *(Column(name=f"error: {statistic}", digits=1) for statistic in STATISTICS),
-        *(Column(name=f"bias: {statistic}", digits=1) for statistic in STATISTICS),
-        Column(name="best"),
-    )
-    title = "percentage points; error: mean |predicted - observed| over drafters; bias: mean of predicted - observed"
-    return Rows(title=title, columns=columns, rows=rows)
+def _errors(pairs: Sequence[Pair], mode: str) -> list[Cell]:
+    errors = (cell(f"error: {one}", _calibration_error(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
+    biases = (cell(f"bias: {one}", _bias(pairs, mode, one) * 100, digits=1) for one in STATISTICS)
+    return [cell("sampling", mode), *errors, *biases, cell("best", _best(pairs, mode))]
 
 
 def _best(pairs: Sequence[Pair], mode: str) -> str:
     return min(STATISTICS, key=lambda statistic: _calibration_error(pairs, mode, statistic))
 
 
-def _table(pairs: Sequence[Pair]) -> Rows:
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            pair.drafter,
-            pair.mode,
-            *(pair.predicted[statistic] * 100 for statistic in STATISTICS),
-            pair.observed * 100,
-            pair.tokens,
-        )
-        for pair in pairs
-    )
-    columns = (
-        Column(name="drafter"),
-        Column(name="sampling"),
-        *(Column(name=statistic, unit="%", digits=1) for statistic in STATISTICS),
-        Column(name="accepted", unit="%", digits=1),
-        Column(name="tokens looked at"),
-    )
-    title = f"window {WINDOW}, {NEW_TOKENS} new tokens a prompt, sampling at temperature {TEMPERATURE:g}"
-    return Rows(title=title, columns=columns, rows=rows)
+def _row(pair: Pair) -> list[Cell]:
+    return [
+        cell("drafter", pair.drafter),
+        cell("sampling", pair.mode),
+        *(cell(statistic, pair.predicted[statistic] * 100, "%", 1) for statistic in STATISTICS),
+        cell("accepted", pair.observed * 100, "%", 1),
+        cell("tokens looked at", pair.tokens),
+    ]
 
 
 def _panels(pairs: Sequence[Pair]) -> tuple[Panel, ...]:
@@ -213,22 +193,12 @@ def _panels(pairs: Sequence[Pair]) -> tuple[Panel, ...]:
             title=mode,
             x_label="predicted acceptance",
             y_label="observed acceptance",
-            series=(*(_curve(pairs, mode, statistic) for statistic in STATISTICS), _diagonal(pairs, mode)),
+            series=(*(_curve(pairs, mode, statistic) for statistic in STATISTICS), *_diagonal(pairs, mode)),
         )
         for mode in MODES
     ]
-    bars = tuple(
-        Series(
-            name=statistic,
-            x=x_of(MODES),
-            y=tuple(_calibration_error(pairs, mode, statistic) * 100 for mode in MODES),
-        )
-        for statistic in STATISTICS
-    )
-    errors = Panel(
-        title="calibration error", x_label="", y_label="percentage points", kind="bar", categories=MODES, series=bars
-    )
-    return (*curves, errors)
+    bars = {one: [_calibration_error(pairs, mode, one) * 100 for mode in MODES] for one in STATISTICS}
+    return (*curves, by_category("calibration error", "percentage points", MODES, bars))
 
 
 def _curve(pairs: Sequence[Pair], mode: str, statistic: str) -> Series:
@@ -236,11 +206,11 @@ def _curve(pairs: Sequence[Pair], mode: str, statistic: str) -> Series:
     return Series(name=statistic, x=tuple(x for x, _ in points), y=tuple(y for _, y in points))
 
 
-def _diagonal(pairs: Sequence[Pair], mode: str) -> Series:
+def _diagonal(pairs: Sequence[Pair], mode: str) -> tuple[Series, ...]:
     """Where predicted is observed, as far as anything was."""
     values = [value for pair in _of(pairs, mode) for value in (*pair.predicted.values(), pair.observed)]
     ends = (min(values), max(values))
-    return Series(name="predicted = observed", x=ends, y=ends)
+    return series_of(ends, {"predicted = observed": ends})
 
 
 def _answer(pairs: Sequence[Pair]) -> str:

@@ -4,25 +4,28 @@ A slim verifier is the target without some of its layers, found by search (VIA-S
 middle of a chain of three levels, whose text is the target's. Submodels that the pool has stand beside those found.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ...counted import counted
 from ...runs.log import RunLog
 from ...runtime.pools import read_pool_file
-from ...studies.runtime_door import runtime_module
-from ..finding import Column, Finding, Panel, Rows, Series, Setting
-from ..live_runs import pool_of, prompts_of, ran_in_turns
-from ..replays import TARGET_ALONE
-
-if TYPE_CHECKING:
-    from ...runtime.pools.loaded_members import LoadedMember
-    from ...runtime.pools.pool import ModelPool
-    from ...runtime.prompts import Prompt
-    from ...runtime.slim import Frontier, SlimFound
-    from ...runtime.slim.distance import Distance
+from ...runtime.pools.loaded_members import LoadedMember
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ...runtime.slim import Frontier, SlimFound
+from ...runtime.slim.calibration import calibrate
+from ...runtime.slim.distance import Distance, measure_distance
+from ...runtime.slim.find import find_slims
+from ...runtime.slim.search import Budget
+from ...runtime.slim.with_slims import with_slims
+from ..chains import chain
+from ..finding import Finding, Setting
+from ..model_runs import pool_of, prompts_of, ran_in_turns
+from ..panel import Panel, Series, series_of
+from ..recording_replays import TARGET_ALONE
+from ..table import Cell, cell, table
 
 SHARES = (0.1, 0.2, 0.35, 0.45, 0.6, 0.75)
 TRIALS, RANDOM_TRIALS = 24, 8
@@ -54,8 +57,8 @@ class Point:
         speed_up: of the chain with it in the middle, over the target alone, on those other prompts.
     """
 
-    found: "SlimFound"
-    distance: "Distance"
+    found: SlimFound
+    distance: Distance
     speed_up: SpeedUp
 
 
@@ -70,30 +73,28 @@ def run(setting: Setting) -> Finding:
     prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)
     frontier = _searched(setting, pool)
     rows = sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.share, row.tvd))
-    calibration = runtime_module("slim.calibration").calibrate(
-        pool, prompts, max_new_tokens=NEW_TOKENS, show_progress=False
+    calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, show_progress=False)
+    own = replace(pool, members=(drafter, pool.target))
+    wide = with_slims(own, {row.name: row.skip_layers for row in rows})
+    without = chain((drafter.name, pool.target.name), (DRAFTED,))
+    chains = {row.name: chain((drafter.name, row.name, pool.target.name), (DRAFTED, KEPT)) for row in rows}
+    distances = {row.name: measure_distance(wide.member(row.name).model, calibration) for row in rows}
+    speed_ups = _speed_ups(wide, [without, *chains.values()], prompts)
+    points = [Point(found=row, distance=distances[row.name], speed_up=speed_ups[chains[row.name]]) for row in rows]
+    two_levels = speed_ups[without]
+    title = (
+        f"{counted(len(prompts), 'prompt')} not searched on, the median of {RUNS} interleaved runs; seconds of a "
+        f"verification against the target's; {without} has a speed-up of {two_levels.typical:.2f}x"
     )
-    wide = runtime_module("slim.with_slims").with_slims(
-        replace(pool, members=(drafter, pool.target)), {row.name: row.skip_layers for row in rows}
-    )
-    measure = runtime_module("slim.distance").measure_distance
-    distances = [measure(wide.member(row.name).model, calibration) for row in rows]
-    without = f"{drafter.name}:{DRAFTED}/{pool.target.name}"
-    chains = [f"{drafter.name}:{DRAFTED}/{row.name}:{KEPT}/{pool.target.name}" for row in rows]
-    speed_ups = _speed_ups(wide, [without, *chains], prompts)
-    points = [
-        Point(found=row, distance=distance, speed_up=speed_ups[chain])
-        for row, distance, chain in zip(rows, distances, chains, strict=True)
-    ]
     return Finding(
         question="How many layers can a verifier leave out before it is too far from the target to pay in a chain?",
-        tables=(_table(points, without, speed_ups[without], len(prompts)),),
-        panels=_panels(points, without, speed_ups[without]),
-        answer=_answer(points, without, speed_ups[without]),
+        tables=(table(title, map(_row, points)),),
+        panels=_panels(points, without, two_levels),
+        answer=_answer(points, without, two_levels),
     )
 
 
-def _drafter(pool: "ModelPool") -> "LoadedMember":
+def _drafter(pool: ModelPool) -> LoadedMember:
     """The smallest network of its own; raises ValueError where there is none below the target."""
     for member in pool.members[:-1]:
         if member.kind == "model":
@@ -101,15 +102,15 @@ def _drafter(pool: "ModelPool") -> "LoadedMember":
     raise ValueError(f"pool {pool.name}: members must hold a model below the target to draft, got none")
 
 
-def _searched(setting: Setting, pool: "ModelPool") -> "Frontier":
+def _searched(setting: Setting, pool: ModelPool) -> Frontier:
     """A mask for every number of layers that the shares come to, beside the submodels of the pool."""
     members = read_pool_file(setting.pool)[1].members
     shares = {round(share * pool.target.num_layers): share for share in reversed(SHARES)}
-    found: Frontier = runtime_module("slim.find").find_slims(
+    found = find_slims(
         pool,
         prompts_of(setting, PROMPTS),
         [share for skipped, share in sorted(shares.items()) if 0 < skipped < pool.target.num_layers],
-        runtime_module("slim.search").Budget(trials=TRIALS, random_trials=RANDOM_TRIALS, seed=setting.seed),
+        Budget(trials=TRIALS, random_trials=RANDOM_TRIALS, seed=setting.seed),
         max_new_tokens=NEW_TOKENS,
         baselines={entry.name: entry.skip_layers for entry in members if entry.submodel_of == pool.target.name},
         show_progress=False,
@@ -118,7 +119,7 @@ def _searched(setting: Setting, pool: "ModelPool") -> "Frontier":
     return replace(found, baselines=tuple(row for row in found.baselines if row.name not in names))
 
 
-def _speed_ups(pool: "ModelPool", chains: Sequence[str], prompts: "Sequence[Prompt]") -> dict[str, SpeedUp]:
+def _speed_ups(pool: ModelPool, chains: Sequence[str], prompts: Sequence[Prompt]) -> dict[str, SpeedUp]:
     """By chain, of interleaved runs."""
     turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
     runs = {name: [_request_s(log) for _, log in taken] for name, taken in turns.items()}
@@ -138,83 +139,64 @@ def _speed_up(alone: Sequence[Sequence[float]], taken: Sequence[Sequence[float]]
     return SpeedUp(typical=median(each), low=min(each), high=max(each))
 
 
-def _table(points: Sequence[Point], without: str, two_levels: SpeedUp, num_prompts: int) -> Rows:
-    rows = tuple(
-        (
-            point.found.name,
-            len(point.found.skip_layers),
-            " ".join(map(str, point.found.skip_layers)),
-            point.found.how,
-            point.found.tvd,
-            point.distance.tvd,
-            point.distance.disagreement * 100,
-            point.found.seconds_share * 100,
-            "yes" if point.found.dominated else "no",
-            point.speed_up.typical,
-            point.speed_up.low,
-            point.speed_up.high,
-        )
-        for point in points
-    )
-    columns = (
-        Column(name="member"),
-        Column(name="left out", unit="layers"),
-        Column(name="which"),
-        Column(name="found by"),
-        Column(name="TVD, searched on", digits=4),
-        Column(name="TVD, other", digits=4),
-        Column(name="unequal, other", unit="%", digits=1),
-        Column(name="seconds", unit="%", digits=0),
-        Column(name="dominated"),
-        Column(name="speed-up", unit="x", digits=2),
-        Column(name="lowest", digits=2),
-        Column(name="highest", digits=2),
-    )
-    title = (
-        f"{counted(num_prompts, 'prompt')} not searched on, the median of {RUNS} interleaved runs; seconds of a "
-        f"verification against the target's; {without} has a speed-up of {two_levels.typical:.2f}x"
-    )
-    return Rows(title=title, columns=columns, rows=rows)
+def _row(point: Point) -> list[Cell]:
+    found, distance, speed_up = point.found, point.distance, point.speed_up
+    return [
+        cell("member", found.name),
+        cell("left out", len(found.skip_layers), "layers"),
+        cell("which", " ".join(map(str, found.skip_layers))),
+        cell("found by", found.how),
+        cell("TVD, searched on", found.tvd, digits=4),
+        cell("TVD, other", distance.tvd, digits=4),
+        cell("unequal, other", distance.disagreement * 100, "%", 1),
+        cell("seconds", found.seconds_share * 100, "%", 0),
+        cell("dominated", "yes" if found.dominated else "no"),
+        cell("speed-up", speed_up.typical, "x", 2),
+        cell("lowest", speed_up.low, digits=2),
+        cell("highest", speed_up.high, digits=2),
+    ]
 
 
 def _panels(points: Sequence[Point], without: str, two_levels: SpeedUp) -> tuple[Panel, ...]:
     searched = [point for point in points if point.found.how != "pool"]
     had = [point for point in points if point.found.how == "pool"]
-    groups = [(name, ones) for name, ones in (("found by search", searched), ("in the pool", had)) if ones]
+    groups = {name: ones for name, ones in (("found by search", searched), ("in the pool", had)) if ones}
 
-    def series(values: Mapping[str, Sequence[float]], suffix: str = "") -> list[Series]:
+    def series(read: Callable[[Point], float], suffix: str = "") -> list[Series]:
         return [
-            Series(name=name + suffix, x=tuple(point.found.share * 100 for point in ones), y=tuple(values[name]))
-            for name, ones in groups
+            Series(
+                name=name + suffix,
+                x=tuple(point.found.share * 100 for point in ones),
+                y=tuple(read(point) for point in ones),
+            )
+            for name, ones in groups.items()
         ]
 
-    tvd = {name: [point.distance.tvd for point in ones] for name, ones in groups}
-    unequal = {name: [point.distance.disagreement for point in ones] for name, ones in groups}
-    seconds = {name: [point.found.seconds_share * 100 for point in ones] for name, ones in groups}
-    speed_ups = {name: [point.speed_up.typical for point in ones] for name, ones in groups}
-    ends = tuple(share * 100 for share in (points[0].found.share, points[-1].found.share))
-    level = Series(name=without, x=ends, y=(two_levels.typical, two_levels.typical))
+    ends = [point.found.share * 100 for point in (points[0], points[-1])]
+    tvd = series(lambda one: one.distance.tvd, ", TVD")
+    unequal = series(lambda one: one.distance.disagreement, ", unequal argmax")
+    level = series_of(ends, {without: (two_levels.typical, two_levels.typical)})
     x_label = "layers left out, %"
     return (
         Panel(
             title="distance to the target, on other text",
             x_label=x_label,
             y_label="TVD, and unequal argmax, 0 to 1",
-            series=(*series(tvd, ", TVD"), *series(unequal, ", unequal argmax")),
+            series=(*tvd, *unequal),
             kind="scatter",
         ),
         Panel(
             title="seconds of a verification",
             x_label=x_label,
             y_label="% of the target's",
-            series=tuple(series(seconds)),
+            series=tuple(series(lambda one: one.found.seconds_share * 100)),
             kind="scatter",
         ),
         Panel(
             title="speed of a chain with it in the middle",
             x_label=x_label,
             y_label="speed-up over the target alone",
-            series=(*series(speed_ups), level),
+            series=(*series(lambda one: one.speed_up.typical), *level),
         ),
     )
 

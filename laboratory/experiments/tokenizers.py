@@ -8,19 +8,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from ...counted import counted
 from ...reports.summary import Summary, summarise_run
-from ..finding import Cell, Column, Finding, Panel, Rows, Series, Setting, x_of
-from ..live_runs import pool_of, prompts_of, ran_in_turns
-from ..replays import TARGET_ALONE
+from ...runtime.decode import Output
+from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
+from ..chains import chain
+from ..finding import Finding, Setting
+from ..model_runs import pool_of, prompts_of, ran_in_turns
+from ..panel import Panel, by_category
+from ..recording_replays import TARGET_ALONE
+from ..table import Cell, cell, table
 from ..trained_drafters import DrafterTraining
-
-if TYPE_CHECKING:
-    from ...runtime.decode import Output
-    from ...runtime.pools.pool import ModelPool
-    from ...runtime.prompts import Prompt
 
 SAME = "same"
 VOCABULARIES = {"coarse": 2400, "fine": 600}  # foreign ones, by the drafter's name
@@ -49,6 +49,11 @@ class Speed:
     def acceptance(self) -> float:
         """Accepted of the target tokens that counted as drafted, 0 to 1."""
         return self.summary.draft_acceptance_rate
+
+    @property
+    def judged_a_round(self) -> float:
+        """Tokens that the target judged in the mean of its verifications."""
+        return self.summary.levels[-1].judged / _num_rounds(self.summary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +92,31 @@ def run(setting: Setting) -> Finding:
     plain_s = plain.token_s
     carried = {name: _carried(pool, name, prompts, outputs) for name in VOCABULARIES}
     sizes = {SAME: pool.tokenizer.get_vocab_size(), **VOCABULARIES}
+    rounds_s = {name: _fastest_round_s(speeds, name) for name in carried}
+    asked = counted(len(prompts), "prompt")
     return Finding(
         question="What does a drafter lose, in acceptance and in seconds, if its tokenizer is not the target's?",
-        tables=(_speed_table(speeds, sizes, plain_s, len(prompts)), _carried_table(carried, sizes, speeds)),
+        tables=(
+            table(
+                f"on the models: {asked}, {NEW_TOKENS} new tokens, the quickest of {RUNS} interleaved runs",
+                [_speed_row(one, sizes, plain_s) for one in (plain, *speeds)],
+            ),
+            table(
+                f"the alignment alone: perfect drafts of {PERFECT_TOKENS} tokens of the other vocabulary",
+                [_carried_row(name, one, sizes[name], rounds_s[name]) for name, one in carried.items()],
+            ),
+        ),
         panels=_panels(speeds, carried, plain_s),
         answer=_answer(speeds, carried, sizes, plain_s),
     )
 
 
-def _runs(pool: "ModelPool", prompts: "Sequence[Prompt]") -> "tuple[Sequence[Output], list[Speed]]":
+def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output], list[Speed]]:
     """The target's answers; speeds of the target alone and of every drafter at every window, in interleaved runs."""
     chains = {
-        f"{name}:{window}/{pool.target.name}": (name, window) for name in (SAME, *VOCABULARIES) for window in WINDOWS
+        chain((name, pool.target.name), (window,)): (name, window)
+        for name in (SAME, *VOCABULARIES)
+        for window in WINDOWS
     }
     turns = ran_in_turns(pool, [TARGET_ALONE, *chains], prompts, runs=RUNS, max_new_tokens=NEW_TOKENS)
     speeds = []
@@ -111,7 +129,7 @@ def _runs(pool: "ModelPool", prompts: "Sequence[Prompt]") -> "tuple[Sequence[Out
     return answers, speeds
 
 
-def _carried(pool: "ModelPool", name: str, prompts: "Sequence[Prompt]", outputs: "Sequence[Output]") -> Carried:
+def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Carried:
     """Draft the target's own text in the other's tokens, from every place of every answer.
 
     Raises:
@@ -155,45 +173,32 @@ def _num_equal(tokens: Sequence[int], text: Sequence[int]) -> int:
     return min(len(tokens), len(text))
 
 
-def _speed_table(speeds: Sequence[Speed], sizes: dict[str, int], plain_s: float, num_prompts: int) -> Rows:
-    rows: list[tuple[Cell, ...]] = [(TARGET_ALONE, None, None, 1.0, None, None, plain_s * 1e3, 1.0)]
-    for one in speeds:
-        judged = one.summary.levels[-1].judged / _num_rounds(one.summary)
-        figures = (one.summary.acceptance_length, judged, one.acceptance * 100)
-        rows.append((one.drafter, sizes[one.drafter], one.window, *figures, one.token_s * 1e3, plain_s / one.token_s))
-    columns = (
-        Column(name="drafter"),
-        Column(name="vocabulary"),
-        Column(name="window"),
-        Column(name="acceptance length", digits=2),
-        Column(name="target tokens judged a round", digits=2),
-        Column(name="acceptance", unit="%", digits=1),
-        Column(name="a token", unit="ms", digits=2),
-        Column(name="speed-up", unit="x", digits=2),
-    )
-    asked = counted(num_prompts, "prompt")
-    title = f"on the models: {asked}, {NEW_TOKENS} new tokens, the quickest of {RUNS} interleaved runs"
-    return Rows(title=title, columns=columns, rows=tuple(rows))
+def _speed_row(one: Speed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
+    """The target alone has neither a vocabulary of its own nor drafts."""
+    drafts = one.window > 0
+    return [
+        cell("drafter", one.drafter),
+        cell("vocabulary", sizes.get(one.drafter)),
+        cell("window", one.window if drafts else None),
+        cell("acceptance length", one.summary.acceptance_length if drafts else 1.0, digits=2),
+        cell("target tokens judged a round", one.judged_a_round if drafts else None, digits=2),
+        cell("acceptance", one.acceptance * 100 if drafts else None, "%", 1),
+        cell("a token", one.token_s * 1e3, "ms", 2),
+        cell("speed-up", plain_s / one.token_s, "x", 2),
+    ]
 
 
-def _carried_table(carried: dict[str, Carried], sizes: dict[str, int], speeds: Sequence[Speed]) -> Rows:
-    rows = []
-    for name, one in carried.items():
-        share = one.round_s / _fastest_round_s(speeds, name) * 100
-        micro = (one.to_other_s * 1e6, one.drafted_s * 1e6)
-        rows.append((name, sizes[name], one.drafts, one.counted, one.spelled_share * 100, *micro, share))
-    columns = (
-        Column(name="drafter"),
-        Column(name="vocabulary"),
-        Column(name="drafts"),
-        Column(name="target tokens a draft", digits=2),
-        Column(name="spelled as the target spells", unit="%", digits=1),
-        Column(name="reading the context", unit="µs", digits=0),
-        Column(name="spelling the draft", unit="µs", digits=0),
-        Column(name="of a round's seconds", unit="%", digits=1),
-    )
-    title = f"the alignment alone: perfect drafts of {PERFECT_TOKENS} tokens of the other vocabulary"
-    return Rows(title=title, columns=columns, rows=tuple(rows))
+def _carried_row(name: str, one: Carried, size: int, round_s: float) -> list[Cell]:
+    return [
+        cell("drafter", name),
+        cell("vocabulary", size),
+        cell("drafts", one.drafts),
+        cell("target tokens a draft", one.counted, digits=2),
+        cell("spelled as the target spells", one.spelled_share * 100, "%", 1),
+        cell("reading the context", one.to_other_s * 1e6, "µs", 0),
+        cell("spelling the draft", one.drafted_s * 1e6, "µs", 0),
+        cell("of a round's seconds", one.round_s / round_s * 100, "%", 1),
+    ]
 
 
 def _fastest(speeds: Sequence[Speed], name: str) -> Speed:
@@ -212,37 +217,18 @@ def _num_rounds(summary: Summary) -> int:
 
 
 def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float) -> tuple[Panel, ...]:
-    names = (SAME, *VOCABULARIES)
-    places = x_of(names)
-    by_window = {window: [one for one in speeds if one.window == window] for window in WINDOWS}
-    lengths = [
-        Series(name=f"window {window}", x=places, y=tuple(one.summary.acceptance_length for one in ones))
-        for window, ones in by_window.items()
-    ]
-    gains = [
-        Series(name=f"window {window}", x=places, y=tuple(plain_s / one.token_s for one in ones))
-        for window, ones in by_window.items()
-    ]
-    along = x_of(carried)
-    parts = [
-        Series(name="reading the context", x=along, y=tuple(one.to_other_s * 1e6 for one in carried.values())),
-        Series(name="spelling the draft", x=along, y=tuple(one.drafted_s * 1e6 for one in carried.values())),
-    ]
-    heads = (
-        ("acceptance length", "tokens per check by the target", names, lengths),
-        ("speed-up, measured", "over the target alone", names, gains),
-        ("alignment", "µs a round", tuple(carried), parts),
-    )
-    return tuple(
-        Panel(
-            title=title,
-            x_label="vocabulary of the drafter",
-            y_label=y_label,
-            kind="bar",
-            categories=categories,
-            series=tuple(series),
-        )
-        for title, y_label, categories, series in heads
+    names, x_label = (SAME, *VOCABULARIES), "vocabulary of the drafter"
+    by_window = {f"window {window}": [one for one in speeds if one.window == window] for window in WINDOWS}
+    lengths = {name: [one.summary.acceptance_length for one in ones] for name, ones in by_window.items()}
+    gains = {name: [plain_s / one.token_s for one in ones] for name, ones in by_window.items()}
+    parts = {
+        "reading the context": [one.to_other_s * 1e6 for one in carried.values()],
+        "spelling the draft": [one.drafted_s * 1e6 for one in carried.values()],
+    }
+    return (
+        by_category("acceptance length", "tokens per check by the target", names, lengths, x_label=x_label),
+        by_category("speed-up, measured", "over the target alone", names, gains, x_label=x_label),
+        by_category("alignment", "µs a round", list(carried), parts, x_label=x_label),
     )
 
 

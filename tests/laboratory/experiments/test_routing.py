@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from paceline.decoding.ledger import DRAFT, VERIFY
 from paceline.laboratory.experiments.routing import _figures
-from paceline.laboratory.replays import ALL
+from paceline.laboratory.recording_replays import ALL
 from paceline.policies import Band, Commit, Draft, Verify, Vouched, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recorded_pool import recorded_pool

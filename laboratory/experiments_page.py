@@ -7,7 +7,7 @@ from pathlib import Path
 from ..traces.tries.meta import TrieMeta
 from ..whole_files import write_whole
 from .finding import Finding
-from .tables import markdown_table
+from .table import markdown_table
 
 INTRO = """\
 # Experiments
@@ -22,7 +22,7 @@ Seconds that were measured when the page was made drift with the machine; second
 """
 
 
-def page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
+def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta, figures: str) -> str:
     """The whole page.
 
     Args:

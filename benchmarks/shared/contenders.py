@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from hand_written import speculate
 from paceline.decoding.ledger import VERIFY
+from paceline.laboratory.model_runs import GREEDY
 from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
@@ -19,9 +19,8 @@ from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import CacheKind, Memory
-from paceline.traces import Sampling
+from shared.hand_written import speculate
 
-GREEDY = Sampling(mode="greedy")
 Texts = list[list[int]]
 
 

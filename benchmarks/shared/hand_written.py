@@ -18,14 +18,14 @@ class CachedModel:
         self.num_held = 0
 
     def feed(self, tokens: list[int], num_logits: int) -> Tensor:
-        """Greedy tokens `[num_logits]` behind the last of the fed ones."""
+        """Greedy tokens `[num_logits]` after the last of the fed ones."""
         logits = self._model(
             input_ids=torch.tensor([tokens]), past_key_values=self._cache, use_cache=True, logits_to_keep=num_logits
         ).logits
         self.num_held += len(tokens)
         return logits[0].argmax(dim=-1)
 
-    def forget_behind(self, num_tokens: int) -> None:
+    def forget_after(self, num_tokens: int) -> None:
         """Keep at most the first tokens of the text."""
         if self.num_held > num_tokens:
             self._cache.crop(num_tokens - self.num_held)
@@ -56,9 +56,9 @@ def speculate(
         kept = 0
         while kept < len(drafted) and drafted[kept] == written[kept]:
             kept += 1
-        # Behind a drafted end of sequence the target's own token is not part of the answer.
+        # After a drafted end of sequence the target's own token is not part of the answer.
         ended = kept > 0 and drafted[kept - 1] in eos
         text += drafted[:kept] if ended else written[: kept + 1]
-        draft.forget_behind(len(text) - 1)
-        target.forget_behind(len(text) - 1)
+        draft.forget_after(len(text) - 1)
+        target.forget_after(len(text) - 1)
     return text[len(prompt) :]

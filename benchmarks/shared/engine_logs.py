@@ -1,0 +1,90 @@
+"""Logs of rounds as engines write them: cut from a run, thinned, or made up."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import erfc
+
+import numpy as np
+from paceline.runs.log import RunLog
+from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+
+FALLING = (0.85, 0.8, 0.72, 0.65, 0.6, 0.55, 0.5, 0.45)
+
+
+def difficult_texts(persistence: float) -> np.ndarray:
+    """`[60, 300]` difficulty of positions, uniform on [0, 1)."""
+    rng = np.random.default_rng(0)
+    walk = [rng.standard_normal(60)]
+    for _ in range(299):
+        walk.append(persistence * walk[-1] + np.sqrt(1 - persistence**2) * rng.standard_normal(60))
+    return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
+
+
+def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
+    """The log of a drafter that agrees at depth d where the difficulty is below `FALLING[d]`."""
+    records = []
+    for index, text in enumerate(texts):
+        starts, kept = [], []
+        start = 0
+        while start < len(text):
+            agrees = text[start : start + window] < np.array(FALLING[: len(text[start : start + window])])
+            starts.append(start)
+            kept.append(len(agrees) if agrees.all() else int(np.argmin(agrees)))
+            start += kept[-1] + 1
+        columns = [np.array(column, np.int32) for column in (starts, kept, [window] * len(starts))]
+        found = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
+        length = {"": len(text)}
+        records.append(RoundsRequest(request_id=f"r{index}", tag="", num_tokens=length, rounds={"draft": found}))
+    info = DrafterInfo(name="draft", by_start=True, window=window)
+    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
+
+
+def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
+    """A run as an engine's log would tell it, drafts cut to `most` tokens."""
+    rounds = log.rounds()
+    prefills = np.bincount(log.steps["request"], log.steps["prefill"], minlength=len(log.requests["request_id"]))
+    records = []
+    for index, request_id in enumerate(log.requests["request_id"].tolist()):
+        own = rounds["request"] == index
+        emitted, accepted, drafted = (rounds[name][own] for name in ("emitted", "accepted", "drafted"))
+        found = Rounds(
+            start=(np.cumsum(emitted) - emitted + prefills[index]).astype(np.int32),
+            accepted=np.minimum(accepted, most).astype(np.int32),
+            drafted=np.minimum(drafted, most).astype(np.int32),
+        )
+        length = int(log.requests["emitted_tokens"][index])
+        records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
+    info = DrafterInfo(name=drafter, by_start=by_start, window=most, prefilled=bool(prefills.any()))
+    return RoundsRecording(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
+
+
+def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) -> RoundsRecording:
+    """Only the rounds that `kept(index of the request, their number)` says."""
+    name = recording.meta.drafters[0].name
+    requests = []
+    for index, one in enumerate(recording.requests):
+        all_of = one.rounds[name]
+        chosen = kept(index, len(all_of.start))
+        columns = {column: getattr(all_of, column)[chosen] for column in ("start", "accepted", "drafted")}
+        requests.append(replace(one, rounds={name: Rounds(**columns)} if chosen.any() else {}))
+    return replace(recording, requests=tuple(requests))
+
+
+def made_up(requests: int) -> RoundsRecording:
+    rng = np.random.default_rng(0)
+    records = []
+    for index in range(requests):
+        share = 1 / (1 + np.exp(-1.0 - 0.5 * rng.standard_normal()))
+        accepted = np.minimum(rng.geometric(1 - share, 200) - 1, 5)
+        start = np.cumsum(accepted + 1) - accepted - 1
+        inside = start < 200
+        columns = (start[inside], accepted[inside], np.full(inside.sum(), 5))
+        start, accepted, drafted = (column.astype(np.int32) for column in columns)
+        found = Rounds(start=start, accepted=accepted, drafted=drafted)
+        records.append(
+            RoundsRequest(request_id=f"r{index}", tag=f"t{index % 7}", num_tokens={"": 200}, rounds={"draft": found})
+        )
+    info = DrafterInfo(name="draft", by_start=True, window=5)
+    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))

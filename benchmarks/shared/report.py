@@ -1,0 +1,17 @@
+"""What all benchmarks do alike: read their options and print their tables."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+
+from paceline.cli.output import print_table
+from paceline.laboratory.table import Cell, table, terminal_table
+
+
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the script's own docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def show(title: str, rows: Iterable[Sequence[Cell]], *remarks: str, lines: Iterable[int] = ()) -> None:
+    """Print a table of rows, remarks below it; `lines` are drawn after these rows."""
+    print_table(terminal_table(table(title, rows), *remarks, lines=lines))
