@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from .config_error import ConfigError
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.
 ONE_WINDOW = frozenset({"mistral", "mixtral", "phi3", "starcoder2"})
@@ -29,7 +31,7 @@ def layer_windows(config: PreTrainedConfig) -> tuple[int | None, ...]:
     """`[L]` tokens that each layer looks back at, its own included; None for all.
 
     Raises:
-        ValueError: a kind of layer other than full and sliding attention, or a window whose layers are not known.
+        ConfigError: a kind of layer other than full and sliding attention, or a window whose layers are not known.
     """
     values: Any = config
     window: int | None = getattr(values, "sliding_window", None) or None
@@ -37,10 +39,10 @@ def layer_windows(config: PreTrainedConfig) -> tuple[int | None, ...]:
     if kinds is not None:
         other = sorted(set(kinds) - {FULL, SLIDING})
         if other or (SLIDING in kinds and window is None):
-            raise ValueError(f"layer_types must be {FULL} or {SLIDING} with a sliding_window, got {', '.join(kinds)}")
+            raise ConfigError("layer_types", f"must be {FULL} or {SLIDING} with a sliding_window", kinds)
         return tuple(window if kind == SLIDING else None for kind in kinds)
     if window and values.model_type not in ONE_WINDOW:
-        raise ValueError(f"sliding_window must be null for model_type {values.model_type}, got {window}")
+        raise ConfigError("sliding_window", f"must be null for model_type {values.model_type}", window)
     return (window,) * int(values.num_hidden_layers)
 
 

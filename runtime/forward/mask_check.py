@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..broken_rule import BrokenRuleError
 from .layer_masks import LayerMasks
 from .rounding import TOLERANCES
 
@@ -28,7 +29,7 @@ def masks_known(config: PreTrainedConfig) -> bool:
 
 @torch.inference_mode()
 def check_masks(model: PreTrainedModel) -> None:
-    """Raises ValueError for a model that does not look exactly where a mask says; known families are not tried."""
+    """Raises BrokenRuleError for a model that does not look exactly where a mask says; known families are not tried."""
     config: Any = model.config
     if masks_known(config):
         return
@@ -44,11 +45,10 @@ def check_masks(model: PreTrainedModel) -> None:
         expected = torch.cat([model(input_ids=ids[None, list(text)], use_cache=False).logits[0, -1:] for text in TEXTS])
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"must be a model that takes a mask for each token ({reason})") from error
+        raise BrokenRuleError(f"must be a model that takes a mask for each token ({reason})") from error
     if not _alike(found.float(), expected.float(), TOLERANCES[model.dtype]):
-        raise ValueError(
-            f"must be a model that looks where its mask says, model_type {config.model_type} does not, got other logits"
-        )
+        rule = f"must be a model that looks where its mask says, model_type {config.model_type} does not"
+        raise BrokenRuleError(rule, "other logits")
 
 
 def _alike(found: Tensor, expected: Tensor, tolerance: float) -> bool:

@@ -7,6 +7,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from ..broken_rule import BrokenRuleError
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
 from .configs.member_config import MemberConfig
@@ -54,8 +55,8 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
     loaded: PreTrainedModel = model.to(device).eval().requires_grad_(requires_grad=False)
     try:
         check_masks(loaded)
-    except ValueError as error:
-        raise PoolFileError(file, f"{field}.path", str(error).partition(", got ")[0], entry.path) from error
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
     return loaded
 
 

@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ..threads import use_threads
 from .configs.member_config import MemberConfig, read_member_configs
-from .configs.pool_rules import check_configs, check_order, end_tokens_of_target
+from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .model_loading import load_model
-from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
-from .submodel import make_submodel
+from .pool_file import MemberEntry, PoolFile, read_pool_file
 from .tokenizer_loading import load_member_tokenizers, load_tokenizer
 
 
@@ -59,7 +57,10 @@ class ModelPool(LoadedMembers):
             eos_token_ids=members[-1].eos_token_ids,
             context_tokens=content.context_tokens,
         )
-        _check_alignments(file, content, pool)
+        for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
+            if entry.tokenizer is not None and member.tokenizer is not None:
+                target = content.members[-1].name
+                check_own_tokenizer(file, row, entry, member.tokenizer, configs, target=target, tokenizer=tokenizer)
         return pool
 
     def encode(self, text: str) -> list[int]:
@@ -79,12 +80,7 @@ def _load_members(file: Path, content: PoolFile, configs: Mapping[str, MemberCon
             models[entry.name] = load_model(file, f"members[{row}]", entry, configs[entry.name])
     for row, entry in enumerate(content.members):
         if entry.submodel_of is not None:
-            try:
-                models[entry.name] = make_submodel(models[entry.submodel_of], entry.skip_layers)
-            except ValueError as error:
-                raise PoolFileError(
-                    file, f"members[{row}].skip_layers", str(error).partition(", got ")[0], entry.skip_layers
-                ) from error
+            models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])
     tokenizers = load_member_tokenizers(file, content)
     return tuple(_describe(entry, models.get(entry.name), tokenizers.get(entry.name)) for entry in content.members)
 
@@ -94,18 +90,3 @@ def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Toke
         return describe_lookup(entry.name, entry.ngram.rule)
     assert model is not None  # every other entry has one
     return describe_model(entry.name, "model" if entry.submodel_of is None else "submodel", model, tokenizer)
-
-
-def _check_alignments(file: Path, content: PoolFile, pool: ModelPool) -> None:
-    """Every foreign member must fit its own tokenizer, and that the target's."""
-    for row, (entry, member) in enumerate(zip(content.members, pool.members, strict=True)):
-        if member.tokenizer is None or member.model is None or entry.tokenizer is None:
-            continue
-        field, config = f"members[{row}].tokenizer", cast("Any", member.model.config)
-        if member.tokenizer.get_vocab_size() > config.vocab_size:
-            rule = f"must not have more tokens than {member.name} ({config.vocab_size})"
-            raise PoolFileError(file, field, rule, member.tokenizer.get_vocab_size())
-        try:
-            pool.alignment(member.name)
-        except ValueError as error:
-            raise PoolFileError(file, field, f"cannot be aligned ({error})", entry.tokenizer) from error

@@ -80,6 +80,11 @@ class MemberEntry(BaseModel):
     device: str = "cpu"
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
+    @property
+    def kind(self) -> Literal["model", "submodel", "ngram"]:
+        """What it is."""
+        return "ngram" if self.ngram is not None else "model" if self.path is not None else "submodel"
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         given = [kind for kind in ("path", "submodel_of", "ngram") if getattr(self, kind) is not None]

@@ -7,6 +7,8 @@ from typing import TypeVar
 import torch
 from transformers import PreTrainedModel
 
+from ..broken_rule import BrokenRuleError
+
 LAYERS_PREFIX = "model.layers."
 Tensors = TypeVar("Tensors", bound=torch.Tensor)
 
@@ -22,18 +24,18 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         A model of the same class whose parameters are the very tensors of `model`.
 
     Raises:
-        ValueError: if the layers lie elsewhere, are out of range, repeated, or none is left, or if the weights are not
+        BrokenRuleError: the layers lie elsewhere, are out of range, repeated, or none is left, or the weights are not
             the model's stock ones.
     """
     num_layers = int(model.config.num_hidden_layers)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if not any(name.startswith(LAYERS_PREFIX) for name in parameters):
-        raise ValueError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
+        raise BrokenRuleError(f"a submodel needs layers under {LAYERS_PREFIX}, {type(model).__name__} has none")
     if len(set(skip_layers)) < len(skip_layers) or any(not 0 <= layer < num_layers for layer in skip_layers):
-        raise ValueError(f"must be different layers of 0..{num_layers - 1}, got {skip_layers}")
+        raise BrokenRuleError(f"must be different layers of 0..{num_layers - 1}", str(skip_layers))
     kept = [layer for layer in range(num_layers) if layer not in skip_layers]
     if not kept:
-        raise ValueError(f"must leave at least one of {num_layers} layers")
+        raise BrokenRuleError(f"must leave at least one of {num_layers} layers")
     with torch.device("meta"):
         submodel = type(model)(_config_of(model, kept))
     shared = _renamed(parameters, kept)
@@ -41,7 +43,7 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
     try:
         submodel.load_state_dict(shared, strict=True, assign=True)
     except RuntimeError as error:  # weights of other names or shapes: quantised, or with adapters
-        raise ValueError(f"a submodel needs the stock weights of {type(model).__name__}, got others") from error
+        raise BrokenRuleError(f"a submodel needs the stock weights of {type(model).__name__}", "others") from error
     _share_buffers(model, submodel)
     submodel.generation_config = copy.deepcopy(model.generation_config)
     return submodel.eval()

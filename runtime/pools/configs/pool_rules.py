@@ -1,12 +1,16 @@
-"""The rules between the members of a pool, asked of their configs before any weights are loaded."""
+"""The rules between the members of a pool: loading keeps them, and a check asks them before any weights are read."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from transformers import PreTrainedModel
 
-from ..pool_file import PoolFile, PoolFileError
+from ...broken_rule import BrokenRuleError
+from ...tokenizers import Alignment
+from ..pool_file import MemberEntry, PoolFile, PoolFileError
+from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD
 from .member_config import MemberConfig
 
@@ -56,3 +60,45 @@ def end_tokens_of_target(content: PoolFile, configs: Mapping[str, MemberConfig])
         rule = "must name the tokens that end a text of the target, where generate() looks for them"
         raise PoolFileError(target.eos_file, EOS_FIELD, rule, None)
     return target.eos_token_ids
+
+
+def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel) -> PreTrainedModel:
+    """What an entry leaves of the model whose layers it skips; raises PoolFileError."""
+    try:
+        return make_submodel(model, entry.skip_layers)
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"members[{row}].skip_layers", error.rule, entry.skip_layers) from error
+
+
+def check_own_tokenizer(
+    file: Path,
+    row: int,
+    entry: MemberEntry,
+    own: Tokenizer,
+    configs: Mapping[str, MemberConfig],
+    *,
+    target: str,
+    tokenizer: Tokenizer | None,
+) -> None:
+    """A member's own tokenizer fits its model, and is aligned with the pool's; raises PoolFileError.
+
+    Args:
+        file: the pool file.
+        row: of the member.
+        entry: the member.
+        own: its tokenizer.
+        configs: by name, the member's at least.
+        target: name of the target; without its config and its end tokens nothing is aligned.
+        tokenizer: the pool's; None aligns nothing.
+    """
+    field, config, largest = f"members[{row}].tokenizer", configs[entry.name], configs.get(target)
+    vocab_size = int(config.config.vocab_size)
+    if own.get_vocab_size() > vocab_size:
+        rule = f"must not have more tokens than {entry.name} ({vocab_size})"
+        raise PoolFileError(file, field, rule, own.get_vocab_size())
+    if tokenizer is None or largest is None or not largest.eos_token_ids:
+        return
+    try:
+        Alignment(tokenizer, own, largest.eos_token_ids[0], frozenset(config.eos_token_ids))
+    except ValueError as error:
+        raise PoolFileError(file, field, f"cannot be aligned ({error})", entry.tokenizer) from error

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ...forward.config_error import ConfigError
 from ...forward.layer_masks import attention_of, layer_windows
-from .config_error import ConfigError
 
 # A model that does not name one of these may take it for granted in **kwargs and drop it.
 NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
@@ -52,11 +52,7 @@ def _check_past(config: PreTrainedConfig, model_class: type[PreTrainedModel]) ->
     if getattr(model_class, "_is_stateful", False):
         rule = "must keep keys and values of every token, not a running state that cannot be rolled back"
         raise ConfigError("model_type", rule, config.model_type)
-    try:
-        layer_windows(config)
-    except ValueError as error:
-        field, _, rule = str(error).partition(", got ")[0].partition(" ")
-        raise ConfigError(field, rule, getattr(config, field)) from error
+    layer_windows(config)
 
 
 def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
