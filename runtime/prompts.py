@@ -1,11 +1,11 @@
 """Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..strict_json import decode_json
 from ..traces.errors import TraceFormatError
 
 UNTAGGED = "untagged"
@@ -92,8 +92,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _prompt(path: Path, number: int, line: str) -> Prompt:
     try:
-        fields = json.loads(line, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
+        fields = decode_json(line.encode("utf-8"))
+    except ValueError as error:
         raise TraceFormatError(path, f"line {number}", f"must be JSON ({error})", line[:60]) from None
     if not isinstance(fields, dict):
         raise TraceFormatError(path, f"line {number}", "must be a JSON object", fields)
@@ -109,15 +109,6 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
         text=_text(path, number, fields, "prompt", blank=True),
         answer=_text(path, number, fields, "answer") if "answer" in fields else None,
     )
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises ValueError for a key given twice."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)!r} stands twice")
-    return fields
 
 
 def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:

@@ -27,7 +27,7 @@ from .model_views import scores
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
-from .recording.tree_forward import TreeForward, causal_mask
+from .recording.tree_forward import text_logits
 from .sampling.coupled_noise import noise_of
 from .sampling.truncation import truncated
 from .world import Memory
@@ -166,9 +166,7 @@ def verdict_on(
     model = pool.target.model
     assert model is not None
     count = len(tokens)
-    fed = [*prompt, *tokens[:-1]]
-    forward = TreeForward(model, capacity=len(fed))
-    logits = forward.append(fed, range(len(fed)), causal_mask(0, len(fed)), num_logits=count)
+    logits = text_logits(model, [*prompt, *tokens[:-1]], count)
     log_probs = torch.log_softmax(truncated(logits, sampling), dim=-1)
     written = torch.tensor(list(tokens), device=logits.device)
     of_tokens = LOG_PROBS.round(log_probs.gather(-1, written[:, None])[:, 0].cpu().numpy())

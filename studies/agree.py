@@ -18,11 +18,12 @@ from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.world import CacheKind
-from ..traces.meta import Sampling
+from ..traces.meta import Closure, Sampling
 from .admitted import admitted
 from .agreeing.both_worlds import BothWorlds
+from .agreeing.matching_recording import matching_trace
 from .agreeing.near_ties import near_tie_line, near_ties_at
-from .agreeing.recording import RecordingAsked, recording_of
+from .agreeing.recording import needed_reach, recording_made_now
 from .pool import load_pool
 
 
@@ -89,7 +90,7 @@ def agree(
         batch: requests running at a time, >= 1.
         cache: how the runtime keeps keys and values.
         start: how requests begin, `prefill` or `draft`.
-        closure: of a recording made now, as `reach` and `run` are (`RecordingAsked`); None is monotone.
+        closure: of a recording made now, as `reach` and `run` are; None is monotone.
         reach: most tokens off the trunk; None for what the policies need.
         run: most of them by a member after a larger one's; None is `reach`.
         lossless: refuse policies that may commit other text than the target's.
@@ -100,20 +101,23 @@ def agree(
     """
     for name in policies or ():
         refuse_oracle_by_name(name)
-    asked = RecordingAsked(
-        sampling=Sampling(mode="greedy") if sampling is None else sampling,
-        max_new_tokens=max_new_tokens,
-        trace=recording,
-        closure=closure,
-        reach=reach,
-        run=run,
-    )
+    if recording is not None and (closure, reach, run) != (None, None, None):
+        raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
+    sampling = sampling or Sampling(mode="greedy")
     requests = prompts_of(prompts)
     models = load_pool(pool, threads=threads)
     deciders = _deciders(policies, loaded_pool(models), lossless=lossless)
+    if recording is None:
+        reach = needed_reach(deciders.values()) if reach is None else reach
+        closed = Closure(kind=closure or "monotone", reach=reach, run=reach if run is None else run)
+        replayed = recording_made_now(
+            models, requests, sampling=sampling, closure=closed, max_new_tokens=max_new_tokens
+        )
+    else:
+        replayed = matching_trace(recording, models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
         pool=models,
-        recording=recording_of(asked, models, requests, deciders.values()),
+        recording=replayed,
         prompts=requests,
         batch=batch,
         cache=cache,

@@ -13,7 +13,7 @@ from ..kv.slot_cache import SlotCache
 from .fused_forward import FusedForward
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
-from .rounding import TOLERANCES
+from .rounding import apart_by_more_than_rounding
 from .support import fused_supports
 
 ForwardKind = Literal["auto", "fused", "modules"]
@@ -57,12 +57,9 @@ def choose_forward(
 def check_forwards(forward: ModelForward, reference: ModelForward, *, vocab_size: int) -> None:
     """Feed both the same pseudo-random tokens; raises ValueError where their logits differ by more than rounding."""
     found, expected = _sample_logits(forward, vocab_size), _sample_logits(reference, vocab_size)
-    finite = expected.isfinite()
-    scale = float(expected[finite].abs().max()) if bool(finite.any()) else 0.0
-    worst = float((found - expected)[finite].abs().max()) if bool(finite.any()) else 0.0
-    limit = TOLERANCES[reference.kv_shape.dtype] * scale
-    # Not `worst > limit`, which is false for NaN. Broken weights are the guards' business, as long as both show them.
-    if not (worst <= limit and bool((found.isfinite() == finite).all())):
+    apart = apart_by_more_than_rounding(found, expected, reference.kv_shape.dtype)
+    if apart is not None:
+        worst, limit = apart
         raise ValueError(
             f"{forward.name} logits must be within {limit:.3g} of those of {reference.name}, got {worst:.3g}"
         )

@@ -7,12 +7,11 @@ their beginning are fed as one token tree, and must give the logits that they gi
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..broken_rule import BrokenRuleError
 from .layer_masks import LayerMasks
-from .rounding import TOLERANCES
+from .rounding import apart_by_more_than_rounding
 
 # Families whose answers are compared with those of `generate()` in tests.
 KNOWN = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox"})
@@ -46,16 +45,6 @@ def check_masks(model: PreTrainedModel) -> None:
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise BrokenRuleError(f"must be a model that takes a mask for each token ({reason})") from error
-    if not _alike(found.float(), expected.float(), TOLERANCES[model.dtype]):
+    if apart_by_more_than_rounding(found.float(), expected.float(), model.dtype) is not None:
         rule = f"must be a model that looks where its mask says, model_type {config.model_type} does not"
         raise BrokenRuleError(rule, "other logits")
-
-
-def _alike(found: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Broken weights are no matter of masks, as long as both show them."""
-    finite = expected.isfinite()
-    if not bool((found.isfinite() == finite).all()):
-        return False
-    if not bool(finite.any()):
-        return True
-    return bool((found - expected)[finite].abs().max() <= tolerance * expected[finite].abs().max())

@@ -20,7 +20,7 @@ from ..kv.placement import Placement
 from .layer_masks import LayerMasks
 
 
-class PlacedLayer(CacheLayerMixin):  # type: ignore[misc]
+class PlacedLayer(CacheLayerMixin):
     """One layer of a `MemberKV` during one forward, as transformers wants to see it."""
 
     def __init__(self, cache: MemberKV, placement: Placement, layer: int) -> None:

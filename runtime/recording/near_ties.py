@@ -17,7 +17,7 @@ from ...traces.meta import Sampling
 from ..model_views import scores
 from ..pools.loaded_members import LoadedMembers
 from ..sampling.coupled_noise import noise_of
-from .tree_forward import TreeForward, causal_mask
+from .tree_forward import text_logits
 
 # By the dtype of a model's weights, as a share of the largest logit.
 BOUNDS = {torch.float64: 2.0**-40, torch.float32: 2.0**-18, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
@@ -56,8 +56,7 @@ def near_ties_along(
     for member in pool.members:
         if member.model is None or member.tokenizer is not None:
             continue
-        forward = TreeForward(member.model, capacity=len(text))
-        logits = forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=count)
+        logits = text_logits(member.model, text, count)
         noise = noise_of(sampling, request_id, logits.shape[-1])
         rows = None if noise is None else noise.rows(range(first, len(answer) + 1))
         ties = near_ties(logits, sampling, rows).nonzero().flatten().tolist()

@@ -140,7 +140,7 @@ class RequestRecorder:
         own = np.zeros((len(self._forwards), count), dtype=np.float32)
         own[:, 1:] = seen.log_prob_of(depth[:-1], trunk)
         token = np.concatenate([[-1], trunk]).astype(np.int32)
-        self._keep(parent=depth - 1, token=token, depth=depth, own_log_prob=own, on_trunk=True, seen=seen)
+        self._keep(depth - 1, token, depth, own_log_prob=own, on_trunk=True, seen=seen)
         allowance = first_allowance(self._options.closure, num_models=len(self._forwards), num_contexts=count)
         writers = len(allowance)
         allowance[:, :-1][seen.next_token[:writers, :-1] == trunk] = 0
@@ -176,14 +176,8 @@ class RequestRecorder:
         positions = len(self._prompt) - 1 + contexts.depth
         logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards]
         seen = self._view(logits, contexts.depth)
-        self._keep(
-            parent=contexts.parent,
-            token=contexts.token,
-            depth=contexts.depth,
-            own_log_prob=contexts.own_log_prob,
-            on_trunk=False,
-            seen=seen,
-        )
+        own = contexts.own_log_prob
+        self._keep(contexts.parent, contexts.token, contexts.depth, own_log_prob=own, on_trunk=False, seen=seen)
         offsets = np.arange(count, dtype=np.int32)
         return self._children(
             seen,
@@ -219,7 +213,7 @@ class RequestRecorder:
         return view([model.to(device) for model in logits], sampling=self._options.sampling, noise=noise)
 
     def _keep(
-        self, *, parent: Ints, token: Ints, depth: Ints, own_log_prob: Floats32, on_trunk: bool, seen: Views
+        self, parent: Ints, token: Ints, depth: Ints, *, own_log_prob: Floats32, on_trunk: bool, seen: Views
     ) -> None:
         self.near_ties += int(seen.near_tie[:, ~self._ended(token, depth)].sum())
         self._num_nodes += len(token)

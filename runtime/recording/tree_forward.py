@@ -24,7 +24,7 @@ Slots = NDArray[np.int32]
 Numbers = NDArray[np.integer[Any]] | Sequence[int]
 
 
-class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
+class SlotLayer(CacheLayerMixin):
     """One layer's keys and values `[B, H, S, D]` in room that doubles, so that appending copies only what is new."""
 
     is_croppable = False
@@ -102,6 +102,12 @@ def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
     own = num_slots + np.arange(count)
     np.put_along_axis(mask, np.column_stack([path, own]), values=True, axis=1)
     return mask
+
+
+def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) -> Tensor:
+    """`[num_logits, V]` logits of a model after the last tokens of a text, from one forward over all of it."""
+    forward = TreeForward(model, capacity=len(text))
+    return forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=num_logits)
 
 
 class TreeForward:

@@ -71,7 +71,7 @@ def test_no_file(tmp_path):
 def test_a_key_given_twice_and_an_id_that_cannot_be_printed(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"id": "a", "prompt": "x", "id": "b"}\n', encoding="utf-8")
-    with pytest.raises(TraceFormatError, match=r"line 1: must be JSON \('id' stands twice\)"):
+    with pytest.raises(TraceFormatError, match=r"line 1: must be JSON \(key 'id' twice\)"):
         read_prompts(path)
     path.write_text('{"id": "a\\u001b[31m", "prompt": "x"}\n', encoding="utf-8")
     with pytest.raises(TraceFormatError, match="line 1, id: must hold no control characters"):
