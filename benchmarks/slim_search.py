@@ -14,8 +14,8 @@ from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
+from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
 from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
-from paceline.runtime.slim.search import Budget, best_trial, search_masks
 from paceline.shipped import shipped
 from rich.console import Console
 from rich.progress import track

@@ -8,7 +8,7 @@ from ..runtime.kv import MemberKV
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
-from ..runtime.run_setup import Run, session_of
+from ..runtime.run import Run, session_of
 from ..runtime.world import CacheKind, Memory, TorchWorld
 from .model_runs import GREEDY
 

@@ -7,7 +7,7 @@ def is_right(tag: str, answer: str, text: str) -> bool:
     Args:
         tag: of the request; a text tagged `math` has to end in `Answer: ` and the answer, any other to be the answer.
         answer: what is expected; space around it does not count.
-        text: what was written behind the prompt.
+        text: what was written after the prompt.
     """
     wanted = answer.strip()
     if tag == "math":

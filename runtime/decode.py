@@ -20,7 +20,7 @@ from .forward import ForwardKind
 from .kv.fit import check_fit
 from .pools.pool import ModelPool
 from .prompts import Prompt
-from .run_setup import Run, session_of
+from .run import Run, session_of
 from .timing.plain_speed import plain_step_s
 from .timing.priced_seconds import Prices
 from .tokenizers import TextStream, make_ending, text_before_stop
@@ -36,7 +36,7 @@ class Output:
     Attributes:
         request_id: of the prompt.
         tag: of the prompt.
-        tokens: committed ids behind the prompt, an end-of-sequence token or the end of a stop string included.
+        tokens: committed ids after the prompt, an end-of-sequence token or the end of a stop string included.
         text: those tokens decoded, up to where a stop string begins.
         finish_reason: an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or that the
             request failed (`error`).

@@ -23,7 +23,7 @@ from ..traces.tries.stored_resolution import LOG_PROBS
 from .answer_check import is_right
 from .decode import Output, decode
 from .forward import ForwardKind
-from .model_views import scores
+from .next_token_views import scores
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
@@ -162,7 +162,7 @@ def _quality(pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampl
 def verdict_on(
     pool: ModelPool, request_id: str, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
 ) -> Verdict:
-    """What the target says of `tokens` behind `prompt`: one forward over both."""
+    """What the target says of `tokens` after `prompt`: one forward over both."""
     model = pool.target.model
     assert model is not None
     count = len(tokens)

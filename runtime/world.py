@@ -12,7 +12,7 @@ from ..traces.meta import Sampling
 from .executor.draft_processor import DraftProcessor
 from .executor.executor import Executor
 from .executor.foreign_drafter import ForeignDrafter
-from .executor.phases import Phases
+from .executor.phase_seconds import Phases
 from .executor.rollback_processor import RollbackProcessor
 from .executor.sampler import make_sampler
 from .executor.verify_processor import VerifyProcessor

@@ -12,8 +12,8 @@ from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of, read_prompts
 from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_slims, check_names, slim_name
-from ..runtime.slim.find import find_slims
-from ..runtime.slim.search import Budget
+from ..runtime.slim.find_slims import find_slims
+from ..runtime.slim.mask_search import Budget
 from ..runtime.timing.forward_seconds import hardware
 from ..shipped import shipped
 from ..whole_files import place_of, write_whole

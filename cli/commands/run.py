@@ -35,7 +35,7 @@ QualityOption = Annotated[
     bool,
     typer.Option(
         "--quality/--no-quality",
-        help="Behind the run of a lossy policy, let the target answer alone and judge the texts.",
+        help="After the run of a lossy policy, let the target answer alone and judge the texts.",
     ),
 ]
 

@@ -26,7 +26,7 @@ from ...runtime.pools.submodel import make_submodel
 from ...runtime.prompts import Prompt
 from ...runtime.slim.calibration import Calibration, calibrate
 from ...runtime.slim.distance import measure_distance
-from ...runtime.slim.find import target_with_layers
+from ...runtime.slim.find_slims import target_with_layers
 from ...runtime.slim.perturbed import perturbed
 from ...runtime.slim.shared_noise import measure_agreement
 from ...traces.meta import Sampling

@@ -17,8 +17,8 @@ from ...runtime.prompts import Prompt
 from ...runtime.slim import Frontier, SlimFound
 from ...runtime.slim.calibration import calibrate
 from ...runtime.slim.distance import Distance, measure_distance
-from ...runtime.slim.find import find_slims
-from ...runtime.slim.search import Budget
+from ...runtime.slim.find_slims import find_slims
+from ...runtime.slim.mask_search import Budget
 from ...runtime.slim.with_slims import with_slims
 from ..chains import chain
 from ..finding import Finding, Setting

@@ -12,11 +12,11 @@ from ...decoding.signal import Signal
 from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
 from ..state.pending_view import PendingView
+from .draft_loop import Writing, write
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .foreign_drafter import ForeignDrafter
 from .rollback_processor import RollbackProcessor
-from .writing import Writing, write
 
 
 class DraftProcessor:

@@ -9,7 +9,7 @@ class NonFiniteLogitsError(ValueError):
 
     def __init__(self, member: str, request_id: str, position: int) -> None:
         super().__init__(
-            f"model {member}, request {request_id}: the logits at output position {position} or behind hold NaN or "
+            f"model {member}, request {request_id}: the logits at output position {position} or after it hold NaN or "
             "infinity; try dtype float32"
         )
 

@@ -14,7 +14,7 @@ from ..forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from ..timing.clock import Clock
-from .phases import Phases
+from .phase_seconds import Phases
 from .sampler import Sampler
 
 
@@ -52,7 +52,7 @@ class Executor:
         """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
 
         Returns:
-            `[N, V]` logits behind the kept of the T tokens.
+            `[N, V]` logits after the kept of the T tokens.
         """
         # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
         ids = torch.from_numpy(np.array([token for tokens in fed for token in tokens])).to(self.device(level))

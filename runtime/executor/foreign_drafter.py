@@ -6,8 +6,8 @@ from ...decoding.world import DraftItem
 from ...traces.meta import Sampling
 from ..state.state_manager import StateManager
 from ..tokenizers.alignment import Alignment
+from .draft_loop import Writing
 from .sampler import SameToken
-from .writing import Writing
 
 
 class ForeignDrafter:
@@ -38,7 +38,7 @@ class ForeignDrafter:
         self._context_tokens = context_tokens
 
     def writings(self, items: Sequence[DraftItem]) -> list[Writing]:
-        """What each request's draft has to read: its text in the member's tokens, behind what the cache holds of it.
+        """What each request's draft has to read: its text in the member's tokens, after what the cache holds of it.
 
         `most` is below 1 where there is no text to read, or where it leaves the member no room to write.
         """
@@ -49,7 +49,7 @@ class ForeignDrafter:
         state = self._manager.states[session.request_id]
         context = self._alignment.to_other(session.tail(0))
         fed = state.fed.get(self._level, [])
-        # The last token is always read again: the draft starts from the logits behind it.
+        # The last token is always read again: the draft starts from the logits after it.
         held = max(0, min(num_common(fed, context), len(context) - 1))
         self._manager.roll_back(state, self._level, held)
         room = self._context_tokens - len(context)

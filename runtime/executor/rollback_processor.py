@@ -33,7 +33,7 @@ class RollbackProcessor:
             feeds.append(session.tail(held))
         return feeds
 
-    def behind(self, state: RequestState, num_tokens: int) -> None:
+    def after(self, state: RequestState, num_tokens: int) -> None:
         """A verifier kept the first `num_tokens` tokens of a context: no member may hold more."""
         for level in state.fed:
             if level not in self._foreign:

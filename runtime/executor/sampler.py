@@ -1,6 +1,6 @@
 """How a run chooses tokens: what a member writes, and what a verifier keeps of what others wrote.
 
-Letters: B requests, N contexts (of all requests, one behind the other), K judged tokens of one request, V vocabulary.
+Letters: B requests, N contexts (of all requests, one after the other), K judged tokens of one request, V vocabulary.
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from ..sampling.rejection import judge, probabilities
 from ..sampling.truncation import truncated
 from ..state.pending_view import PendingView
 from ..state.request_state import RequestState
-from .token_facts import facts_of, facts_of_all, law_behind, ruled
+from .token_facts import facts_of, facts_of_all, law_after, ruled
 
 
 class Judging(NamedTuple):
@@ -33,7 +33,7 @@ class Judging(NamedTuple):
         start: index of the first of the request's K + 1 contexts among all N.
         position: output position of the first judged token.
         distances: `[K]` total variation distance of each token's distribution to the verifier's; NaN without one.
-        judges: `[K]` level of whoever stands behind each token.
+        judges: `[K]` level of whoever endorses each token.
     """
 
     state: RequestState
@@ -50,7 +50,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         num_accepted: how many stay.
-        own_token: the verifier's own behind them.
+        own_token: the verifier's own after them.
         escalated: indices of those that stay escalated.
         laws: `[num_accepted + 1]` the distribution that each of them and the own token follows, as logits `[V]`; the
             entry is None for a certain token, and all is None where the tokens follow the verifier's.
@@ -71,7 +71,7 @@ class Sampler(ABC):
 
     Attributes:
         rewrites: whether a kept token follows the distribution of its latest verifier. Else it is a certain token that
-            a larger member may have stood behind already.
+            a larger member may have endorsed already.
     """
 
     rewrites: ClassVar[bool] = False
@@ -85,7 +85,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The token written behind each of N contexts, on the device of the logits.
+        """The token written after each of N contexts, on the device of the logits.
 
         Args:
             logits: `[N, V]` from `distributions`.
@@ -183,11 +183,11 @@ class Rejecting(Sampler):
             keeps, leaves = ruled(row.rule, facts)
             if not (keeps[view.token] or leaves[view.token]):
                 own_token = _chance(row.state).draw(probs[index])
-                laws.append(law_behind(view, probs[index], keeps | leaves))
+                laws.append(law_after(view, probs[index], keeps | leaves))
                 return Verdict(index, own_token, tuple(escalated), laws)
             if not keeps[view.token]:
                 escalated.append(index)
-            laws.append(law_behind(view, probs[index], keeps | leaves))
+            laws.append(law_after(view, probs[index], keeps | leaves))
         own_token = _chance(row.state).draw(probs[-1])
         return Verdict(len(row.views), own_token, tuple(escalated), [*laws, logits[len(row.views)]])
 

@@ -1,4 +1,4 @@
-"""What a lossy rule is told of a token, and what the token follows behind the rule's verdict.
+"""What a lossy rule is told of a token, and what the token follows after the rule's verdict.
 
 Numbers are on the grid of recordings, so that a rule draws its line at the same place in both worlds. Letters: V
 vocabulary.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...decoding.rules import Facts, Rule
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS
-from ..model_views import entropies
+from ..next_token_views import entropies
 from ..sampling.rejection import probabilities
 from ..state.pending_view import PendingView
 
@@ -29,7 +29,7 @@ def facts_of(view: PendingView, logits: Tensor, own_token: int, *, tvd: float, j
         logits: of the verifier.
         own_token: what the verifier would write.
         tvd: distance to the verifier's distribution.
-        judge: level of whoever stands behind the token.
+        judge: level of whoever endorses the token.
     """
     log_probs = torch.log_softmax(logits, dim=-1)
     target_log_prob, top_log_prob = _rounded(log_probs, view.token)
@@ -78,7 +78,7 @@ def ruled(rule: Rule, facts: Facts) -> tuple[Flags, Flags]:
     return keeps, np.zeros(shape, dtype=bool) if escalates is None else np.broadcast_to(escalates(facts), shape)
 
 
-def law_behind(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
+def law_after(view: PendingView, probs: Tensor, stays: Flags) -> Tensor | None:
     """What the token at this place follows, given the text before it, once a lossy rule has judged it: logits `[V]`.
 
     It followed `draft_probs`; it stays if `stays`, else a draw from the verifier takes its place. So it follows

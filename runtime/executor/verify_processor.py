@@ -122,7 +122,7 @@ class VerifyProcessor:
         return results
 
     def _judged(self, level: int, row: Row, judging: Judging, verdict: Verdict, logits: Tensor) -> Judged:
-        """Note who stands behind the kept tokens now, and roll every cache back to them."""
+        """Note who endorses the kept tokens now, and roll every cache back to them."""
         accepted, own_token, escalated, laws = verdict
         always = self._executor.sampler.rewrites
         own = PendingView(own_token, logits[judging.start + accepted])
@@ -131,15 +131,15 @@ class VerifyProcessor:
                 view.judge = law
         else:
             for index, view in enumerate(row.views[:accepted]):
-                # A larger member that stands behind the token goes on doing so; so does whoever wrote an escalated one.
+                # A larger member that endorses the token goes on doing so; so does whoever wrote an escalated one.
                 if index not in escalated and (always or judging.judges[index] <= level):
                     view.judge = logits[judging.start + index]
-        self._rollback.behind(row.state, row.session.num_prompt + judging.position + accepted)
+        self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted)
         tvd = tuple(judging.distances[: accepted + 1])
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
 
     def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> list[list[float]]:
-        """Per request `[K]` total variation distance of whoever stands behind each token to the verifier."""
+        """Per request `[K]` total variation distance of whoever endorses each token to the verifier."""
         distances = [[nan] * len(row.views) for row in rows]
         at: list[tuple[int, int]] = []
         contexts: list[int] = []

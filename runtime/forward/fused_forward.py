@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
+from .fused_support import fused_supports
 from .layer_masks import layer_windows, within_window
-from .support import fused_supports
 from .weights import project
 
 

@@ -29,5 +29,5 @@ class ModelForward(Protocol):
             keep: `[N]` indices into the T tokens, or a slice of them.
 
         Returns:
-            `[N, V]` logits behind the kept tokens.
+            `[N, V]` logits after the kept tokens.
         """

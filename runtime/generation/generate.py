@@ -20,13 +20,11 @@ from ...decoding.pool import Pool
 from ...decoding.request_text import Ending
 from ...decoding.session import Session
 from ...runs.log import RunLog
-from ..forward.choose import CHECKED_POSITIONS
+from ..forward.forward_choice import CHECKED_POSITIONS
 from ..pools.live_pool import live_pool
 from ..pools.loaded_pool import loaded_pool
 from ..world import CacheKind
-from .live_decode import PolicyLike, decode_live
-from .members import SkipLayers, default_chain, read_lookup, read_slims
-from .options import (
+from .honoured_options import (
     Limits,
     SamplingMode,
     check_config,
@@ -38,6 +36,8 @@ from .options import (
     read_sampling,
     shown,
 )
+from .live_decode import PolicyLike, decode_live
+from .lookup_and_slims import SkipLayers, default_chain, read_lookup, read_slims
 
 
 def generate(
@@ -169,7 +169,7 @@ def _check_batch(num_rows: int, limits: Limits, streamer: BaseStreamer | None) -
         raise ValueError(f"streamer must be for a batch of 1, got a batch of {num_rows}")
     if num_rows > 1 and limits.stops and not limits.eos:
         raise ValueError(
-            "stop_strings for more than one row need eos_token_id (without it generate() goes on behind them), "
+            "stop_strings for more than one row need eos_token_id (without it generate() goes on after them), "
             f"got a batch of {num_rows}"
         )
 

@@ -17,7 +17,7 @@ from ...traces.meta import Sampling
 from ..driver import OnCommit
 from ..kv.fit import check_fit
 from ..pools.loaded_members import LoadedMembers
-from ..run_setup import Run
+from ..run import Run
 from ..world import Memory, TorchWorld
 
 PolicyLike = str | Policy | Callable[[Pool], Policy]

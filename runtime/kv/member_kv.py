@@ -116,7 +116,7 @@ class MemberKV(ABC):
     # -- forwards
 
     def reserve(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> None:
-        """Get the memory that a forward needs, and those of one token each behind it.
+        """Get the memory that a forward needs, and those of one token each after it.
 
         Args:
             request_ids: different.
@@ -189,7 +189,7 @@ class MemberKV(ABC):
         """Slots of a row that `reserve` needs; `further` may be empty."""
 
     def _needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> tuple[int, int]:
-        """(rows, slots) behind `reserve`."""
+        """(rows, slots) after `reserve`."""
         new = [request_id for request_id in request_ids if request_id not in self.rows]
         rows = max(self.num_rows, len(self.rows) + len(new))
         slots = self._slots_needed(request_ids, counts, further)

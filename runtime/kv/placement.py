@@ -69,5 +69,5 @@ def padding(counts: tuple[int, ...], device: torch.device) -> tuple[Tensor | Non
 
 def side_by_side(rows: list[int]) -> slice | None:
     """The slice that rows make up, None if they have gaps or another order (a new request takes the first free row)."""
-    first, behind = rows[0], rows[0] + len(rows)
-    return slice(first, behind) if rows == list(range(first, behind)) else None
+    first, end = rows[0], rows[0] + len(rows)
+    return slice(first, end) if rows == list(range(first, end)) else None

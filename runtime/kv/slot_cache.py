@@ -27,7 +27,7 @@ class SlotCache(MemberKV):
         return list(range(self.length(request_id)))
 
     def truncate(self) -> None:
-        """Drop free rows, and slots behind the longest text."""
+        """Drop free rows, and slots beyond the longest text."""
         self._close_ranks()
         longest = max((self._lengths[row] for row in self.rows.values()), default=0)
         slots = -(-longest // SLOT_STEP) * SLOT_STEP
@@ -52,8 +52,8 @@ class SlotCache(MemberKV):
         self._numbers = torch.arange(slots, device=self.shape.device)
 
     def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
-        behind = [self.length(request_id) + count for request_id, count in zip(request_ids, counts, strict=True)]
-        return max(map(add, behind, further) if further else behind)
+        ends = [self.length(request_id) + count for request_id, count in zip(request_ids, counts, strict=True)]
+        return max(map(add, ends, further) if further else ends)
 
     def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
         if len(rows) == 1:

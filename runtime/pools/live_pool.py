@@ -11,7 +11,7 @@ from ...decoding.prompt_lookup import LookupRule
 from ...traces.meta import NAME_PATTERN
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
-from .configs.supported import check_supported
+from .configs.supported_models import check_supported
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .submodel import make_submodel
 

@@ -3,7 +3,7 @@
 May import torch, transformers, traces and, of the runtime, pools, views, noise and measure; knows nothing of decoding.
 """
 
-from .parts import Parts
+from .finished_requests import Parts
 from .recorder import record
 from .request_trie import RequestRecorder, TrieOptions
 from .tree_forward import TreeForward

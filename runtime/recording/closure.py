@@ -18,7 +18,7 @@ from ...traces.tries.trie import Ints
 
 
 def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:
-    """`[W, Q]` how many tokens each model may write behind a context of the trunk."""
+    """`[W, Q]` how many tokens each model may write after a context of the trunk."""
     writers = num_models if closure.kind == "full" else num_models - 1
     return trunk_allowance(writers, num_contexts, closure.reach)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...traces.meta import Sampling
-from ..model_views import scores
+from ..next_token_views import scores
 from ..pools.loaded_members import LoadedMembers
 from ..sampling.coupled_noise import noise_of
 from .tree_forward import text_logits

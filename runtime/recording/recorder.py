@@ -26,8 +26,8 @@ from ..pools.pool import ModelPool
 from ..prompts import Prompt, prompt_tokens
 from ..sampling.coupled_noise import noise_of
 from ..timing.forward_seconds import hardware
+from .finished_requests import Parts, Ties
 from .near_ties import BOUNDS
-from .parts import Parts, Ties
 from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")

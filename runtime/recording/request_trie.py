@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from ...traces.meta import Closure, Sampling
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, Trie
-from ..model_views import Views, scores, view
+from ..next_token_views import Views, scores, view
 from ..sampling.coupled_noise import RequestNoise
 from .closure import first_allowance, offspring
 from .near_ties import near_ties
@@ -52,12 +52,12 @@ class Contexts:
 
     Attributes:
         parent: `[Q]` node.
-        token: `[Q]` the token behind the parent.
-        depth: `[Q]` tokens behind the prompt.
+        token: `[Q]` the token after the parent.
+        depth: `[Q]` tokens after the prompt.
         own_log_prob: `[M, Q]` what each model gave to the token.
         allowance: `[W, Q]` how many tokens each model may write here (`closure`).
         last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
-        path: `[Q, F]` slots of the ancestors behind that.
+        path: `[Q, F]` slots of the ancestors after that.
     """
 
     parent: Ints
@@ -150,7 +150,7 @@ class RequestRecorder:
         return self._children(seen, depth, depth, allowance=allowance, last_trunk_slot=slots, path=path)
 
     def _grow(self, off_trunk: Contexts) -> None:
-        """Keep contexts one token off the trunk and all the closure has behind them.
+        """Keep contexts one token off the trunk and all the closure has below them.
 
         Depth first by blocks: the cache holds the trunk and the ancestors of what is evaluated, not the whole tree.
         """
@@ -204,7 +204,7 @@ class RequestRecorder:
         )
 
     def _ended(self, token: Ints, depth: Ints) -> NDArray[np.bool_]:
-        """`[Q]` whether nothing is written behind these contexts."""
+        """`[Q]` whether nothing is written after these contexts."""
         return (depth >= self._options.max_new_tokens) | np.isin(token, self._options.eos_token_ids)
 
     def _view(self, logits: Sequence[Tensor], depth: Ints) -> Views:

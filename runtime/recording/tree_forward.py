@@ -72,7 +72,7 @@ class SlotLayer(CacheLayerMixin):
         self.length = length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots behind the next forward, and their offset."""
+        """Slots after the next forward, and their offset."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
@@ -85,7 +85,7 @@ class SlotLayer(CacheLayerMixin):
 
 
 def causal_mask(start: int, count: int) -> Mask:
-    """`[Q, S]` of `count` tokens in a row behind `start` slots of the same text: each sees all before it and itself."""
+    """`[Q, S]` of `count` tokens in a row after `start` slots of the same text: each sees all before it and itself."""
     return np.arange(start + count) <= np.arange(start, start + count)[:, None]
 
 
@@ -94,7 +94,7 @@ def tree_mask(last_trunk_slot: Slots, path: Slots, num_slots: int) -> Mask:
 
     Args:
         last_trunk_slot: `[Q]` slot of the last token each context shares with the trunk.
-        path: `[Q, F]` slots of its ancestors behind that; all contexts are equally far from the trunk.
+        path: `[Q, F]` slots of its ancestors after that; all contexts are equally far from the trunk.
         num_slots: slots in use before the new contexts are appended.
     """
     count = len(last_trunk_slot)

@@ -1,4 +1,4 @@
-"""The chance behind rejection sampling: one stream of uniform numbers per request, or what a test puts in its place.
+"""The chance in rejection sampling: one stream of uniform numbers per request, or what a test puts in its place.
 
 Letters: V vocabulary.
 """

@@ -1,8 +1,8 @@
-"""Speculative rejection sampling: a verifier's verdict on drafted tokens that leaves its own distribution behind.
+"""Speculative rejection sampling: a verifier's verdict on drafted tokens that leaves its own distribution in place.
 
 A token that follows draft_probs is kept with probability min(1, target_prob / draft_prob); the first refused one is
 replaced by a draw from norm(max(0, target_probs - draft_probs)) (Leviathan et al. 2023, arXiv:2211.17192, Alg. 1).
-What comes out follows target_probs. In a chain this holds level by level: behind a verdict, the kept tokens and the
+What comes out follows target_probs. In a chain this holds level by level: after a verdict, the kept tokens and the
 verifier's own token follow the verifier's distribution, and that is the draft_probs of the next level's verdict.
 
 The verdict must not depend on the tokens in any other way: who judges a token may be chosen by what stands before it,
@@ -71,11 +71,11 @@ def judge(
         tokens: `[K]` not judged by this verifier yet, in order; K may be 0.
         draft_probs: `[K]` of `[V]`, the distribution each token follows now: of the highest member that judged it,
             else of whoever wrote it; None where that is a drafter without a distribution.
-        target_probs: `[K + 1, V]` of the verifier, before each token and behind the last.
+        target_probs: `[K + 1, V]` of the verifier, before each token and after the last.
         chance: of the request.
 
     Returns:
-        The number kept, 0 to K, and the token behind them: the replacement of the refused one, or one more from
+        The number kept, 0 to K, and the token after them: the replacement of the refused one, or one more from
         `target_probs[K]`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The text on which models are held against the target: its own, written behind prompts.
+"""The text on which models are held against the target: its own, written after prompts.
 
 Letters: T tokens of one text, N of all texts, V vocabulary.
 """
@@ -23,7 +23,7 @@ GREEDY = Sampling(mode="greedy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationText:
-    """One prompt and what the target writes behind it.
+    """One prompt and what the target writes after it.
 
     Attributes:
         prompt: token ids, at least one.

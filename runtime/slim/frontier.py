@@ -14,7 +14,7 @@ VERIFIED_TOKENS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimFound:
-    """A slim verifier; distances are means over the target's own text behind the prompts of the search.
+    """A slim verifier; distances are means over the target's own text after the prompts of the search.
 
     Attributes:
         name: of the member.

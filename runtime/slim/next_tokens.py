@@ -17,7 +17,7 @@ from ..sampling.truncation import truncated
 def next_token_probs(
     model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
 ) -> Tensor:
-    """`[T, V]` float32 on the CPU: the model's distribution of each of T tokens behind a prompt.
+    """`[T, V]` float32 on the CPU: the model's distribution of each of T tokens after a prompt.
 
     Args:
         model: in evaluation mode.

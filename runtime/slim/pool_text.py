@@ -36,7 +36,7 @@ class NewSlim:
 
 
 class _Block(NamedTuple):
-    """A member, its size, and its part of the text with the comments above it and what stands behind it."""
+    """A member, its size, and its part of the text with the comments above it and what stands after it."""
 
     entry: MemberEntry
     num_parameters: int
@@ -69,7 +69,7 @@ def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace:
 def add_slims(
     file: Path, content: PoolFile, slims: Sequence[NewSlim], sizes: Mapping[str, int], *, folder: Path
 ) -> str:
-    """The text of a pool file with slim verifiers of its target, each behind the members that are no larger.
+    """The text of a pool file with slim verifiers of its target, each after the members that are no larger.
 
     Args:
         file: the pool file; not changed.
@@ -124,7 +124,7 @@ def _placed(blocks: Sequence[_Block], slim: NewSlim, newline: str) -> list[_Bloc
 
 
 def _joined(blocks: Sequence[_Block], newline: str) -> str:
-    """The parts behind one another, every header on a line of its own."""
+    """The parts one after another, every header on a line of its own."""
     ended = [block.text if block.text.endswith("\n") else block.text + newline for block in blocks[:-1]]
     return "".join([*ended, blocks[-1].text])
 

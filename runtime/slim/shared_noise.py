@@ -24,8 +24,8 @@ def shared_noise_agreement(first: Tensor, second: Tensor) -> Tensor:
     order = (p.log() - q.log()).nan_to_num(nan=0.0).sort(dim=-1, descending=True).indices
     p, q = p.gather(-1, order), q.gather(-1, order)
     before = p.cumsum(dim=-1)
-    behind = q.flip(-1).cumsum(dim=-1).flip(-1) - q
-    races = before / p + behind / q
+    after = q.flip(-1).cumsum(dim=-1).flip(-1) - q
+    races = before / p + after / q
     return torch.where((p > 0) & (q > 0), 1 / races, 0.0).sum(dim=-1)
 
 

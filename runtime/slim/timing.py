@@ -17,7 +17,7 @@ SPELLS, REPEATS = 21, 3
 
 
 def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: bool = True) -> dict[int, float]:
-    """Seconds of a forward of `VERIFIED_TOKENS` tokens behind a context: the quickest of what `measure_costs` says.
+    """Seconds of a forward of `VERIFIED_TOKENS` tokens after a context: the quickest of what `measure_costs` says.
 
     They depend on how many layers are left out, not on which, so that one mask of each number is timed; all of them and
     the target take turns.

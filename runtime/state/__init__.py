@@ -1,4 +1,4 @@
-"""What the runtime holds for running requests: caches of every member, and what stands behind pending tokens.
+"""What the runtime holds for running requests: caches of every member, and what was said of pending tokens.
 
 May import runtime.kv, runtime.noise, runtime.views, runtime.sampling.chance, sessions and torch; knows nothing of
 operations.

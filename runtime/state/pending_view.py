@@ -1,4 +1,4 @@
-"""What models said of one pending token: its drafter, and whoever stands behind it.
+"""What models said of one pending token: its drafter, and whoever endorses it.
 
 Numbers leave here on the grids of `traces.resolution`, as a recording stores them, so that a policy sees the same in
 both worlds. Letters: N tokens, V vocabulary.
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ...decoding.signal import NO_SIGNAL, Signal
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
-from ..model_views import entropies, gaps
+from ..next_token_views import entropies, gaps
 
 
 class PendingView:
-    """Logits behind one pending token, divided by the temperature and truncated as the run samples.
+    """Logits for one pending token, divided by the temperature and truncated as the run samples.
 
     Mutated when a verifier accepts the token.
 

@@ -9,7 +9,7 @@ from .pending_view import PendingView
 
 
 class RequestState:
-    """What was fed to each member, and what stands behind the pending tokens. Mutated by the executor only.
+    """What was fed to each member, and what was said of the pending tokens. Mutated by the executor only.
 
     A place (`Session.places`) is a key of `views`.
 
@@ -42,7 +42,7 @@ class RequestState:
         return self._num_places
 
     def forget_all_but(self, places: Sequence[int]) -> None:
-        """Drop what stood behind tokens that are pending no longer."""
+        """Drop what was said of tokens that are pending no longer."""
         views = self.views
         if len(views) != len(places):
             self.views = {place: views[place] for place in places}

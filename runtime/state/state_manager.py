@@ -88,13 +88,13 @@ class StateManager:
     def reserve(
         self, level: int, states: Sequence[RequestState], counts: Sequence[int], further: Sequence[int] | None = None
     ) -> dict[str, KVMemoryError | None]:
-        """Make room in a member's cache for a forward, and for those of one token each behind it.
+        """Make room in a member's cache for a forward, and for those of one token each after it.
 
         Args:
             level: of the member.
             states: of the requests.
             counts: tokens of each request in the first forward, >= 1.
-            further: tokens of each behind it, one a forward, >= 0; None for none.
+            further: tokens of each after it, one a forward, >= 0; None for none.
 
         Returns:
             The requests without room, which have given up all memory they had: None where it may come back when others
@@ -204,7 +204,7 @@ class StateManager:
 def _misplaced(cache: MemberKV, request_id: str) -> str | None:
     """What is wrong with the slots of a request; None if nothing is."""
     slots = cache.live_slots_of(request_id)
-    if any(slot >= behind for slot, behind in pairwise(slots)):
+    if any(slot >= following for slot, following in pairwise(slots)):
         return "has positions out of order"
     row = cache.rows.get(request_id)
     if sum(other == row for other in cache.rows.values()) > 1:

@@ -1,7 +1,7 @@
 """Seconds of one forward of each model of a pool, on the device it is loaded on.
 
 A point is a number of new tokens, all rows together. Up to 32 they are one row; more are rows of 16, as batched
-verification has them. Every row stands behind up to 128 tokens of context in a slot cache. What is timed is what the
+verification has them. Every row stands after up to 128 tokens of context in a slot cache. What is timed is what the
 runtime runs: placing the tokens, and the forward. Medians of repeats, as measured: nothing is smoothed.
 """
 
@@ -40,7 +40,7 @@ def measure_costs(
 
     A round times every point of every model once, so that a slow spell of the machine falls on all alike; a first
     round warms up and is not counted, nor is one forward of each model's smallest point when its turn comes. Batched
-    points have rounds of their own: a small point behind a large one would pay for its memory traffic. Threads are
+    points have rounds of their own: a small point after a large one would pay for its memory traffic. Threads are
     those torch has (`ModelPool.load(threads=...)` sets them).
 
     Args:

@@ -4,7 +4,7 @@ May import the tokenizers package, never torch or transformers; knows neither mo
 """
 
 from .alignment import Alignment
-from .stops import make_ending, text_before_stop
-from .streaming import TextStream
+from .stop_strings import make_ending, text_before_stop
+from .text_stream import TextStream
 
 __all__ = ["Alignment", "TextStream", "make_ending", "text_before_stop"]

@@ -40,7 +40,7 @@ class Alignment:
     """
 
     __slots__ = (
-        "_num_behind",
+        "_num_after",
         "_other",
         "_other_eos",
         "_other_lead",
@@ -61,7 +61,7 @@ class Alignment:
         self._other_special = special_ids(other) | other_eos
         self._target_lead = _encode(target, "a")
         self._other_lead = _encode(other, "a")
-        self._num_behind = _num_special_behind(other)
+        self._num_after = _num_special_after(other)
 
     def to_other(self, context: Sequence[int]) -> list[int]:
         """The context in the other's tokens, with the special tokens its tokenizer puts in front.
@@ -70,14 +70,14 @@ class Alignment:
         as the context grows, so that a cache of the common prefix stays good.
         """
         ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)
-        return ids[: len(ids) - self._num_behind]
+        return ids[: len(ids) - self._num_after]
 
     def drafted(self, context: Sequence[int], other_draft: Sequence[int]) -> list[int]:
         """The target's tokens that the drafted text amounts to; none where the alignment fails.
 
         The last tokens of the context and the draft are spelled together by the target's tokenizer. That must give
         back the context's tokens; a suffix of the context is enough, since a model may have spelled an earlier word in
-        its own way. Of the tokens behind them, those count up to the last one that ends where a token of the draft
+        its own way. Of the tokens after them, those count up to the last one that ends where a token of the draft
         ends, with the same text so far; half a character at the end does not count.
 
         Where the draft stops inside a word, its last token may be one that the target would merge with what follows;
@@ -85,15 +85,15 @@ class Alignment:
 
         Args:
             context: prompt, committed and pending tokens, in the target's tokens.
-            other_draft: what the other drafted behind `to_other(context)`; what follows a special token is left out.
+            other_draft: what the other drafted after `to_other(context)`; what follows a special token is left out.
 
         Returns:
-            Tokens of the target, more or fewer than were drafted; behind them the target's end of sequence if the
+            Tokens of the target, more or fewer than were drafted; after them the target's end of sequence if the
             other ended its text there.
         """
         draft = self._before_special(other_draft)
         ends_text = len(draft) < len(other_draft) and other_draft[len(draft)] in self._other_eos
-        # Behind a lead, a first token keeps its leading space.
+        # After a lead, a first token keeps its leading space.
         before = _decode(self._target, context[-SUFFIX_TOKENS:]) or _decode(self._target, context)
         drafted = self._spans(draft, self._other_lead if before else [])
         for suffix in self._suffixes(context, before):
@@ -113,7 +113,7 @@ class Alignment:
         return list(draft[:end])
 
     def _spans(self, draft: list[int], lead: list[int]) -> "_Spans":
-        """What the draft says behind `lead`."""
+        """What the draft says after `lead`."""
         num_lead = len(_decode(self._other, lead))
         texts = [_decode(self._other, lead + draft[: index + 1])[num_lead:] for index in range(len(draft))]
         whole = [text for text in texts if REPLACEMENT not in text]
@@ -124,27 +124,27 @@ class Alignment:
     def _suffixes(self, context: Sequence[int], text: str) -> Iterator[list[int]]:
         """Ends of the context without special tokens, the longest of a few tokens first, at last all there is.
 
-        Behind a special token there is nothing to spell again, as text never merges with it, but for half a character
+        After a special token there is nothing to spell again, as text never merges with it, but for half a character
         at the end of `text`, the context's.
         """
-        near = self._behind_special(context[-SUFFIX_TOKENS:])
+        near = self._after_special(context[-SUFFIX_TOKENS:])
         if near:
             yield from (near[start:] for start in range(len(near)))
-            whole = self._behind_special(context) if len(near) == SUFFIX_TOKENS else near
+            whole = self._after_special(context) if len(near) == SUFFIX_TOKENS else near
             if len(whole) > len(near):
                 yield whole
         elif not text.endswith(REPLACEMENT):
             yield []
 
-    def _behind_special(self, context: Sequence[int]) -> list[int]:
-        """Tokens behind the last special token, all if there is none."""
+    def _after_special(self, context: Sequence[int]) -> list[int]:
+        """Tokens after the last special token, all if there is none."""
         last = next((index for index in range(len(context) - 1, -1, -1) if context[index] in self._target_special), -1)
         return list(context[last + 1 :])
 
     def _spelled(self, suffix: list[int], drafted: "_Spans", lead: list[int]) -> tuple[list[int], int] | None:
         """The target's tokens for the draft and the characters they stand for; None if the suffix comes back changed.
 
-        The draft is read behind the suffix, or behind `lead` if that is empty. A suffix that starts inside a character,
+        The draft is read after the suffix, or after `lead` if that is empty. A suffix that starts inside a character,
         or ends in one that the draft does not complete, comes back changed.
         """
         before = _decode(self._target, suffix).rstrip(REPLACEMENT)
@@ -195,8 +195,8 @@ def _check_round_trip(whose: str, tokenizer: Tokenizer, text: str) -> None:
         raise ValueError(f"tokenizer of the {whose} must give text back unchanged, got {back!r} for {text!r}")
 
 
-def _num_special_behind(tokenizer: Tokenizer) -> int:
-    """Special tokens that the tokenizer puts behind a text."""
+def _num_special_after(tokenizer: Tokenizer) -> int:
+    """Special tokens that the tokenizer puts after a text."""
     mask = tokenizer.encode("a").special_tokens_mask
     return next((index for index, is_special in enumerate(reversed(mask)) if not is_special), 0)
 

@@ -1,7 +1,7 @@
 """Pieces of a token sequence, decoded so that they read as they do within the whole.
 
 A decoder drops the space of a first token, cuts characters that span several tokens, and drops special tokens. So a
-piece is decoded behind a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
+piece is decoded after a *lead*: some tokens before it whose text is settled. Text is **settled** when no token that
 follows can change it.
 """
 
@@ -28,7 +28,7 @@ class Pieces:
         return str(self._tokenizer.decode(ids))
 
     def is_settled(self, ids: Sequence[int], text: str) -> bool:
-        """Whether no token behind `ids`, whose text is `text`, can change that text.
+        """Whether no token after `ids`, whose text is `text`, can change that text.
 
         A run of byte tokens (byte fallback) is open until another token ends it: one more byte can make all of it
         unreadable. Text that is empty is open, as the space that the decoder drops may be yet to come.

@@ -13,7 +13,7 @@ from paceline.policies import make_policy
 from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.run_setup import Run, session_of
+from paceline.runtime.run import Run, session_of
 from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling

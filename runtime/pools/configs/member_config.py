@@ -16,7 +16,7 @@ from ..pool_file import HUB_ID, PoolFile, PoolFileError
 from ..quiet_loading import quiet_loading
 from .config_values import check_values
 from .end_tokens import EOS_FIELD, checked_end_tokens
-from .supported import check_supported
+from .supported_models import check_supported
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 # Where the size is not known yet, or ids beyond it do no harm.

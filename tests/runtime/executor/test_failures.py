@@ -168,7 +168,9 @@ def test_outputs_hold_the_failed_and_the_log_gives_the_reason(pool):
     assert [output.request_id for output in outputs] == [prompt.request_id for prompt in PROMPTS]
     assert [output.finish_reason == "error" for output in outputs] == [False, True, False, False, False]
     assert outputs[1].error == log.requests["failed"][1]
-    assert outputs[1].error.startswith("model target, request bad: the logits at output position 0 or behind hold NaN")
+    assert outputs[1].error.startswith(
+        "model target, request bad: the logits at output position 0 or after it hold NaN"
+    )
     assert outputs[1].tokens == ()
     assert summarise_run(log).failed == 1
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 from paceline.runtime.forward import FusedForward, ModuleForward, choose_forward, fused_supports
-from paceline.runtime.forward import choose as choosing
+from paceline.runtime.forward import forward_choice as choosing
 from paceline.runtime.forward import weights as layouts
 from paceline.runtime.pools.submodel import make_submodel
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM

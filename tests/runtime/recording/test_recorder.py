@@ -146,7 +146,7 @@ def test_a_trunk_ends_behind_the_end_of_sequence_token(tiny_pool, tmp_path):
 
 
 def test_near_ties_are_counted(tiny_pool, tmp_path, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.model_views.NEAR_TIE", 1e9)
+    monkeypatch.setattr("paceline.runtime.next_token_views.NEAR_TIE", 1e9)
     trace = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1])
     trie = trace.requests[0].trie
     ended = (trie.token == tiny_pool.eos_token_ids[0]) | (trie.depth == MAX_NEW_TOKENS)

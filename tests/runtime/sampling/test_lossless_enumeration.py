@@ -278,7 +278,7 @@ def test_a_lossy_middle_level_leaves_the_target_lossless_over_all_tokens(policy)
 
 @pytest.mark.parametrize("policy", ["via-sd-lossless", "pyramid-sd", "escalating"])
 def test_a_target_that_takes_such_tokens_for_the_middle_levels_is_found(monkeypatch, policy):
-    monkeypatch.setattr(sampler, "law_behind", lambda view, probs, stays: probs.log())
+    monkeypatch.setattr(sampler, "law_after", lambda view, probs, stays: probs.log())
     assert distance(WARM, MIDDLES[policy], 1) > 1e-3
 
 

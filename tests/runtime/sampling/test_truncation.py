@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.model_views import scores, view
+from paceline.runtime.next_token_views import scores, view
 from paceline.runtime.sampling import probabilities, truncated
 from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.traces.meta import Sampling

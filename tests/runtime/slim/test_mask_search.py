@@ -15,10 +15,10 @@ from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.slim import timing
 from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
-from paceline.runtime.slim.find import find_slims
+from paceline.runtime.slim.find_slims import find_slims
 from paceline.runtime.slim.frontier import SlimFound, mark_dominated
+from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
 from paceline.runtime.slim.masks import mask_of, nearest_unseen, num_skipped, skipped_of, slim_name
-from paceline.runtime.slim.search import Budget, best_trial, search_masks
 from paceline.traces.meta import CostTable, Sampling
 from transformers import GPT2Config, GPT2LMHeadModel
 

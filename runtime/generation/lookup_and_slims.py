@@ -8,7 +8,7 @@ from transformers import GenerationConfig
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import LookupRule
 from ..pools.live_pool import checked_name
-from .options import shown, whole
+from .honoured_options import shown, whole
 
 SkipLayers = Sequence[int] | Mapping[str, Sequence[int]]
 

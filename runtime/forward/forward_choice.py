@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from ..kv.slot_cache import SlotCache
 from .fused_forward import FusedForward
+from .fused_support import fused_supports
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
 from .rounding import apart_by_more_than_rounding
-from .support import fused_supports
 
 ForwardKind = Literal["auto", "fused", "modules"]
 KINDS: tuple[ForwardKind, ...] = ("auto", "fused", "modules")

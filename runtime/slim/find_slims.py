@@ -13,8 +13,8 @@ from .bayesian import load_optuna
 from .calibration import Calibration, calibrate
 from .distance import Distance, measure_distance
 from .frontier import Frontier, How, SlimFound, mark_dominated
+from .mask_search import Budget, best_trial, search_masks
 from .masks import Mask, num_masks, skipped_of
-from .search import Budget, best_trial, search_masks
 from .timing import verify_seconds
 
 

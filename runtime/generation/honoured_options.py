@@ -186,7 +186,7 @@ def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[
     Args:
         input_ids: `[B, T]` padded on the left.
         inputs: `attention_mask` `[B, T]`, 0 at padding, if there is any; `position_ids` `[1, T]` or `[B, T]`, which
-            must be counted from behind the padding.
+            must be counted from the end of the padding.
 
     Raises:
         ValueError: ids of another shape, no row, padding elsewhere, an empty prompt, or other positions.
@@ -209,7 +209,7 @@ def read_prompts(input_ids: Tensor, inputs: Mapping[str, object]) -> list[tuple[
             raise ValueError(f"attention_mask must be 0s for padding on the left, then 1s, got row {row}: {seen}")
         if positions is not None and _row_of(positions, row)[width - length :] != list(range(length)):
             raise ValueError(
-                f"position_ids must be left out: they count from 0 behind the padding, got others, row {row}"
+                f"position_ids must be left out: they count from 0 after the padding, got others, row {row}"
             )
         prompts.append(tuple(ids[width - length :]))
     return prompts

@@ -47,7 +47,7 @@ class Views:
     log_probs: Tensor
 
     def log_prob_of(self, context: NDArray[np.int32], token: NDArray[np.int32]) -> NDArray[np.float32]:
-        """`[M, C]` log-probability every model gives to a token behind a context."""
+        """`[M, C]` log-probability every model gives to a token after a context."""
         device = self.log_probs.device
         rows, columns = (torch.as_tensor(index, dtype=torch.long, device=device) for index in (context, token))
         return _numpy(self.log_probs[:, rows, columns])

@@ -12,7 +12,7 @@ from .pieces import Pieces
 class TextStream:
     """Text of one answer as its tokens are committed; mutated by `push` and `rest`.
 
-    What `push` returned, joined, and `rest` behind it are the text of all tokens decoded at once.
+    What `push` returned, joined, and `rest` after it are the text of all tokens decoded at once.
     """
 
     __slots__ = ("_ids", "_num_read", "_pieces", "_read")
@@ -33,7 +33,7 @@ class TextStream:
         return self._take(text)
 
     def rest(self) -> str:
-        """Text behind what `push` returned, with U+FFFD for bytes that are no whole character."""
+        """Text after what `push` returned, with U+FFFD for bytes that are no whole character."""
         text = self._pieces.text(self._ids)
         fresh = text[len(self._read) :]
         self._read, self._num_read = text, len(self._ids)

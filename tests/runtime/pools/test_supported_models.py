@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from paceline.runtime.pools.configs.supported import check_supported
+from paceline.runtime.pools.configs.supported_models import check_supported
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM

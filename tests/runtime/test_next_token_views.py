@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.runtime.model_views import scores, total_variation, view
+from paceline.runtime.next_token_views import scores, total_variation, view
 from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.traces.meta import Sampling
 from scipy.special import log_softmax
