@@ -6,10 +6,13 @@ A function is imported when it is asked for, so that `import paceline` needs not
 import importlib
 
 MODULES = {
+    "agree": "studies.agree",
     "compare": "studies.compare",
+    "decode": "studies.decode",
     "generate": "runtime.generation.generate",
     "import_logs": "studies.import_logs",
     "open_recording": "studies.open_recording",
+    "record": "studies.record",
     "sweep": "studies.sweep",
 }
 
@@ -20,13 +23,8 @@ def __getattr__(name: str) -> object:
     """A function by its name; raises ModuleNotFoundError with what to install for one that runs real models."""
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with importlib.import_module(f"{__name__}.installing").needs_torch(f"{__name__}.{name}"):
         found = vars(importlib.import_module(f"{__name__}.{MODULES[name]}"))[name]
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith(__name__):
-            raise
-        hint = importlib.import_module(f"{__name__}.installing").install_hint("runtime")
-        raise ModuleNotFoundError(f"{__name__}.{name} runs real models and needs {error.name}: {hint}") from error
     globals()[name] = found
     return found
 

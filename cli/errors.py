@@ -29,7 +29,7 @@ _GAP = " ... "
 
 ARGUMENT = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
-OPTIONS = {"policies": "policy", "batches": "batch", "decide_s": "decide_seconds"}
+OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong

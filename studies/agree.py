@@ -1,10 +1,12 @@
 """Whether the same policies take the same steps on a recording and on its models: what `paceline agree` does."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..arguments import ArgumentError
+from ..counted import counted
 from ..decoding.contract import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
@@ -12,7 +14,10 @@ from ..policies.default_policies import default_policies
 from ..policies.spec import make_policy
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
-from ..reports.tables.agreement import difference_text
+from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
+from ..reports.tables.grid import Grid
+from ..reports.tables.printed import Printed, flat_rows
+from ..reports.tables.start_words import start_words
 from ..runtime.no_oracles import refuse_oracle, refuse_oracle_by_name
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
@@ -27,9 +32,9 @@ from .agreeing.recording import needed_reach, recording_made_now
 from .pool import load_pool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreements:
-    """What came of running policies in both worlds. Letter: P policies.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Agreements(Printed):
+    """What came of running policies in both worlds; prints as `paceline agree` does. Letter: P policies.
 
     Attributes:
         meta: what was compared: pool, recording, sampling, batch and so on.
@@ -48,17 +53,38 @@ class Agreements:
         """Whether no policy differs."""
         return not any(agreement.difference for agreement in self.policies)
 
-    def differences(self) -> Iterator[tuple[str, str]]:
-        """Of each policy that differs its first difference, in lines, and what near ties say of it."""
-        for agreement, near in zip(self.policies, self.near_ties, strict=True):
-            if agreement.difference is not None:
-                told = difference_text(agreement, agreement.difference, self.decode)
-                yield told, near_tie_line(near, self.meta["dtype"])
+    def tables(self) -> Sequence[Grid]:
+        """One row per policy."""
+        meta = self.meta
+        closure, sampling = meta["closure"], Sampling.model_validate(meta["sampling"])
+        head = (
+            f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
+            f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
+            f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
+            f"{start_words(meta)}"
+        )
+        return [replace(agreement_table(self.policies), title=head)]
+
+    def lines(self) -> Sequence[str]:
+        """Where policies left the record, the first difference of each that differs (several lines), and the total."""
+        lines = [record_exit_line(one, one.left) for one in self.policies if one.left is not None]
+        for one, near in zip(self.policies, self.near_ties, strict=True):
+            if one.difference is not None:
+                lines.append(difference_text(one, one.difference, self.decode))
+                lines.append(near_tie_line(near, self.meta["dtype"]))
+        if not self.agree:
+            ties = counted(self.meta["near_ties"], "near tie")
+            lines.append(f"the recording holds {ties}: choices between two tokens that rounding may flip")
+        return [*lines, total_line(self.policies)]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/agree.md): `meta`, the verdict, and per policy its `Agreement`, and near ties."""
         rows = [asdict(one) | {"near_ties": near} for one, near in zip(self.policies, self.near_ties, strict=True)]
         return {"meta": dict(self.meta), "agree": self.agree, "policies": rows}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each policy; columns as in docs/agree.md, `policies[]`, with the number of near ties."""
+        return flat_rows([row | {"near_ties": len(row["near_ties"])} for row in self.to_json()["policies"]])
 
 
 def agree(
@@ -102,7 +128,7 @@ def agree(
     for name in policies or ():
         refuse_oracle_by_name(name)
     if recording is not None and (closure, reach, run) != (None, None, None):
-        raise ValueError("--closure, --reach and --run belong to a recording made now; --trace has its own")
+        raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling = sampling or Sampling(mode="greedy")
     requests = prompts_of(prompts)
     models = load_pool(pool, threads=threads)
@@ -138,7 +164,7 @@ def _deciders(names: Sequence[str] | None, pool: Pool, *, lossless: bool) -> dic
     policies: dict[str, Policy] = {}
     for name in names or default_policies(pool):
         if name in policies:
-            raise ValueError(f"--policy {name} is given twice")
+            raise ArgumentError(f"`policies` {name} is given twice")
         policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
         refuse_oracle(policies[name], name)
     return policies

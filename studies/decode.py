@@ -10,6 +10,7 @@ from ..decoding.prefill import Start
 from ..policies.spec import make_policy
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.grid import Grid
+from ..reports.tables.printed import Printed
 from ..reports.tables.run import run_table
 from ..reports.tables.start_words import start_words
 from ..runs.log import RunLog, write_run_log
@@ -28,9 +29,9 @@ from .pool import load_pool
 from .remarks import batch_remarks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
-    """Answers of real models, and what they took.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Decoded(Printed):
+    """Answers of real models, and what they took; prints as `paceline run --out` does.
 
     Attributes:
         outputs: of the requests that ended, failed ones among them, in the order of the prompts.
@@ -54,12 +55,16 @@ class Decoded:
         """The figures of the run; None if no request was answered."""
         return summarise_run(self.log) if len(self.failed) < len(self.outputs) else None
 
-    def table(self) -> Grid | None:
-        """What each member did; None if no request was answered."""
+    def tables(self) -> Sequence[Grid]:
+        """What each member did; none if no request was answered."""
         summary, meta = self.summary, self.log.meta
         if summary is None:
-            return None
-        return run_table(summary, batch_remarks(meta["batch"], self.num_requests, of="run"), start=start_words(meta))
+            return []
+        return [run_table(summary, batch_remarks(meta["batch"], self.num_requests, of="run"), start=start_words(meta))]
+
+    def lines(self) -> Sequence[str]:
+        """None: the answers are in `outputs`."""
+        return []
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/runtime.md): `meta`, `summary` and `outputs`."""
@@ -67,8 +72,12 @@ class Decoded:
         return {
             "meta": self.log.meta,
             "summary": None if summary is None else asdict(summary),
-            "outputs": [asdict(output) for output in self.outputs],
+            "outputs": self.to_dicts(),
         }
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each output; columns as in docs/runtime.md, `outputs[]`."""
+        return [asdict(output) for output in self.outputs]
 
     def write(self, folder: Path) -> None:
         """Write the run log and outputs.jsonl into a new folder, whole or not at all; raises as `write_run_log`."""

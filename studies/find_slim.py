@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..arguments import ArgumentError
 from ..counted import counted
-from ..reports.tables.grid import Column, Grid
+from ..reports.tables.grid import Grid, table
+from ..reports.tables.printed import Printed
 from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of, read_prompts
@@ -19,13 +21,10 @@ from ..shipped import shipped
 from ..whole_files import place_of, write_whole
 from .pool import load_pool
 
-_NUMBERS = ("share", "TVD", "unequal argmax", "ms", "of target")
-_HEADINGS = ("member", "layers left out", *_NUMBERS, "found by", "dominated")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlimsFound:
-    """Slim verifiers that were found and written.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SlimsFound(Printed):
+    """Slim verifiers that were found and written; prints as `paceline pool search-slim` does.
 
     Attributes:
         out: pool file that holds them now.
@@ -48,22 +47,36 @@ class SlimsFound:
         verified = {"verified_tokens": VERIFIED_TOKENS}
         return {"pool": self.pool, "out": str(self.out), **self.meta, **figures, "target": target, **verified}
 
-    def table(self) -> Grid:
-        """Rows from the fastest to the target."""
+    def tables(self) -> Sequence[Grid]:
+        """Masks from the fastest to the target."""
         frontier = self.frontier
         title = (
             f"pool {self.pool}: {counted(frontier.num_trials, 'mask')} tried on "
             f"{counted(frontier.num_tokens, 'token')} of {counted(self.meta['prompts'], 'prompt')}; "
             f"ms of a forward of {VERIFIED_TOKENS} tokens"
         )
-        fastest_first = sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.seconds, row.tvd))
-        ends = ("0%", "0.0000", "0.0%", f"{1000 * frontier.target_s:.3f}", "100%")
-        columns = tuple(Column(heading=heading, number=heading in _NUMBERS) for heading in _HEADINGS)
-        return Grid(
-            title=title,
-            columns=columns,
-            rows=(*map(_cells, fastest_first), (self.target, "none", *ends, "", "")),
-        )
+        target = {
+            "member": self.target,
+            "layers left out": "none",
+            "share": "0%",
+            "TVD": "0.0000",
+            "unequal argmax": "0.0%",
+            "ms": f"{1000 * frontier.target_s:.3f}",
+            "of target": "100%",
+        }
+        rows = [*map(_cells, self._fastest_first()), target]
+        return [table(rows, texts=("layers left out", "found by", "dominated"), title=title)]
+
+    def lines(self) -> Sequence[str]:
+        """Which members the file has now."""
+        return [f"{self.out}: {', '.join(each.name for each in self.frontier.found)} written"]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each mask from the fastest on; columns as in docs/slim.md, `found[]`."""
+        return [asdict(row) for row in self._fastest_first()]
+
+    def _fastest_first(self) -> list[SlimFound]:
+        return sorted((*self.frontier.found, *self.frontier.baselines), key=lambda row: (row.seconds, row.tvd))
 
 
 def find_slim(
@@ -123,23 +136,23 @@ def _own_prompts(file: Path) -> tuple[Prompt, ...]:
     """Those beside the pool file."""
     path = file.parent / PROMPTS_FILE
     if not path.is_file():
-        raise ValueError(f"--prompts must be given for a pool without {PROMPTS_FILE} beside its file, got none")
+        raise ArgumentError(f"`prompts` must be given for a pool without {PROMPTS_FILE} beside its file, got none")
     return read_prompts(path)
 
 
 def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
     """Refuse, before a long search, a file that could not be written after it."""
     if out.is_dir():
-        raise ValueError(f"--out must name a file, got the folder {out}")
+        raise ArgumentError(f"`out` must name a file, got the folder {out}")
     if not out.parent.is_dir():
-        raise ValueError(f"--out {out}: no folder {out.parent}")
+        raise ArgumentError(f"`out` {out}: no folder {out.parent}")
     own = out.exists() and out.samefile(file)
     if own and shipped_pool:
-        raise ValueError(f"--out must name another file than the shipped pool's, got {out}")
+        raise ArgumentError(f"`out` must name another file than the shipped pool's, got {out}")
     if out.exists() and not own:
-        raise ValueError(f"--out {out}: exists already, and is not the pool file")
+        raise ArgumentError(f"`out` {out}: exists already, and is not the pool file")
     if not os.access(place_of(out).parent, os.W_OK):
-        raise ValueError(f"--out {out}: cannot be written")
+        raise ArgumentError(f"`out` {out}: cannot be written")
     return out
 
 
@@ -151,15 +164,15 @@ def _edited(file: Path, content: PoolFile, pool: ModelPool, found: Sequence[Slim
     return add_slims(file, content, slims, sizes, folder=folder)
 
 
-def _cells(row: SlimFound) -> tuple[str, ...]:
-    return (
-        row.name,
-        " ".join(map(str, row.skip_layers)),
-        f"{row.share:.0%}",
-        f"{row.tvd:.4f}",
-        f"{row.disagreement:.1%}",
-        f"{1000 * row.seconds:.3f}",
-        f"{row.seconds_share:.0%}",
-        row.how,
-        "yes" if row.dominated else "no",
-    )
+def _cells(row: SlimFound) -> dict[str, str]:
+    return {
+        "member": row.name,
+        "layers left out": " ".join(map(str, row.skip_layers)),
+        "share": f"{row.share:.0%}",
+        "TVD": f"{row.tvd:.4f}",
+        "unequal argmax": f"{row.disagreement:.1%}",
+        "ms": f"{1000 * row.seconds:.3f}",
+        "of target": f"{row.seconds_share:.0%}",
+        "found by": row.how,
+        "dominated": "yes" if row.dominated else "no",
+    }

@@ -1,17 +1,12 @@
 """`paceline agree`: the same policies in both worlds, compared step by step."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from ...counted import counted
 from ...installing import needs_torch
-from ...reports.tables.agreement import agreement_table, record_exit_line, total_line
-from ...reports.tables.start_words import start_words
 from ...runtime.prompts import read_prompts
-from ...traces.meta import Sampling
 from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
@@ -25,7 +20,7 @@ from ..options.sampling import (
     sampling_of,
 )
 from ..options.start import LiveStart, LiveStartOption
-from ..output import JsonOption, check_json_path, print_table, say, write_json
+from ..output import JsonOption, check_json_path, print_result, say, write_json
 
 DIFFERENT = 1  # exit code: the worlds differ
 
@@ -100,30 +95,11 @@ def agree(
         lossless=lossless,
         threads=threads,
     )
-    if json is None:
-        _print_head(found.meta, mode)
-        print_table(agreement_table(found.policies))
-        for agreement in found.policies:
-            if agreement.left is not None:
-                say(record_exit_line(agreement, agreement.left))
-        for difference, near_ties in found.differences():
-            typer.echo(difference)
-            say(near_ties)
-        if not found.agree:
-            ties = counted(found.meta["near_ties"], "near tie")
-            say(f"the recording holds {ties}: choices between two tokens that rounding may flip")
-        say(total_line(found.policies))
-    else:
+    if json is not None:
         write_json(found.to_json(), json)
+    else:
+        print_result(found.tables(), [])
+        for line in found.lines():
+            (typer.echo if "\n" in line else say)(line)  # a difference stands in columns
     if not found.agree:
         raise typer.Exit(DIFFERENT)
-
-
-def _print_head(meta: Mapping[str, Any], sampling: Sampling) -> None:
-    closure = meta["closure"]
-    say(
-        f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
-        f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
-        f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
-        f"{start_words(meta)}"
-    )

@@ -7,7 +7,7 @@ import typer
 
 from ...counted import counted
 from ...installing import needs_torch
-from ...reports.tables.grid import Column, Grid
+from ...reports.tables.grid import table
 from ..options.models import PoolArgument
 from ..output import JsonOption, print_table, write_json
 from .pool_check import check
@@ -22,7 +22,6 @@ _FIELDS = {
     "kv_bytes_per_token": "KV bytes /token",
     "dtype": "dtype",
 }
-_NUMBERS = ("num_parameters", "num_layers", "hidden_size", "kv_bytes_per_token")
 
 
 def pool_app() -> typer.Typer:
@@ -47,14 +46,12 @@ def show(
     if json is not None:
         write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
         return
-    table = Grid(
-        title=f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}",
-        columns=tuple(Column(heading=heading, number=field in _NUMBERS) for field, heading in _FIELDS.items()),
-        rows=tuple(
-            tuple(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) for row in rows
-        ),
-    )
-    print_table(table)
+    cells = [
+        {_FIELDS[field]: f"{value:,}" if isinstance(value, int) else str(value) for field, value in row.items()}
+        for row in rows
+    ]
+    title = f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}"
+    print_table(table(cells, texts=("kind", "dtype"), title=title))
 
 
 def train(

@@ -6,15 +6,14 @@ import typer
 
 from ...counted import counted
 from ...installing import needs_torch
-from ...reports.tables.grid import Column, Grid
+from ...reports.tables.grid import table
 from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ...shipped import shipped
 from ..options.models import PoolArgument
 from ..output import JsonOption, print_table, say, write_json
 
 BROKEN = 1  # exit code: something does not work
-_HEADINGS = ("member", "model", "tokenizer", "end tokens", "vocabulary", "parameters", "weights MB", "KV bytes /token")
-_WORDS = (*_HEADINGS[:4], "dtype", "device", "works")
+_WORDS = ("model", "tokenizer", "end tokens", "dtype", "device", "works")
 
 
 def check(
@@ -35,16 +34,9 @@ def check(
 
 
 def _print(found: PoolCheck) -> None:
-    headings = (*_HEADINGS, "dtype", "device", "works")
     known = "unreadable" if found.num_tokens is None else counted(found.num_tokens, "token")
-    context = counted(found.context_tokens, "token")
-    print_table(
-        Grid(
-            title=f"pool {found.name}, context {context}, tokenizer of {known}",
-            columns=tuple(Column(heading=heading, number=heading not in _WORDS) for heading in headings),
-            rows=tuple(map(_row, found.members)),
-        )
-    )
+    title = f"pool {found.name}, context {counted(found.context_tokens, 'token')}, tokenizer of {known}"
+    print_table(table(map(_cells, found.members), texts=_WORDS, title=title))
     for need in found.devices:
         say(_need(need))
     problems = [*found.problems, *(problem for member in found.members for problem in member.problems)]
@@ -60,21 +52,22 @@ def _supported(found: PoolCheck) -> str:
     return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
 
 
-def _row(member: MemberCheck) -> tuple[str, ...]:
+def _cells(member: MemberCheck) -> dict[str, str]:
     weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
-    return (
-        member.name,
-        member.architecture or (member.kind if member.kind == "ngram" else "-"),
-        "-" if member.kind == "ngram" else member.tokenizer,
-        "-" if member.eos_token_ids is None else ", ".join(map(str, member.eos_token_ids)) or "none",
-        _count(member.vocab_size),
-        _count(member.num_parameters),
-        "-" if weights is None else "shared" if member.kind == "submodel" else weights,
-        _count(member.kv_bytes_per_token),
-        member.dtype,
-        member.device,
-        "no" if member.problems else "yes",
-    )
+    ends = member.eos_token_ids
+    return {
+        "member": member.name,
+        "model": member.architecture or (member.kind if member.kind == "ngram" else "-"),
+        "tokenizer": "-" if member.kind == "ngram" else member.tokenizer,
+        "end tokens": "-" if ends is None else ", ".join(map(str, ends)) or "none",
+        "vocabulary": _count(member.vocab_size),
+        "parameters": _count(member.num_parameters),
+        "weights MB": "-" if weights is None else "shared" if member.kind == "submodel" else weights,
+        "KV bytes /token": _count(member.kv_bytes_per_token),
+        "dtype": member.dtype,
+        "device": member.device,
+        "works": "no" if member.problems else "yes",
+    }
 
 
 def _count(number: int | None) -> str:

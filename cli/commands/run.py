@@ -23,7 +23,7 @@ from ..options.sampling import (
     sampling_of,
 )
 from ..options.start import LiveStart, LiveStartOption
-from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
+from ..output import JsonOption, check_json_path, check_new_folder, print_result, write_json
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
@@ -105,8 +105,7 @@ def run(
         if out is None:
             for output in decoded.outputs:
                 typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
-        if (table := decoded.table()) is not None:
-            print_table(table)
+        print_result(decoded.tables(), decoded.lines())
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     if decoded.log.meta["interrupted"]:

@@ -10,7 +10,7 @@ from ...runtime.pools import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import shipped
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
-from ..output import JsonOption, check_json_path, print_table, write_json
+from ..output import JsonOption, check_json_path, print_result, write_json
 
 
 def search_slim(
@@ -57,5 +57,4 @@ def search_slim(
     if json is not None:
         write_json(found.to_json(), json)
         return
-    print_table(found.table())
-    typer.echo(f"{found.out}: {', '.join(each.name for each in found.frontier.found)} written")
+    print_result(found.tables(), found.lines())

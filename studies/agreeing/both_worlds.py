@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...arguments import ArgumentError
 from ...decoding.contract import Policy
 from ...decoding.prefill import Start
 from ...policies.spec import make_policy
@@ -66,10 +67,10 @@ class BothWorlds:
                 return None
             request_id, position, _ = left.cause.args
             closure = self.recording.meta.closure
-            raise ValueError(
+            raise ArgumentError(
                 f"policy {name} leaves the recording (request {request_id}, output position {position}), and what is "
-                f"modelled cannot agree: it was recorded with --closure {closure.kind} --reach {closure.reach} "
-                f"--run {closure.run}; record deeper"
+                f"modelled cannot agree: it was recorded with `closure` {closure.kind} `reach` {closure.reach} "
+                f"`run` {closure.run}; record deeper"
             ) from left.cause
 
     def agreement(self, name: str, policy: Policy, replay: Replay | None, progress: Progress) -> Agreement:
