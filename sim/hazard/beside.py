@@ -28,16 +28,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from .walk import SETTLING, STEP, Floats, Z, density, persistence_of, steps_of
 
-_HIGHEST = 0.99
-_HALVINGS = 10
-_SETTLING = 12
-_STEP = 0.05
-_Z = np.arange(-5.0, 5.0 + _STEP / 2, _STEP)
-_NORMAL = np.exp(-0.5 * _Z**2) / np.exp(-0.5 * _Z**2).sum()
+_NORMAL = density(Z) / density(Z).sum()
 _NOTHING = 1e-12
 _ERRORS = 2.0
 
@@ -136,10 +130,10 @@ def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: 
         window: W, >= 1.
         rho: 0 to 0.99.
     """
-    steps = _steps(rho)
+    steps = steps_of(rho)
     rates = [hazards[min(depth, len(hazards) - 1)] for depth in range(window)]
     starts = _NORMAL
-    for _ in range(_SETTLING):
+    for _ in range(SETTLING):
         densities, thresholds = _one_round(starts, rates, steps)
         ended = sum(
             (mass * (1.0 - _below(threshold)) for mass, threshold in zip(densities, thresholds, strict=False)),
@@ -164,12 +158,11 @@ def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, want
         score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
         wanted: mean product of the scores of neighbouring rounds.
     """
-    low, high = 0.0, _HIGHEST
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        found = filter_positions(hazards, decisions, len(score) - 1, middle).alike(score)
-        low, high = (middle, high) if found < wanted else (low, middle)
-    return low
+
+    def alike(rho: float) -> float:
+        return filter_positions(hazards, decisions, len(score) - 1, rho).alike(score)
+
+    return persistence_of(alike, wanted)
 
 
 def falling(values: Floats, variances: Floats) -> Floats:
@@ -197,9 +190,9 @@ def falling(values: Floats, variances: Floats) -> Floats:
 
 def _variances(densities: Floats, rates: Floats, decisions: Floats, thresholds: Floats) -> Floats:
     """`[W]` of thresholds, from the binomial ones of the rates: dt = dh / density of z at t."""
-    cells = np.clip(np.rint((thresholds - _Z[0]) / _STEP).astype(int), 0, len(_Z) - 1)
+    cells = np.clip(np.rint((thresholds - Z[0]) / STEP).astype(int), 0, len(Z) - 1)
     mass = np.maximum(densities.sum(axis=1), _NOTHING)
-    density = np.maximum(densities[np.arange(len(cells)), cells] / mass / _STEP, 1e-3)
+    density = np.maximum(densities[np.arange(len(cells)), cells] / mass / STEP, 1e-3)
     # A rate of 0 or 1 is not known for certain either: half a decision each way (Jeffreys).
     share = (rates * decisions + 0.5) / (decisions + 1.0)
     variances: Floats = share * (1.0 - share) / decisions / density**2
@@ -219,18 +212,12 @@ def _threshold(mass: Floats, share: float) -> float:
     """Where so great a share of the mass lies below."""
     ends = np.cumsum(mass)
     wanted = share * float(ends[-1])
-    cell = min(int(np.searchsorted(ends, wanted)), len(_Z) - 1)
+    cell = min(int(np.searchsorted(ends, wanted)), len(Z) - 1)
     part = (wanted - float(ends[cell] - mass[cell])) / max(float(mass[cell]), 1e-300)
-    return float(_Z[cell]) + _STEP * (min(max(part, 0.0), 1.0) - 0.5)
+    return float(Z[cell]) + STEP * (min(max(part, 0.0), 1.0) - 0.5)
 
 
 def _below(threshold: float) -> Floats:
     """`[G]` how much of the cell of each point lies below."""
-    share: Floats = np.clip((threshold - _Z) / _STEP + 0.5, 0.0, 1.0)
+    share: Floats = np.clip((threshold - Z) / STEP + 0.5, 0.0, 1.0)
     return share
-
-
-def _steps(rho: float) -> Floats:
-    chances = np.exp(-0.5 * (_Z - rho * _Z[:, None]) ** 2 / (1.0 - rho * rho))
-    steps: Floats = chances / chances.sum(axis=1, keepdims=True)
-    return steps

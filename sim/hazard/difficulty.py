@@ -11,23 +11,18 @@ Letters: N rounds of all requests, R requests, W most tokens a round kept, G poi
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import erfc, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .counts import Told
+from .walk import BELOW, SETTLING, Floats, Z, density, persistence_of, quantile, steps_of
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.integer[Any]]
 
 _BLOCK = 128
-_HIGHEST = 0.99
-_HALVINGS = 10
-_SETTLING = 12
-_Z = np.linspace(-5.0, 5.0, 201)
-_PHI = np.array([0.5 * erfc(-z / sqrt(2.0)) for z in _Z])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +40,7 @@ class DifficultyFit:
 
 def no_persistence() -> DifficultyFit:
     """Every position has a difficulty of its own."""
-    return DifficultyFit(persistence=0.0, share=_PHI)
+    return DifficultyFit(persistence=0.0, share=BELOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +86,12 @@ def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
     """
     if found is None:
         return no_persistence()
-    low, high = 0.0, _HIGHEST
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        alike = _alike(typical, middle, chained=found.chained)[0]
-        low, high = (middle, high) if alike < found.wanted else (low, middle)
-    return DifficultyFit(persistence=low, share=_alike(typical, low, chained=found.chained)[1])
+
+    def alike(rho: float) -> float:
+        return _alike(typical, rho, chained=found.chained)[0]
+
+    rho = persistence_of(alike, found.wanted)
+    return DifficultyFit(persistence=rho, share=_alike(typical, rho, chained=found.chained)[1])
 
 
 def scores_by_kept(typical: Floats) -> Floats:
@@ -111,8 +106,8 @@ def _scores(survival: Floats, request: Ints, accepted: Ints, refused: NDArray[np
     above = survival[request, np.minimum(accepted, most)]
     below = np.where(refused, survival[request, np.minimum(accepted + 1, most)], 0.0)
     width = above - below
-    density = _density(_quantile(below)) - _density(_quantile(above))
-    return np.where(width > 1e-9, density / np.maximum(width, 1e-9), _quantile(above))
+    between = density(quantile(below)) - density(quantile(above))
+    return np.where(width > 1e-9, between / np.maximum(width, 1e-9), quantile(above))
 
 
 def _common(request: Ints, score: Floats) -> Floats:
@@ -131,12 +126,12 @@ def _alike(survival: Floats, rho: float, *, chained: bool) -> tuple[float, Float
     tokens of a round that starts at z, once it has settled. Where rounds were recorded at every position, each is the
     neighbour of the next and F is the normal distribution.
     """
-    share, starts = _PHI, _density(_Z) * (_Z[1] - _Z[0])
-    kept, steps = _kept(share, survival), _steps(1, rho)
-    for _ in range(_SETTLING if chained else 0):
+    share, starts = BELOW, density(Z) * (Z[1] - Z[0])
+    kept, steps = _kept(share, survival), steps_of(rho)
+    for _ in range(SETTLING if chained else 0):
         kept = _kept(share, survival)
-        steps = _steps(kept + 1, rho)
-        for _ in range(_SETTLING):
+        steps = steps_of(rho, kept + 1)
+        for _ in range(SETTLING):
             starts = starts @ steps
         share = np.cumsum(starts) - starts / 2.0
     score = _scores(survival[None, :], np.zeros_like(kept), kept, kept < len(survival) - 1)
@@ -149,14 +144,6 @@ def _kept(share: Floats, survival: Floats) -> NDArray[np.int64]:
     return kept
 
 
-def _steps(tokens: Ints | int, rho: float) -> Floats:
-    """`[G, G]` chances of where the walk is so many tokens after each point of the grid."""
-    kept = np.broadcast_to(rho**tokens, len(_Z))[:, None]
-    chances = _density((_Z - kept * _Z[:, None]) / np.sqrt(1.0 - kept**2))
-    steps: Floats = chances / chances.sum(axis=1, keepdims=True)
-    return steps
-
-
 def walk(generator: np.random.Generator, fit: DifficultyFit) -> Iterator[list[float]]:
     """F(z) of one output position after another, in blocks, without end."""
     rho = fit.persistence
@@ -167,13 +154,4 @@ def walk(generator: np.random.Generator, fit: DifficultyFit) -> Iterator[list[fl
         for step in generator.standard_normal(_BLOCK).tolist():
             block.append(z)
             z = rho * z + fresh * step
-        yield np.interp(block, _Z, fit.share).tolist()
-
-
-def _quantile(probability: Floats) -> Floats:
-    return np.interp(probability, _PHI, _Z)
-
-
-def _density(z: Floats) -> Floats:
-    density: Floats = np.exp(-0.5 * z * z) / sqrt(2.0 * np.pi)
-    return density
+        yield np.interp(block, Z, fit.share).tolist()
