@@ -4,11 +4,11 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ..strict_json import decode_json
 from ..whole_files import place_of
@@ -35,10 +35,22 @@ class _Kind(BaseModel):
     kind: str
 
 
-def check_hashed_files(sha256: dict[str, str], files: tuple[str, str]) -> None:
-    """Raise ValueError unless exactly these two files have a hash."""
-    if set(sha256) != set(files):
-        raise ValueError(f"sha256 must name {files[0]} and {files[1]}, got {sorted(sha256)}")
+class Hashed(BaseModel):
+    """What `meta.json` says besides what a recording says of itself.
+
+    Attributes:
+        sha256: of each of the two Parquet files.
+    """
+
+    hashed: ClassVar[tuple[str, str]]
+
+    sha256: dict[str, str]
+
+    @model_validator(mode="after")
+    def _both_files(self) -> Self:
+        if set(self.sha256) != set(self.hashed):
+            raise ValueError(f"sha256 must name {self.hashed[0]} and {self.hashed[1]}, got {sorted(self.sha256)}")
+        return self
 
 
 def hash_of(data: bytes) -> str:
@@ -128,6 +140,16 @@ def parquet_errors(path: Path) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TraceFormatError(path, "content", "must be a Parquet file", str(error)) from None
+
+
+def read_table(path: Path, expected: str, schema: pa.Schema) -> pa.Table:
+    """A table of exactly this schema, without nulls, from a file of that hash; raises TraceFormatError."""
+    file = open_parquet(path, expected)
+    with parquet_errors(path):
+        table = file.read(use_threads=False)
+        table.validate(full=True)
+    check_columns(path, table, schema)
+    return table
 
 
 def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:

@@ -150,7 +150,7 @@ class Closure(Record):
     Attributes:
         kind: "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules).
         reach: most tokens off the trunk.
-        run: most consecutive tokens of one member behind another member's.
+        run: most consecutive tokens of one member after another member's.
     """
 
     kind: Literal["monotone", "full"]

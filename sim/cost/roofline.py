@@ -8,7 +8,7 @@ from .base import LOOKUP_S, DraftTerms
 from .devices import Device
 
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
-REDUCES = 2  # all-reduces of a layer: behind attention and behind the feed-forward part
+REDUCES = 2  # all-reduces of a layer: after attention and after the feed-forward part
 
 
 class RooflineCost:

@@ -16,7 +16,7 @@ class TimedCost:
     """Seconds of recorded rounds, and their means for whatever was not recorded.
 
     A round recorded with its own `draft_s` and `verify_s` costs these. Where the log has seconds of whole answers
-    only, every round of the answer takes an equal share of them, behind the prefill if that is known; of that share
+    only, every round of the answer takes an equal share of them, after the prefill if that is known; of that share
     the target's forward takes what a step of the target alone took in the same request (in the recording's mean where
     this request has none), and drafting takes the rest. An answer whose rounds were faster than steps of the target
     alone counts as drafted in no time, so that shares always add up to what was measured.

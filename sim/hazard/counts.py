@@ -28,7 +28,7 @@ class Told:
         request: `[N]` index of each round's request.
         start: `[N]` output position, ascending in a request.
         accepted: `[N]` tokens seen to agree.
-        refused: `[N]` whether a refusal was seen behind them.
+        refused: `[N]` whether a refusal was seen after them.
     """
 
     request: Ints

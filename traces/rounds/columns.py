@@ -1,12 +1,13 @@
-"""Some requests of an imported recording as columns, as stored; `gather` makes them.
+"""Some requests of an imported recording as columns, named as in the files; `gather` makes them.
 
 Letters: Q requests, M answers (one per method of each request), S segments (one per drafter that ran on a request),
 R rounds of all segments.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,14 @@ from numpy.typing import NDArray
 from .rounds import Rounds, RoundsRequest
 
 SECONDS = ("draft_s", "verify_s")
+# Of each request so many entries of these fields, the rest of which are one for each request or for each round.
+LISTS = {
+    "num_prompt": ("prompt",),
+    "num_output": ("output",),
+    "num_methods": ("methods", "num_tokens", "wall_s", "prefill_s"),
+    "num_drafters": ("drafters", "num_rounds"),
+}
+_ROUNDS = ("start", "accepted", "drafted", *SECONDS, "placed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +33,17 @@ class RoundsColumns:
         request_id: `[Q]`.
         tag: `[Q]`.
         prompt_tokens: `[Q]`.
-        prompt: token ids of all requests behind one another.
+        prompt: token ids of all requests, one after another.
         num_prompt: `[Q]` of them, how many of each request.
-        output: token ids of all requests behind one another.
+        output: token ids of all requests, one after another.
         num_output: `[Q]` of them, how many of each request.
         num_methods: `[Q]` methods of each request.
-        method: `[M]` names, "" for the target alone.
+        methods: `[M]` names, "" for the target alone.
         num_tokens: `[M]`.
         wall_s: `[M]` NaN if unknown.
         prefill_s: `[M]` NaN if unknown.
         num_drafters: `[Q]` segments of each request.
-        drafter: `[S]` names.
+        drafters: `[S]` names.
         num_rounds: `[S]`.
         start: `[R]`.
         accepted: `[R]`.
@@ -52,12 +61,12 @@ class RoundsColumns:
     output: NDArray[np.int64]
     num_output: NDArray[np.int64]
     num_methods: NDArray[np.int64]
-    method: Sequence[str]
+    methods: Sequence[str]
     num_tokens: NDArray[np.int64]
     wall_s: NDArray[np.float64]
     prefill_s: NDArray[np.float64]
     num_drafters: NDArray[np.int64]
-    drafter: Sequence[str]
+    drafters: Sequence[str]
     num_rounds: NDArray[np.int64]
     start: NDArray[np.int32]
     accepted: NDArray[np.int32]
@@ -68,7 +77,7 @@ class RoundsColumns:
 
 
 def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
-    """The requests behind validated columns; the arrays of rounds are views, nothing is copied."""
+    """The requests of validated columns; the arrays of rounds are views, nothing is copied."""
     rounds = list(_rounds(columns))
     places = zip(
         spans(columns.num_prompt),
@@ -78,13 +87,13 @@ def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
         strict=True,
     )
     for row, (prompt, output, methods, drafters) in enumerate(places):
-        names = columns.method[methods]
+        names = columns.methods[methods]
         yield RoundsRequest(
             request_id=columns.request_id[row],
             tag=columns.tag[row],
             prompt_tokens=int(columns.prompt_tokens[row]),
             num_tokens=dict(zip(names, columns.num_tokens[methods].tolist(), strict=True)),
-            rounds=dict(zip(columns.drafter[drafters], rounds[drafters], strict=True)),
+            rounds=dict(zip(columns.drafters[drafters], rounds[drafters], strict=True)),
             wall_s=_known(names, columns.wall_s[methods]),
             prefill_s=_known(names, columns.prefill_s[methods]),
             prompt=tuple(columns.prompt[prompt].tolist()),
@@ -94,50 +103,20 @@ def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
 
 def slices(columns: RoundsColumns, most_rounds: int) -> Iterator[RoundsColumns]:
     """The columns request by request in pieces of about `most_rounds` rounds, so that checks need little memory."""
-    size = len(columns.request_id)
-    per_request = _sums(columns.num_rounds, columns.num_drafters)
+    ends = np.append(0, np.cumsum(columns.num_rounds))
+    per_request = np.diff(ends[np.append(0, np.cumsum(columns.num_drafters))])
+    counts = {field.name: np.ones_like(per_request) for field in fields(columns)}
+    counts |= {name: getattr(columns, count) for count, names in LISTS.items() for name in names}
+    counts |= dict.fromkeys(_ROUNDS, per_request)
+    ends_of = {name: np.append(0, np.cumsum(count)).tolist() for name, count in counts.items()}
     pieces = np.cumsum(per_request) // most_rounds
-    edges = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), size]
-    ends = {
-        name: np.concatenate(([0], np.cumsum(counts)))
-        for name, counts in (
-            ("prompt", columns.num_prompt),
-            ("output", columns.num_output),
-            ("method", columns.num_methods),
-            ("drafter", columns.num_drafters),
-            ("round", per_request),
-        )
-    }
-    for low, high in pairwise(edges):
-        pieces_of = {name: slice(int(end[low]), int(end[high])) for name, end in ends.items()}
-        yield _slice(columns, slice(low, high), pieces_of)
-
-
-def _slice(columns: RoundsColumns, rows: slice, pieces: Mapping[str, slice]) -> RoundsColumns:
-    methods, drafters, rounds = pieces["method"], pieces["drafter"], pieces["round"]
-    return RoundsColumns(
-        request_id=columns.request_id[rows],
-        tag=columns.tag[rows],
-        prompt_tokens=columns.prompt_tokens[rows],
-        prompt=columns.prompt[pieces["prompt"]],
-        num_prompt=columns.num_prompt[rows],
-        output=columns.output[pieces["output"]],
-        num_output=columns.num_output[rows],
-        num_methods=columns.num_methods[rows],
-        method=columns.method[methods],
-        num_tokens=columns.num_tokens[methods],
-        wall_s=columns.wall_s[methods],
-        prefill_s=columns.prefill_s[methods],
-        num_drafters=columns.num_drafters[rows],
-        drafter=columns.drafter[drafters],
-        num_rounds=columns.num_rounds[drafters],
-        start=columns.start[rounds],
-        accepted=columns.accepted[rounds],
-        drafted=columns.drafted[rounds],
-        draft_s=None if columns.draft_s is None else columns.draft_s[rounds],
-        verify_s=None if columns.verify_s is None else columns.verify_s[rounds],
-        placed=None if columns.placed is None else columns.placed[rounds],
-    )
+    for low, high in pairwise([0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(per_request)]):
+        whole = {name: getattr(columns, name) for name in ends_of}
+        parts: dict[str, Any] = {
+            name: None if values is None else values[ends_of[name][low] : ends_of[name][high]]
+            for name, values in whole.items()
+        }
+        yield RoundsColumns(**parts)
 
 
 def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:
@@ -161,13 +140,6 @@ def _known_counts(values: NDArray[np.float64] | None) -> NDArray[np.int64] | Non
 def spans(counts: NDArray[np.int64]) -> Iterator[slice]:
     """Where each of consecutive pieces of these lengths lies."""
     return (slice(start, end) for start, end in pairwise(accumulate(counts.tolist(), initial=0)))
-
-
-def _sums(values: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sums over consecutive groups of `counts` values."""
-    ends = np.concatenate(([0], np.cumsum(values)))
-    edges = np.concatenate(([0], np.cumsum(counts)))
-    return np.diff(ends[edges])
 
 
 def _known(names: Sequence[str], seconds: NDArray[np.float64]) -> dict[str, float]:

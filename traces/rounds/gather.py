@@ -5,6 +5,7 @@ Letters: Q requests, R rounds, as in `columns`.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,19 +38,14 @@ def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
         output=_numbers([token for request in requests for token in request.output]),
         num_output=_numbers([len(request.output) for request in requests]),
         num_methods=_numbers([len(request.num_tokens) for request in requests]),
-        method=[method for _, method in answers],
+        methods=[method for _, method in answers],
         num_tokens=_numbers([request.num_tokens[method] for request, method in answers]),
         wall_s=_seconds([(request.wall_s, method) for request, method in answers]),
         prefill_s=_seconds([(request.prefill_s, method) for request, method in answers]),
         num_drafters=_numbers([len(request.rounds) for request in requests]),
-        drafter=[drafter for request in requests for drafter in request.rounds],
+        drafters=[drafter for request in requests for drafter in request.rounds],
         num_rounds=_numbers([len(rounds.start) for rounds in segments]),
-        start=_joined([rounds.start for rounds in segments]),
-        accepted=_joined([rounds.accepted for rounds in segments]),
-        drafted=_joined([rounds.drafted for rounds in segments]),
-        draft_s=_joined_seconds([(rounds.draft_s, len(rounds.start)) for rounds in segments]),
-        verify_s=_joined_seconds([(rounds.verify_s, len(rounds.start)) for rounds in segments]),
-        placed=_joined_marks(segments),
+        **_joined(segments),
     )
 
 
@@ -91,19 +87,16 @@ def _seconds(answers: list[tuple[Mapping[str, float], str]]) -> NDArray[np.float
     return np.array([seconds.get(method, np.nan) for seconds, method in answers], dtype=np.float64)
 
 
-def _joined(arrays: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int32)
-
-
-def _joined_seconds(parts: list[tuple[NDArray[np.float64] | None, int]]) -> NDArray[np.float64] | None:
-    """Behind one another, NaN for segments (of so many rounds) that know none; None if no segment does."""
-    if all(seconds is None for seconds, _ in parts):
-        return None
-    return np.concatenate([np.full(size, np.nan) if seconds is None else seconds for seconds, size in parts])
-
-
-def _joined_marks(segments: list[Rounds]) -> NDArray[np.bool_] | None:
-    """Which rounds were placed, behind one another; None if none was."""
-    if all(rounds.placed is None or not rounds.placed.any() for rounds in segments):
-        return None
-    return np.concatenate([rounds.where_placed for rounds in segments])
+def _joined(segments: list[Rounds]) -> dict[str, Any]:
+    """The fields of rounds, one segment after another, NaN or False where one knows none; None if none knows any."""
+    found: dict[str, Any] = {}
+    for name, kind in _KINDS.items():
+        parts = [getattr(rounds, name) for rounds in segments]
+        if name in _COUNTS or any(part is not None for part in parts):
+            unknown = np.nan if kind is np.float64 else False
+            known = [
+                np.full(len(rounds.start), unknown) if part is None else part
+                for rounds, part in zip(segments, parts, strict=True)
+            ]
+            found[name] = np.concatenate([np.empty(0, kind), *known])
+    return dict.fromkeys(_KINDS) | found

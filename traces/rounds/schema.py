@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from .columns import RoundsColumns
+from .columns import LISTS, RoundsColumns
 
 
 def _list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
@@ -54,22 +54,12 @@ def parquet_writer(path: str, schema: pa.Schema) -> pq.ParquetWriter:
 
 def request_table(columns: RoundsColumns) -> pa.Table:
     """The table of validated requests."""
-    lists: dict[str, tuple[Sequence[str] | NDArray[Any], NDArray[np.int64]]] = {
-        "prompt": (columns.prompt, columns.num_prompt),
-        "output": (columns.output, columns.num_output),
-        "methods": (columns.method, columns.num_methods),
-        "num_tokens": (columns.num_tokens, columns.num_methods),
-        "wall_s": (columns.wall_s, columns.num_methods),
-        "prefill_s": (columns.prefill_s, columns.num_methods),
-        "drafters": (columns.drafter, columns.num_drafters),
-        "num_rounds": (columns.num_rounds, columns.num_drafters),
-    }
-    arrays = [
-        pa.array(columns.request_id, type=pa.string()),
-        pa.array(columns.tag, type=pa.string()),
-        pa.array(columns.prompt_tokens, type=pa.int32()),
-        *(_lists(*pair, ROUNDS_REQUEST_SCHEMA.field(name).type) for name, pair in lists.items()),
-    ]
+    counts = {name: getattr(columns, count) for count, names in LISTS.items() for name in names}
+    arrays = [pa.array(columns.request_id, type=pa.string())]
+    for field in list(ROUNDS_REQUEST_SCHEMA)[1:]:
+        values = getattr(columns, field.name)
+        count = counts.get(field.name)
+        arrays.append(pa.array(values, type=field.type) if count is None else _lists(values, count, field.type))
     return pa.table(arrays, schema=ROUNDS_REQUEST_SCHEMA)
 
 
@@ -90,40 +80,36 @@ def request_arrays(table: pa.Table) -> dict[str, Any]:
     The counts of `num_tokens`, `wall_s`, `prefill_s` and `num_rounds` must be those of `methods` and `drafters`:
     `misaligned` tells.
     """
-    lists = {
-        field.name: table.column(field.name).combine_chunks()
-        for field in ROUNDS_REQUEST_SCHEMA
-        if pa.types.is_list(field.type)
-    }
-    counts = {name: array.value_lengths().to_numpy().astype(np.int64) for name, array in lists.items()}
-    values = {name: array.flatten() for name, array in lists.items()}
-    numbers = {
-        name: values[name].to_numpy().astype(np.int64) for name in ("prompt", "output", "num_tokens", "num_rounds")
-    }
-    return {
+    found: dict[str, Any] = {
         "request_id": table.column("id").to_pylist(),
         "tag": table.column("tag").to_pylist(),
         "prompt_tokens": table.column("prompt_tokens").to_numpy().astype(np.int64),
-        **numbers,
-        "num_prompt": counts["prompt"],
-        "num_output": counts["output"],
-        "num_methods": counts["methods"],
-        "method": values["methods"].to_pylist(),
-        "wall_s": values["wall_s"].to_numpy(zero_copy_only=False),
-        "prefill_s": values["prefill_s"].to_numpy(zero_copy_only=False),
-        "num_drafters": counts["drafters"],
-        "drafter": values["drafters"].to_pylist(),
     }
+    for count, names in LISTS.items():
+        found[count] = _lengths(table, names[0])
+        for name in names:
+            values = table.column(name).combine_chunks().flatten()
+            if pa.types.is_string(values.type):
+                found[name] = values.to_pylist()
+            else:
+                whole = pa.types.is_integer(values.type)
+                found[name] = values.cast(pa.int64() if whole else values.type).to_numpy(zero_copy_only=False)
+    return found
 
 
 def misaligned(table: pa.Table) -> tuple[str, str, int] | None:
     """The first list column, its partner and the row where the two differ in length; None if none does."""
-    partners = {"num_tokens": "methods", "wall_s": "methods", "prefill_s": "methods", "num_rounds": "drafters"}
-    for name, partner in partners.items():
-        one, other = (table.column(column).combine_chunks().value_lengths().to_numpy() for column in (name, partner))
-        if (one != other).any():
-            return name, partner, int(np.argmax(one != other))
+    for partner, *others in LISTS.values():
+        for name in others:
+            differ = _lengths(table, name) != _lengths(table, partner)
+            if differ.any():
+                return name, partner, int(np.argmax(differ))
     return None
+
+
+def _lengths(table: pa.Table, name: str) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = table.column(name).combine_chunks().value_lengths().to_numpy().astype(np.int64)
+    return lengths
 
 
 def _lists(values: Sequence[str] | NDArray[Any], counts: NDArray[np.int64], kind: pa.DataType) -> pa.Array:

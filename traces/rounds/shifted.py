@@ -107,9 +107,9 @@ def _turn(rounds: Rounds, known: _Decisions, turned: NDArray[np.bool_]) -> Round
 def _with_rests(
     cut: Rounds, rounds: Rounds, drafter: DrafterInfo, known: _Decisions, turned: NDArray[np.bool_]
 ) -> Rounds:
-    """The cut rounds, and what the old ones said behind a new refusal: a token drafter's tokens answer for themselves.
+    """The cut rounds, and what the old ones said after a new refusal: a token drafter's tokens answer for themselves.
 
-    Each rest is a round of its own, started behind the refusal, unless a round starts there or nothing is left.
+    Each rest is a round of its own, started after the refusal, unless a round starts there or nothing is left.
     """
     refused = turned & known.agrees
     row, start = known.row[refused], known.position[refused] + 1

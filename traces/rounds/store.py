@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pydantic import model_validator
 
 from ...whole_files import whole_folder
 from ..errors import TraceFormatError
@@ -21,13 +20,14 @@ from ..folder import (
     META,
     REQUESTS,
     ROUNDS,
+    Hashed,
     check_columns,
-    check_hashed_files,
     hash_file,
     kind_of,
     open_parquet,
     parquet_errors,
     read_meta,
+    read_table,
     refuse_foreign,
 )
 from .columns import SECONDS, RoundsColumns, rounds_requests, slices
@@ -52,27 +52,18 @@ _GROUP = 2**20
 _MOST_REQUESTS = 2**14
 
 
-class StoredRoundsMeta(RoundsMeta):
-    """`meta.json` as it lies on the disk.
+class StoredRoundsMeta(Hashed, RoundsMeta):
+    """`meta.json` as it lies on the disk."""
 
-    Attributes:
-        sha256: of each of the two Parquet files.
-    """
-
-    sha256: dict[str, str]
-
-    @model_validator(mode="after")
-    def _both_files(self) -> "StoredRoundsMeta":
-        check_hashed_files(self.sha256, (REQUESTS, ROUNDS))
-        return self
+    hashed = (REQUESTS, ROUNDS)
 
 
 def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
     """Write an imported recording, whole or not at all; a trace already there is replaced at the very end.
 
     Args:
-        requests: taken one by one; what they raise goes through, and nothing is left behind.
-        meta: asked behind the last request: an importer knows drafters and windows only then.
+        requests: taken one by one; what they raise goes through, and nothing stays of what was written.
+        meta: asked after the last request: an importer knows drafters and windows only then.
         path: the folder to write.
 
     Raises:
@@ -143,11 +134,7 @@ def _requests_of(columns: RoundsColumns, path: Path) -> pa.Table:
 
 
 def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
-    file = open_parquet(path, sha256)
-    with parquet_errors(path):
-        table = file.read(use_threads=False)
-        table.validate(full=True)
-    check_columns(path, table, ROUNDS_REQUEST_SCHEMA)
+    table = read_table(path, sha256, ROUNDS_REQUEST_SCHEMA)
     odd = misaligned(table)
     if odd is not None:
         name, partner, row = odd

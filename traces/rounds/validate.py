@@ -103,7 +103,7 @@ class RoundsCheck:
         limits: list[int] = []
         places = zip(spans(columns.num_methods), spans(columns.num_drafters), strict=True)
         for row, (methods, drafters) in enumerate(places):
-            request_id, names, ran = columns.request_id[row], columns.method[methods], columns.drafter[drafters]
+            request_id, names, ran = columns.request_id[row], columns.methods[methods], columns.drafters[drafters]
             for field, group in (("methods", names), ("drafters", ran)):
                 if len(set(group)) != len(group):
                     self._refuse(field, "must be unique", request_id, list(group))
@@ -134,7 +134,7 @@ class RoundsCheck:
     ) -> None:
         place = int(np.argmax(wrong))
         row = int(np.searchsorted(np.cumsum(columns.num_methods), place, side="right"))
-        self._refuse(f"{field} of {columns.method[place]!r}", rule, columns.request_id[row], float(values[place]))
+        self._refuse(f"{field} of {columns.methods[place]!r}", rule, columns.request_id[row], float(values[place]))
 
     def _note_most(self, field: str, values: NDArray[np.int32], piece: "_Piece") -> None:
         """Keep the largest value by drafter: windows are only known at the end of an import."""
@@ -146,7 +146,7 @@ class RoundsCheck:
         largest = np.maximum.reduceat(values, starts).tolist()
         requests = piece.request_of_segment
         for segment, most in zip(filled.tolist(), largest, strict=True):
-            key = (field, columns.drafter[segment])
+            key = (field, columns.drafters[segment])
             if key not in self._most or most > self._most[key][0]:
                 self._most[key] = (most, columns.request_id[requests[segment]])
 
@@ -179,7 +179,7 @@ class _Piece:
         segment = int(np.searchsorted(ends, place, side="right"))
         request_id = self.columns.request_id[int(self.request_of_segment[segment])]
         own = place - int(ends[segment] - self.columns.num_rounds[segment])
-        where = f"(request {request_id!r}, drafter {self.columns.drafter[segment]!r}, round {own})"
+        where = f"(request {request_id!r}, drafter {self.columns.drafters[segment]!r}, round {own})"
         raise TraceFormatError(self.path / ROUNDS, field, f"{rule} {where}", values[place].item())
 
     def check_starts(self) -> None:

@@ -48,7 +48,7 @@ class SyntheticSpec:
             says p it agrees with rate p) and spread the wider the smaller this number.
         vocab_size: >= 64.
         reach: most tokens off the trunk, >= 0.
-        run: most consecutive tokens of a member behind a larger one's, >= 0.
+        run: most consecutive tokens of a member after a larger one's, >= 0.
         cost_ratios: S seconds of a one-token forward, relative to the target's, > 0; None takes powers of 0.2.
         target_forward_s: seconds of a one-token forward of the target, > 0.
         cost_slope: share of a one-token forward that each further new token costs, >= 0.

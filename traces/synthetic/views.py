@@ -34,7 +34,7 @@ class Views:
     """What the models say at F contexts, on the grids of `resolution`.
 
     Attributes:
-        choice_log_prob: `[M, M, F]` log-probability, by model, of the token behind each choice (0.0 if nobody's).
+        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice (0.0 if nobody's).
         next_log_prob: `[M, F]` of the model's own choice.
         gap: `[M, F]`.
         entropy: `[M, F]`.

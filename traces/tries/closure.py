@@ -32,7 +32,7 @@ class Branches:
 
 
 def trunk_allowance(num_members: int, num_contexts: int, reach: int) -> Ints:
-    """`[S, F]` what each member may write behind a trunk context: a first run, up to `reach` tokens."""
+    """`[S, F]` what each member may write after a trunk context: a first run, up to `reach` tokens."""
     return np.full((num_members, num_contexts), reach, dtype=np.int32)
 
 
@@ -45,7 +45,7 @@ def grow(next_token: NDArray[np.integer], allowance: Ints, run: int) -> Branches
     Args:
         next_token: `[S, F]` what each member writes; set the allowance to 0 where that stays on the trunk.
         allowance: `[S, F]` how many more tokens each member may write.
-        run: most tokens of a member behind a larger one's.
+        run: most tokens of a member after a larger one's.
     """
     member, context = np.nonzero(allowance > 0)
     tokens = next_token[member, context].astype(np.int64)

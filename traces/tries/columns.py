@@ -1,4 +1,4 @@
-"""A trace as columns, as stored: requests, and all their nodes behind one another with probabilities as 16-bit codes.
+"""A trace as columns, as stored: requests, and all their nodes one after another, with probabilities as 16-bit codes.
 
 Letters: N nodes of all requests, R requests, M recorded models (smallest first), P pairs of models.
 """
@@ -114,7 +114,7 @@ def join(trace: TrieRecording, path: Path) -> NodeColumns:
 
 
 def tries(columns: NodeColumns, num_nodes: list[int]) -> tuple[Trie, ...]:
-    """The tries behind validated columns, `num_nodes` of each request."""
+    """The tries of validated columns, `num_nodes` of each request."""
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
     values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}
     return split(Trie(**arrays, **values), num_nodes)

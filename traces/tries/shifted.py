@@ -54,7 +54,7 @@ def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, T
 
 
 def _another(taken: set[int], vocab_size: int) -> int:
-    """The first token that is not taken: no model writes it, so no context behind it is recorded."""
+    """The first token that is not taken: no model writes it, so no context after it is recorded."""
     token = next((token for token in range(vocab_size) if token not in taken), None)
     if token is None:
         raise ValueError(f"vocab_size must leave a token that no model writes, got {vocab_size}")

@@ -6,9 +6,6 @@ rest. The same trace gives the same bytes.
 
 from pathlib import Path
 
-import pyarrow as pa
-from pydantic import model_validator
-
 from ...whole_files import whole_folder
 from ..errors import TraceFormatError
 from ..folder import (
@@ -16,13 +13,11 @@ from ..folder import (
     META,
     NODES,
     REQUESTS,
-    check_columns,
-    check_hashed_files,
+    Hashed,
     hash_of,
     kind_of,
-    open_parquet,
-    parquet_errors,
     read_meta,
+    read_table,
     refuse_foreign,
 )
 from .columns import NodeColumns, RequestColumns, join, request_columns, tries
@@ -33,19 +28,10 @@ from .trie import TrieRequest
 from .validate import check_nodes, check_requests
 
 
-class StoredMeta(TrieMeta):
-    """`meta.json` as it lies on the disk.
+class StoredMeta(Hashed, TrieMeta):
+    """`meta.json` as it lies on the disk."""
 
-    Attributes:
-        sha256: of each of the two Parquet files.
-    """
-
-    sha256: dict[str, str]
-
-    @model_validator(mode="after")
-    def _both_files(self) -> "StoredMeta":
-        check_hashed_files(self.sha256, (REQUESTS, NODES))
-        return self
+    hashed = (REQUESTS, NODES)
 
 
 def write_trace(trace: TrieRecording, path: Path) -> None:
@@ -83,8 +69,8 @@ def read_trace(path: Path) -> TrieRecording:
         raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
     stored = read_meta(path / META, StoredMeta)
     meta = TrieMeta.model_validate(stored.model_dump(exclude={"sha256"}))
-    request_table = _read_table(path / REQUESTS, stored, REQUEST_SCHEMA)
-    node_table = _read_table(path / NODES, stored, node_schema(meta, path / META))
+    request_table = read_table(path / REQUESTS, stored.sha256[REQUESTS], REQUEST_SCHEMA)
+    node_table = read_table(path / NODES, stored.sha256[NODES], node_schema(meta, path / META))
     requests = from_request_table(request_table)
     check_requests(requests, meta, path)
     nodes = from_table(node_table, meta)
@@ -108,13 +94,3 @@ def _trace(meta: TrieMeta, requests: RequestColumns, nodes: NodeColumns) -> Trie
         for request_id, tag, prompt, max_new_tokens, trie in rows
     )
     return TrieRecording(meta=meta, requests=tuple(records))
-
-
-def _read_table(path: Path, stored: StoredMeta, schema: pa.Schema) -> pa.Table:
-    """A table of exactly this schema, without nulls, from a file with the hash that `meta.json` gives."""
-    file = open_parquet(path, stored.sha256[path.name])
-    with parquet_errors(path):
-        table = file.read(use_threads=False)
-        table.validate(full=True)
-    check_columns(path, table, schema)
-    return table

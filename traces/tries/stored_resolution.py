@@ -44,7 +44,7 @@ class Grid:
         return np.clip(scaled, 0, self.high).astype(np.uint16)
 
     def decode(self, codes: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """The values behind codes."""
+        """The values that codes stand for."""
         return codes.astype(np.float64) * (self.sign * self.step) + 0.0  # + 0.0: no negative zeros
 
     def round(self, values: NDArray[Any]) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ class Trie:
     Attributes:
         parent: `[N]` node index, -1 at the root.
         token: `[N]` the token that leads from the parent here, -1 at the root.
-        depth: `[N]` tokens behind the prompt, 0 at the root.
+        depth: `[N]` tokens after the prompt, 0 at the root.
         on_trunk: `[N]` whether the target itself would write this context.
         next_token: `[M, N]` the token each model writes here (argmax, or the coupled sample).
         next_log_prob: `[M, N]` its log-probability, nats, <= 0.
@@ -57,7 +57,7 @@ class Trie:
         return nodes[np.argsort(self.depth[nodes], kind="stable")]
 
     def children(self) -> Ints:
-        """`[M, N]` the recorded child behind each model's next token, -1 where the recording ends."""
+        """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
         vocab = int(max(self.token.max(initial=0), self.next_token.max(initial=0))) + 1
         keys = self.parent.astype(np.int64) * vocab + self.token
         order = np.argsort(keys, kind="stable")
@@ -68,7 +68,7 @@ class Trie:
 
 
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
-    """The tries of requests whose nodes lie behind one another, `num_nodes` each; views, nothing is copied."""
+    """The tries of requests whose nodes lie one after another, `num_nodes` each; views, nothing is copied."""
     ends = accumulate(num_nodes, initial=0)
     columns = [(field.name, getattr(joined, field.name)) for field in fields(Trie)]
     return tuple(Trie(**{name: column[..., start:end] for name, column in columns}) for start, end in pairwise(ends))

@@ -123,7 +123,7 @@ class _Nodes:
         raise TraceFormatError(self.path / NODES, field, f"{rule} {where}", values[row].item())
 
     def check_parents(self) -> None:
-        """One root, which comes first; every other node behind its parent."""
+        """One root, which comes first; every other node after its parent."""
         parent, is_first = self.columns.parent, self.own == 0
         self.refuse(is_first & (parent != -1), "parent", "must be -1 at the first node, the root", parent)
         self.refuse(~is_first & (parent == -1), "parent", "must not be -1, only the first node is a root", parent)
@@ -159,18 +159,18 @@ class _Nodes:
         columns, parent_row = self.columns, self.parent_row
         on_trunk, is_root = columns.on_trunk, columns.parent == -1
         self.refuse(is_root & ~on_trunk, "on_trunk", "must be true at the root", on_trunk)
-        behind = on_trunk & ~is_root
-        self.refuse(behind & ~on_trunk[parent_row], "on_trunk", "must be a path from the root", on_trunk)
+        after_root = on_trunk & ~is_root
+        self.refuse(after_root & ~on_trunk[parent_row], "on_trunk", "must be a path from the root", on_trunk)
         target_token = columns.next_token[-1][parent_row]
         # Children of a node differ in their tokens, so following the target also means not to fork.
-        strays = behind & (columns.token != target_token)
+        strays = after_root & (columns.token != target_token)
         self.refuse(strays, "on_trunk", "must follow the target's next_token", columns.token)
         ended = on_trunk & np.isin(columns.token, self.meta.eos_token_ids)
-        self.refuse(behind & ended[parent_row], "on_trunk", "must end at an end-of-sequence token", columns.token)
+        self.refuse(after_root & ended[parent_row], "on_trunk", "must end at an end-of-sequence token", columns.token)
         too_deep = on_trunk & (columns.depth > self.budget)
         self.refuse(too_deep, "depth", "of the trunk must be at most max_new_tokens", columns.depth)
         goes_on = np.zeros(len(on_trunk), dtype=np.bool_)
-        goes_on[parent_row[behind]] = True
+        goes_on[parent_row[after_root]] = True
         cut = on_trunk & ~goes_on & ~ended & (columns.depth < self.budget)
         rule = "of the trunk's end must be max_new_tokens where it is no end of sequence"
         self.refuse(cut, "depth", rule, columns.depth)

@@ -57,41 +57,26 @@ class ScaledCost:
         return self._cost.notes()
 
 
-class ScaledRoundCost:
+class ScaledRoundCost(ScaledCost):
     """As `ScaledCost`, of a cost model that knows recorded rounds."""
 
     def __init__(self, cost: RoundCost, factors: Mapping[str, float], target: str) -> None:
-        self._forwards = ScaledCost(cost, factors)
-        self.name = self._forwards.name
-        self.lookup_s = cost.lookup_s
-        self._cost = cost
-        self._factors = dict(factors)
+        super().__init__(cost, factors)
+        self._rounds = cost
         self._target_factor = factors.get(target, 1.0)
-
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
-        return self._forwards.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
 
     def round_s(self, request_id: str, start: int, drafter: str) -> tuple[float, float] | None:
         """Seconds of a recorded round; see `RoundCost`."""
-        seconds = self._cost.round_s(request_id, start, drafter)
+        seconds = self._rounds.round_s(request_id, start, drafter)
         if seconds is None:
             return None
         return seconds[0] * self._factors.get(drafter, 1.0), seconds[1] * self._target_factor
 
     def round_scale(self, request_id: str, drafter: str) -> RoundScale:
         """See `RoundCost`."""
-        scale = self._cost.round_scale(request_id, drafter)
+        scale = self._rounds.round_scale(request_id, drafter)
         return scale._replace(most_draft_s=scale.most_draft_s * self._factors.get(drafter, 1.0))
 
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""
-        return self._cost.prefill_s(request_id, method) * self._target_factor
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """What a Draft costs as a whole; see `CostModel`."""
-        return self._forwards.draft_terms(model)
-
-    def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
-        return self._cost.notes()
+        return self._rounds.prefill_s(request_id, method) * self._target_factor

@@ -1,0 +1,85 @@
+"""What the two forms of a recording have in common: they say the same of themselves and answer the same calls."""
+
+import pytest
+from hypothesis import given, settings
+from paceline.arguments import ArgumentError
+from paceline.policies import make_policy
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.replay_tables import tables_of
+from paceline.traces import SyntheticSpec, make_trace, open_recording, summarise, write_trace
+from paceline.traces.forms import by_form
+from paceline.traces.meta import NgramInfo
+
+from ..strategies import traces
+from .rounds.rounds_strategies import bernoulli_trace, rounds_traces
+from .rounds.test_store import write
+
+TRIES = make_trace(SyntheticSpec(requests=2, tokens=8, models=("small", "mid", "big"), acceptance=(0.5, 0.7), reach=3))
+ROUNDS = bernoulli_trace(by_start=True, requests=3)
+
+
+def form(recording):
+    return by_form(recording, tries=lambda _: "tries", rounds=lambda _: "rounds")
+
+
+def check_common(recording):
+    about = recording.about
+    assert about.target == about.models[-1]
+    assert set(recording.known_shapes()) <= set(about.models)
+    assert f"{len(recording.requests):,} request" in about.holds
+    pool = recorded_pool(recording)
+    assert pool.names == (*about.lookups, *about.models)
+    assert [member.drafts_only for member in pool.members] == [
+        about.drafts_only and name in about.models[:-1] for name in pool.names
+    ]
+    assert all(make_policy(name, pool) is not None for name in tables_of(recording).default_policies)
+    assert summarise(recording).to_json() == recording.summary().to_json()
+    same = recording.shifted({}, seed=0)
+    assert (same.about, form(same)) == (about, form(recording))
+
+
+@settings(max_examples=30)
+@given(recording=traces())
+def test_tries_say_what_they_are(recording):
+    assert form(recording) == "tries"
+    assert recording.about.source is recording.about.trust is None
+    check_common(recording)
+
+
+@settings(max_examples=30)
+@given(recording=rounds_traces())
+def test_rounds_say_what_they_are(recording):
+    assert form(recording) == "rounds"
+    assert recording.about.sampling is recording.about.tokenizer_sha256 is None
+    check_common(recording)
+
+
+def test_the_form_survives_the_disk(tmp_path):
+    write_trace(TRIES, tmp_path / "tries.trace")
+    write(ROUNDS, tmp_path / "rounds.trace")
+    for recording, name in ((TRIES, "tries"), (ROUNDS, "rounds")):
+        found = open_recording(tmp_path / f"{name}.trace")
+        assert (found.about, form(found)) == (recording.about, name)
+
+
+def test_neither_form():
+    with pytest.raises(TypeError, match="must hold tries or rounds, got dict"):
+        by_form({}, tries=len, rounds=len)
+
+
+def test_shapes_are_given_to_those_that_hold_none():
+    with pytest.raises(ArgumentError, match="is for imported recordings; synthetic holds the shapes of its models"):
+        TRIES.with_shapes(["llama-3.1-8b"])
+    target = ROUNDS.about.target
+    shaped = ROUNDS.with_shapes(["llama-3.1-8b"])
+    assert shaped.known_shapes()[target].shape.name == target
+    assert target not in ROUNDS.known_shapes()
+    with pytest.raises(ArgumentError, match=r"must name members of the recording .*, got 'nobody'"):
+        ROUNDS.with_shapes(["nobody=llama-3.1-8b"])
+
+
+def test_lookup_is_a_member_where_it_can_be_replayed():
+    with_lookup = TRIES.meta.model_copy(update={"ngram": NgramInfo(name="ngram", max_match=3)})
+    assert TRIES.about.lookups == ()
+    assert type(TRIES)(meta=with_lookup, requests=TRIES.requests).about.lookups == ("ngram",)
+    assert ROUNDS.about.lookups == (), "a log without the ids of its texts"
