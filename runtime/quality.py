@@ -7,16 +7,12 @@ Letters: T tokens of an answer, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Required, TypedDict
 
 import numpy as np
 import torch
 
-from ..decoding.contract import Policy
-from ..decoding.prefill import Start
 from ..policies.lossless.plain import Plain
-from ..runs.log import RunLog
 from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
 from ..traces.meta import Sampling
 from ..traces.tries.stored_resolution import LOG_PROBS
@@ -33,54 +29,15 @@ from .sampling.truncation import truncated
 from .world import Memory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """How the target is to write alone: as the run it is compared with (`decode_alike`).
+class Alone(TypedDict, total=False):
+    """How the target is to write alone: arguments of `decode`, as of the run that it is compared with."""
 
-    Attributes:
-        sampling: greedy, coupled or rejection.
-        max_new_tokens: budget of each request.
-        batch: requests running at a time.
-        memory: of keys and values.
-        forward: how the target runs.
-        stop: texts that end an answer.
-    """
-
-    sampling: Sampling
-    max_new_tokens: int
-    batch: int = 1
-    memory: Memory | None = None
-    forward: ForwardKind = "auto"
-    stop: Sequence[str] = ()
-
-
-def decode_alike(
-    pool: ModelPool,
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    alone: Alone,
-    *,
-    name: str,
-    start: Start = Start.prefill,
-    debug: bool = False,
-    show_progress: bool = True,
-) -> tuple[tuple[Output, ...], RunLog]:
-    """`decode` in the way in which the target is to write alone."""
-    return decode(
-        pool,
-        policy,
-        prompts,
-        sampling=alone.sampling,
-        max_new_tokens=alone.max_new_tokens,
-        name=name,
-        batch=alone.batch,
-        memory=alone.memory,
-        forward=alone.forward,
-        stop=alone.stop,
-        start=start,
-        debug=debug,
-        show_progress=show_progress,
-    )
+    sampling: Required[Sampling]
+    max_new_tokens: Required[int]
+    batch: int
+    memory: Memory | None
+    forward: ForwardKind
+    stop: Sequence[str]
 
 
 class Verdict(NamedTuple):
@@ -123,11 +80,11 @@ def text_qualities(
     if not asked:
         return {}
     plain = Plain(loaded_pool(pool))
-    owns, log = decode_alike(pool, plain, asked, alone, name="plain", show_progress=show_progress)
+    owns, log = decode(pool, plain, asked, name="plain", show_progress=show_progress, **alone)
     if log.meta["interrupted"]:
         raise KeyboardInterrupt
     return {
-        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone.sampling)
+        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone["sampling"])
         for prompt, own in zip(asked, owns, strict=True)
         if not own.error
     }

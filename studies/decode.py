@@ -16,12 +16,13 @@ from ..reports.tables.start_words import start_words
 from ..runs.log import RunLog, write_run_log
 from ..runs.text_quality import with_quality
 from ..runtime.decode import Output
+from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward import ForwardKind
 from ..runtime.no_oracles import refuse_oracle_by_name
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
-from ..runtime.quality import Alone, decode_alike, text_qualities
+from ..runtime.quality import Alone, text_qualities
 from ..runtime.world import Memory
 from ..traces.meta import Sampling
 from .admitted import admitted
@@ -136,7 +137,7 @@ def decode(
         forward=forward,
         stop=stop,
     )
-    outputs, log = decode_alike(models, decider, requests, alone, name=policy, start=start, debug=debug)
+    outputs, log = decode_prompts(models, decider, requests, name=policy, start=start, debug=debug, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
     lossy = log.meta["lossy_steps"] or log.meta["lossless"] is False
     if not quality or not lossy or log.meta["interrupted"]:

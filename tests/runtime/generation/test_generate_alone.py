@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from paceline.reports import summarise_run
-from paceline.runtime.forward.forward_choice import TOLERANCES
+from paceline.runtime.forward.rounding import TOLERANCES
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
