@@ -23,6 +23,7 @@ def __getattr__(name: str) -> object:
     """A function by its name; raises ModuleNotFoundError with what to install for one that runs real models."""
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # By name, since pytest imports this file as if it were no package.
     with importlib.import_module(f"{__name__}.installing").needs_torch(f"{__name__}.{name}"):
         found = vars(importlib.import_module(f"{__name__}.{MODULES[name]}"))[name]
     globals()[name] = found

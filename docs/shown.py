@@ -1,4 +1,4 @@
-"""Runs the commands that a page shows and compares what they print with what the page says, or writes it anew.
+"""Runs the commands and cells of a page and compares what they print with what the page says, or writes it anew.
 
     python docs/shown.py docs/compare.md            # exit code 1 and a diff where the page is out of date
     python docs/shown.py --write docs/*.md README.md
@@ -8,7 +8,9 @@ A page is read from top to bottom, in a scratch folder of its own that sees the 
 - a `console` block holds commands behind `$ ` (further lines behind `> ` or after a backslash) and what they print;
 - a `console` block that shows `$ cat mine.json` of a file that is not there makes that file;
 - an `sh` block that holds `.venv/bin/` or `cat >`, and neither `make` nor `pip`, is run; the page shows no output;
-- a `json`, `toml` or `python` block becomes the file that the words before it name, if they end in a colon.
+- a `json`, `toml` or `python` block becomes the file that the words before it name, if they end in a colon;
+- `py` blocks are the cells of a notebook, all of them run in one fresh interpreter; a `text` block next to one is what
+  it shows.
 
 Commands that measure seconds or run models print something else on each machine, so they are left as they are. With
 `--models`, those that run models are run too, and with `--measured` also the benchmarks.
@@ -25,16 +27,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cells import Cells
+
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100  # a page on the web shows about so many
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"`([\w.-]+\.(?:jsonl?|toml|py|csv|txt|log|prom))`")
 RUNS_MODELS = re.compile(
     r"paceline (run|record|agree|pool (train|show|check|search-slim))\b|examples/transformers|pytest|^cmp "
+    r"|paceline\.(record|decode|agree|generate)\("
 )
 MEASURES = re.compile(r"benchmarks/|paceline experiment\b|trace (inspect|check) [^\n]*--pool")
 # On a slow machine only.
 PROGRESS = re.compile(r"paceline: (?!error|failed).*\d (s|min|h)(, about [\d.]+ (s|min|h) left)?")
+OUTPUT_OF_CELL = "```\n\n```text\n"  # what stands between a cell and what it shows
 CAT = re.compile(r"cat ([\w.-]+)")
 FOREIGN = re.compile(r"\$PACELINE_DATA|shared/data|spec-bench\.trace")
 
@@ -86,20 +92,35 @@ class Page:
         self._folder = folder
         self._skip = skip
         self._lost: set[str] = set()
+        self._cells: Cells | None = None
 
     def played(self) -> str:
-        """The page with what its commands print now."""
+        """The page with what its commands and cells print now."""
         parts, end = [], 0
+        shows: str | None = None  # of the cell before, where a block of its output may follow
         for fence in FENCE.finditer(self.text):
             kind, block = fence.groups()
-            parts.append(self.text[end : fence.start(2)])
-            parts.append(self._console(block) if kind == "console" else block)
+            between = self.text[end : fence.start(2)]
+            answers = shows is not None and between == OUTPUT_OF_CELL
+            parts += [between, self._console(block) if kind == "console" else shows if answers else block]
             end = fence.end(2)
+            shows = self._cell(block) if kind == "py" else None
             if kind == "sh" and self._is_played(block):
                 self._run(block)
-            elif kind in {"json", "toml", "python", "text", ""}:
+            elif kind in {"json", "toml", "python", "text", ""} and not answers:
                 self._write(self.text[: fence.start()], block)
+        if self._cells is not None:
+            self._cells.close()
         return "".join([*parts, self.text[end:]])
+
+    def _cell(self, code: str) -> str | None:
+        """What a cell shows; None of one that is left alone."""
+        if self._skipped(code):
+            return None
+        self.num_run += 1
+        if self._cells is None:
+            self._cells = Cells(Path(sys.executable), self._folder, _environment())
+        return "".join(f"{line.rstrip()}\n" for line in self._cells.run(code).splitlines())
 
     def _is_played(self, block: str) -> bool:
         if not re.search(r"\.venv/bin/|^cat >", block, re.MULTILINE) or re.search(r"\bmake\b|\bpip\b", block):
@@ -132,11 +153,10 @@ class Page:
 
     def _run(self, command: str) -> str:
         self.num_run += 1
-        environment = {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
         ran = subprocess.run(
             ["bash", "-c", command],
             cwd=self._folder,
-            env=environment,
+            env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -145,6 +165,10 @@ class Page:
         )
         lines = [line.rstrip() for line in ran.stdout.splitlines() if not PROGRESS.fullmatch(line)]
         return "".join(f"{line}\n" for line in lines)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "COLUMNS": str(COLUMNS), "PYTHONIOENCODING": "utf-8", "OMP_NUM_THREADS": "1"}
 
 
 def play(path: Path, skip: list[re.Pattern[str]]) -> tuple[str, str, int]:

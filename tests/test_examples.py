@@ -1,5 +1,6 @@
 """The examples print exactly what stands beside them, and the example policy keeps the contract."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,18 @@ def test_there_is_an_example_with_output():
 
 @pytest.mark.parametrize("script", WITH_OUTPUT, ids=lambda path: path.name)
 def test_prints_what_stands_beside_it(script, tmp_path):
-    run = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    run = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", check=False
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout == script.with_suffix(".out").read_text(encoding="utf-8")
     assert not run.stderr
+
+
+def test_the_readme_shows_what_the_example_prints():
+    printed = (EXAMPLES / "compare_policies.out").read_text(encoding="utf-8")
+    assert f"$ .venv/bin/paceline compare\n{printed}```" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_example_policy_keeps_the_contract():

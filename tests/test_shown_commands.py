@@ -1,7 +1,9 @@
 """What the pages show is what the commands print."""
 
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     path
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    if "```console" in path.read_text(encoding="utf-8")
+    if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
+PYTHON_PAGE = ROOT / "docs" / "python-api.md"
+WITH_MODELS = ["--models"] if find_spec("torch") and find_spec("transformers") else []
 
 
 def shown(*arguments):
@@ -22,8 +26,16 @@ def shown(*arguments):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_print_what_the_page_shows(page):
-    run = shown(page)
+    run = shown(page, *(WITH_MODELS if page == PYTHON_PAGE else ()))
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_page_of_the_python_api_has_cells_that_run_models_and_others():
+    cells = re.findall("^```py\n(.*?)^```", PYTHON_PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    models = [bool(re.search(r"paceline\.(record|decode|agree)\(", cell)) for cell in cells]
+    assert len(cells) >= 10
+    assert models == sorted(models)  # those that need torch stand at the end
+    assert sum(models) == 2
 
 
 PAGE = """
@@ -59,6 +71,39 @@ def test_a_page_makes_the_files_that_it_shows(tmp_path):
     run = shown(page)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "3 commands" in run.stdout
+
+
+CELLS = """
+```py
+names = ["a"]
+print(names)
+len(names)
+```
+
+```text
+%s
+```
+
+```py
+names[1]
+```
+
+```text
+IndexError: list index out of range
+```
+
+```text
+stands alone
+```
+"""
+
+
+def test_cells_of_a_page_share_their_names(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(CELLS % "['a']\n2")
+    assert "-2" in shown(page).stdout
+    assert shown("--write", page).returncode == 0
+    assert page.read_text() == CELLS % "['a']\n1"
 
 
 def test_what_is_out_of_date_is_told_and_written_anew(tmp_path):
