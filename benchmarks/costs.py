@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from paceline.laboratory.table import cell
-from paceline.sim.cost import RooflineCost, device_sheet
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
 from shared.report import show
 

@@ -17,7 +17,7 @@ from paceline.reports import Summary, summarise_run
 from paceline.runs.log import RunLog
 from paceline.shipped import shipped
 from paceline.sim import Scenario, TableCost, simulate
-from paceline.sim.hazard import Hazard
+from paceline.sim.hazard.draws import Hazard
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording

@@ -10,7 +10,7 @@ from paceline.laboratory.table import Cell, cell
 from paceline.laboratory.timing import RUNS, Timing, interleaved, peak_bytes
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
-from paceline.sim.cost import CostModel
+from paceline.sim.cost.base import CostModel
 from paceline.sim.cost.make import make_cost
 from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate

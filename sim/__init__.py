@@ -3,7 +3,12 @@
 Never imports the runtime and never needs torch.
 """
 
-from .cost import CostModel, CostRangeError, Device, RooflineCost, TableCost, TimedCost, device_sheet, make_cost
+from .cost.base import CostModel, CostRangeError
+from .cost.devices import Device, device_sheet
+from .cost.make import make_cost
+from .cost.roofline import RooflineCost
+from .cost.table import TableCost
+from .cost.timed import TimedCost
 from .recorded_pool import recorded_pool
 from .replay_tables import ReplayTables, tables_of
 from .rounds.tables import RoundsTables

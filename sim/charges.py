@@ -6,7 +6,7 @@ from ..decoding.contract import Draft, Verify
 from ..decoding.results import Drafted, Forward
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
-from .cost import CostModel, DraftTerms
+from .cost.base import CostModel, DraftTerms
 
 
 def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], level: int) -> Forward:

@@ -7,7 +7,7 @@ from ..decoding.contract import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of
 from ..policies.oracles.foresight import Foresight, ForwardSeconds
-from .cost import CostModel, CostRangeError
+from .cost.base import CostModel, CostRangeError
 from .paused_collector import paused_collector
 from .replay_tables import ReplayTables
 

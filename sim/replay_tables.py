@@ -12,7 +12,7 @@ from ..policies.about import Observable, check_observes
 from ..runs.text_quality import TextQuality
 from ..traces.forms import by_form
 from ..traces.recording import Recording
-from .cost import CostModel
+from .cost.base import CostModel
 from .foreseen import Foreseen
 from .rounds.tables import RoundsTables
 from .tries.tables import TrieTables

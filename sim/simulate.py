@@ -14,7 +14,7 @@ from ..runs.ledger import RunLedger
 from ..runs.log import RunLog
 from ..runs.text_quality import with_quality
 from ..traces.meta import MOST_SECONDS
-from .cost import CostModel
+from .cost.base import CostModel
 from .device import device_process
 from .foresight import grant_foresight
 from .paused_collector import paused_collector

@@ -9,7 +9,7 @@ from ..policies.chain_notation import ChainSpec
 from ..policies.chain_ranges import chains_in
 from ..reports.side_by_side import SideBySide
 from ..reports.sweep import Sweep
-from ..sim.cost import CostRangeError
+from ..sim.cost.base import CostRangeError
 from ..traces.recording import Recording
 from .comparing.named_policies import NamedPolicy, named_policies
 from .comparing.policy_runs import run_policies

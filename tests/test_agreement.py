@@ -31,7 +31,7 @@ from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.world import Memory
-from paceline.sim.cost import made_up_cost
+from paceline.sim.cost.made_up import made_up_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables

@@ -1,4 +1,4 @@
-"""What was recorded: token tries, imported rounds, their stores, the synthetic generator and the log of a run.
+"""What was recorded: tries of contexts or rounds of a log, their stores, importers and the synthetic generator.
 
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """

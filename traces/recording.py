@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from .shapes import Named
+from .shapes.named import Named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

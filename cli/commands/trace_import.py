@@ -10,7 +10,7 @@ from ...studies.import_logs import import_logs
 from ...traces.importers import AUTO, ImportOptions, Load, format_names
 from ...traces.meta import NgramInfo
 from ...traces.rounds.meta import LOOKUP
-from ...traces.shapes import given_shapes
+from ...traces.shapes.given import given_shapes
 from ..options.comparison import ModelsOption
 from ..output import JsonOption, check_json_path, check_new_folder, say, write_json
 

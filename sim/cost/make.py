@@ -7,7 +7,7 @@ from pathlib import Path
 from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
-from ...traces.shapes import preset_names
+from ...traces.shapes.named import preset_names
 from .base import CostModel
 from .cost_file import FileCost, read_cost_file
 from .devices import Device, device_called, device_sheet

@@ -21,7 +21,7 @@ from ...decoding.world import DraftItem
 from ...traces.rounds.meta import DrafterInfo
 from ...traces.rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..charges import draft_forwards
-from ..cost import RoundCost
+from ..cost.base import RoundCost
 from .request_rounds import RequestRounds
 
 

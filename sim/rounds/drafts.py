@@ -7,7 +7,7 @@ of it stands at a depth, 0 for the first.
 from typing import NamedTuple
 
 from ...traces.rounds.recording import RoundsRecording
-from ..hazard import Hazard
+from ..hazard.draws import Hazard
 from ..hazard.lengths import fit_lengths
 from ..tries.world import UnrecordedContextError
 from .recorded_tokens import WHOLE

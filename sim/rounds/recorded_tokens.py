@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from ...traces.rounds.meta import DrafterInfo
 from ...traces.rounds.rounds import MOST, Rounds, RoundsRequest
-from ..hazard import Beside, Outcome
+from ..hazard.beside import Beside, Outcome
 
 REFUSED, AGREED, UNKNOWN = range(3)
 WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as many as it is asked for

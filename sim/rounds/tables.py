@@ -5,9 +5,9 @@ from ...policies.about import Observable
 from ...policies.default_policies import policies_at_windows
 from ...policies.oracles.foresight import Answer
 from ...traces.rounds.recording import RoundsRecording
-from ..cost import CostModel
+from ..cost.base import CostModel
 from ..foreseen import Foreseen
-from ..hazard import Hazard
+from ..hazard.draws import Hazard
 from ..recorded_pool import recorded_pool
 from .world import ON_TRUNK, RoundsWorld
 

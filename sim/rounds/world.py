@@ -24,8 +24,8 @@ from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ...traces.rounds.recording import RoundsRecording
 from ..charges import draft_forwards, verify_forward
-from ..cost import CostModel, RoundCost
-from ..hazard import Hazard
+from ..cost.base import CostModel, RoundCost
+from ..hazard.draws import Hazard
 from ..recorded_pool import recorded_rule
 from .charges import RoundCharges
 from .drafts import RoundDrafts, UnrecordedRoundError

@@ -12,7 +12,7 @@ from ...policies.oracles.foresight import Answer
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.trie import TrieRequest
-from ..cost import CostModel
+from ..cost.base import CostModel
 from ..foreseen import Foreseen
 from ..recorded_pool import recorded_pool
 from .fallback import Fallback

@@ -19,7 +19,7 @@ from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, verify_forward
-from ..cost import CostModel
+from ..cost.base import CostModel
 from ..recorded_pool import recorded_rule
 from .fallback import Fallback
 from .recorded_facts import lacks, recorded_facts

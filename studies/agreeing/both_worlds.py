@@ -16,7 +16,7 @@ from ...runtime.pools.loaded_pool import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.world import CacheKind, Memory
-from ...sim.cost import made_up_cost
+from ...sim.cost.made_up import made_up_cost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...sim.tries.world import UnrecordedContextError

@@ -13,7 +13,7 @@ from ...reports.side_by_side import SideBySide
 from ...reports.summary import Summary, summarise_run
 from ...reports.tags import TagShares, tag_shares
 from ...runs.log import RunLog, new_folder, write_run_log
-from ...sim.cost import CostModel, CostRangeError
+from ...sim.cost.base import CostModel, CostRangeError
 from ...sim.replay_tables import check_observed
 from ...sim.simulate import Scenario, simulate
 from ..admitted import admitted

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...sim.cost import CostModel
+from ...sim.cost.base import CostModel
 from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
 from ...traces.recording import Recording

@@ -6,7 +6,9 @@ from typing import Any, TypedDict
 
 from ...arguments import ArgumentError
 from ...decoding.prefill import Start
-from ...sim.cost import CostModel, OnDevice, Reading, default_cost, make_cost, measured_on_device
+from ...sim.cost.base import CostModel
+from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
+from ...sim.cost.what_if.other_device import Reading
 from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
 from ...traces.recording import Recording

@@ -18,7 +18,10 @@ from paceline.policies.oracles.chain import OracleChain
 from paceline.policies.oracles.window import OracleWindow
 from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
-from paceline.sim.cost import CostLine, DrafterFigures, DraftTerms, FileCost
+from paceline.sim.cost.base import DraftTerms
+from paceline.sim.cost.cost_file import FileCost
+from paceline.sim.cost.drafting import DrafterFigures
+from paceline.sim.cost.linear import CostLine
 from paceline.sim.foresight import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable

@@ -7,7 +7,8 @@ from pathlib import Path
 from ...arguments import ArgumentError
 from ...counted import counted
 from ..recording import AboutRecording
-from ..shapes import Named, given_shapes, named_shapes
+from ..shapes.given import given_shapes
+from ..shapes.named import Named, named_shapes
 from ..shifted_decisions import shifted_name
 from .meta import DrafterInfo, RoundsMeta
 from .rounds import RoundsRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 from ...arguments import ArgumentError
 from ...counted import counted
 from ..recording import AboutRecording
-from ..shapes import Named
+from ..shapes.named import Named
 from ..shifted_decisions import shifted_name
 from .meta import TrieMeta
 from .shifted import shifted_requests

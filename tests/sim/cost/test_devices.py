@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from paceline.sim.cost import device_sheet
+from paceline.sim.cost.devices import device_sheet
 
 NAMES = {
     "a100-40gb",

@@ -1,5 +1,9 @@
 import pytest
-from paceline.sim.cost import RooflineCost, TableCost, TimedCost, default_cost, device_sheet, make_cost
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.make import default_cost, make_cost
+from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.cost.table import TableCost
+from paceline.sim.cost.timed import TimedCost
 from paceline.traces import CostTable
 
 from .shapes import META, RECORDING, recording_that_says, seconds

@@ -3,7 +3,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost import LOOKUP_S, RooflineCost, device_sheet
+from paceline.sim.cost.base import LOOKUP_S
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
 
 from .shapes import DEVICE, MODEL, seconds

@@ -1,7 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost import CostRangeError, TableCost
+from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.table import TableCost
 from paceline.traces import CostTable
 
 from .shapes import seconds

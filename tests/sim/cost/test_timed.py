@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost import CostRangeError, RoundCost, TimedCost
+from paceline.sim.cost.base import CostRangeError, RoundCost
+from paceline.sim.cost.timed import TimedCost
 
 from .shapes import seconds
 from .timed_recordings import recording_of, request_of, rounds_of

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.sim.hazard import Beside, Hazard, Outcome
-from paceline.sim.hazard.beside import Chances, falling, filter_positions
+from paceline.sim.hazard.beside import Beside, Chances, Outcome, falling, filter_positions
+from paceline.sim.hazard.draws import Hazard
 
 from ...traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
 

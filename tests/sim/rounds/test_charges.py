@@ -8,7 +8,8 @@ from paceline.decoding.prefill import Start
 from paceline.decoding.results import Drafted
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.cost import CostRangeError, TimedCost
+from paceline.sim.cost.base import CostRangeError
+from paceline.sim.cost.timed import TimedCost
 from paceline.sim.rounds.charges import RoundCharges
 from paceline.sim.rounds.request_rounds import RequestRounds
 from paceline.sim.rounds.tables import RoundsTables

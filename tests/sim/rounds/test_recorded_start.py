@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
 from paceline.policies import Draft, Verify, make_policy
-from paceline.sim.cost import TimedCost
+from paceline.sim.cost.timed import TimedCost
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.hazard import Beside, Outcome
+from paceline.sim.hazard.beside import Beside, Outcome
 from paceline.sim.rounds.recorded_tokens import WHOLE, known_tokens
 from paceline.traces.rounds.meta import DrafterInfo
 

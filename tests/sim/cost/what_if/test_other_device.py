@@ -5,18 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost import (
-    MappedCost,
-    MappedRoundCost,
-    OnDevice,
-    Reading,
-    RooflineCost,
-    RoundCost,
-    TableCost,
-    TimedCost,
-    make_cost,
-)
-from paceline.sim.cost.what_if.other_device import mapped
+from paceline.sim.cost.base import RoundCost
+from paceline.sim.cost.make import OnDevice, make_cost
+from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.cost.table import TableCost
+from paceline.sim.cost.timed import TimedCost
+from paceline.sim.cost.what_if.other_device import MappedCost, MappedRoundCost, Reading, mapped
 from paceline.traces.meta import CostTable
 
 from ..shapes import DEVICE, MODEL, RECORDING, recording_that_says, seconds

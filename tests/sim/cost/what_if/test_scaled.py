@@ -1,7 +1,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.sim.cost import RoundCost, TimedCost, make_cost
+from paceline.sim.cost.base import RoundCost
+from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.timed import TimedCost
 from paceline.sim.cost.what_if.scaled import scaled
 
 from ..shapes import RECORDING, seconds
