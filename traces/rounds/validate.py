@@ -61,6 +61,21 @@ class RoundsCheck:
     def _refuse(self, field: str, rule: str, request_id: str, value: object) -> None:
         raise TraceFormatError(self._path / REQUESTS, field, f"{rule} (request {request_id!r})", value)
 
+    def _refuse_first(
+        self,
+        columns: RoundsColumns,
+        wrong: NDArray[np.bool_],
+        field: str,
+        rule: str,
+        values: NDArray[Any],
+        counts: NDArray[np.int64] | None,
+    ) -> None:
+        """Refuse the first wrong value, if any is; of each request there are `counts`, or one."""
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
+            self._refuse(field, rule, columns.request_id[row], values[place].item())
+
     def _check_ids(self, columns: RoundsColumns) -> None:
         for request_id in columns.request_id:
             if not request_id:
@@ -71,27 +86,17 @@ class RoundsCheck:
 
     def _check_requests(self, columns: RoundsColumns) -> None:
         """Prompts of the stated length, tokens that are ids, at least one answer."""
-        ids = columns.request_id
-        stated, given = columns.prompt_tokens, columns.num_prompt
-        for wrong, field, rule, values in (
-            ((stated < 0) | (stated > MOST), "prompt_tokens", "must be >= 0", stated),
-            ((given > 0) & (given != stated), "prompt", "must hold prompt_tokens tokens or none", given),
-            (columns.num_methods < 1, "num_tokens", "must name at least one method", columns.num_methods),
+        stated, given, answers = columns.prompt_tokens, columns.num_prompt, columns.num_methods
+        for field, wrong, rule, values, counts in (
+            ("prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated, None),
+            ("prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given, None),
+            ("num_tokens", answers < 1, "must name at least one method", answers, None),
+            ("prompt", columns.prompt < 0, "must be >= 0", columns.prompt, given),
+            ("output", columns.output < 0, "must be >= 0", columns.output, columns.num_output),
+            ("num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens, answers),
+            ("num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds, columns.num_drafters),
         ):
-            if wrong.any():
-                row = int(np.argmax(wrong))
-                self._refuse(field, rule, ids[row], int(values[row]))
-        for field, tokens, counts in (
-            ("prompt", columns.prompt, columns.num_prompt),
-            ("output", columns.output, columns.num_output),
-            ("num_tokens", columns.num_tokens - 1, columns.num_methods),
-            ("num_rounds", columns.num_rounds, columns.num_drafters),
-        ):
-            if (tokens < 0).any():
-                place = int(np.argmax(tokens < 0))
-                row = int(np.searchsorted(np.cumsum(counts), place, side="right"))
-                least = 1 if field == "num_tokens" else 0
-                self._refuse(field, f"must be >= {least}", ids[row], int(tokens[place]) + least)
+            self._refuse_first(columns, wrong, field, rule, values, counts)
 
     def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
         """Names once per request, seconds that are some, outputs of the stated length.
@@ -121,20 +126,14 @@ class RoundsCheck:
 
     def _check_seconds(self, columns: RoundsColumns) -> None:
         """Positive and finite, where known; the prefill within the whole."""
-        for field, values in (("wall_s", columns.wall_s), ("prefill_s", columns.prefill_s)):
-            wrong = (values <= 0) | np.isinf(values)
-            if wrong.any():
-                self._refuse_answer(columns, field, "must be > 0 and finite", wrong, values)
-        late = columns.prefill_s > columns.wall_s
-        if late.any():
-            self._refuse_answer(columns, "prefill_s", "must be at most wall_s", late, columns.prefill_s)
-
-    def _refuse_answer(
-        self, columns: RoundsColumns, field: str, rule: str, wrong: NDArray[np.bool_], values: NDArray[Any]
-    ) -> None:
-        place = int(np.argmax(wrong))
-        row = int(np.searchsorted(np.cumsum(columns.num_methods), place, side="right"))
-        self._refuse(f"{field} of {columns.methods[place]!r}", rule, columns.request_id[row], float(values[place]))
+        wall_s, prefill_s = columns.wall_s, columns.prefill_s
+        for field, wrong, rule, values in (
+            ("wall_s", (wall_s <= 0) | np.isinf(wall_s), "must be > 0 and finite", wall_s),
+            ("prefill_s", (prefill_s <= 0) | np.isinf(prefill_s), "must be > 0 and finite", prefill_s),
+            ("prefill_s", prefill_s > wall_s, "must be at most wall_s", prefill_s),
+        ):
+            method = columns.methods[int(np.argmax(wrong))]
+            self._refuse_first(columns, wrong, f"{field} of {method!r}", rule, values, columns.num_methods)
 
     def _note_most(self, field: str, values: NDArray[np.int32], piece: "_Piece") -> None:
         """Keep the largest value by drafter: windows are only known at the end of an import."""

@@ -3,9 +3,10 @@
 Letters: N nodes of all requests, R requests, M recorded models (smallest first), P pairs of models.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from ..folder import NODES
 from .meta import TrieMeta
 from .recording import TrieRecording
 from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
-from .trie import Ints, Trie, split
+from .trie import Ints, Trie, TrieRequest, split
 
 Codes = NDArray[np.uint16]
 
@@ -63,34 +64,22 @@ class NodeColumns:
     tvd: Codes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestColumns:
-    """The requests of a trace as columns.
+class RequestRow(NamedTuple):
+    """What is stored of a request besides its nodes; the fields mean what they mean in `TrieRequest`."""
 
-    Attributes:
-        request_id: `[R]`.
-        tag: `[R]`.
-        prompt: `[R]` token ids of each.
-        max_new_tokens: `[R]`.
-        num_nodes: `[R]`.
-    """
-
-    request_id: list[str]
-    tag: list[str]
-    prompt: list[NDArray[np.int64]]
-    max_new_tokens: list[int]
-    num_nodes: list[int]
+    request_id: str
+    tag: str
+    prompt: NDArray[np.int64]
+    max_new_tokens: int
+    num_nodes: int
 
 
-def request_columns(trace: TrieRecording) -> RequestColumns:
-    """The requests of a trace as columns."""
-    return RequestColumns(
-        request_id=[record.request_id for record in trace.requests],
-        tag=[record.tag for record in trace.requests],
-        prompt=[np.array(record.prompt, dtype=np.int64) for record in trace.requests],
-        max_new_tokens=[record.max_new_tokens for record in trace.requests],
-        num_nodes=[record.trie.num_nodes for record in trace.requests],
-    )
+def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
+    """The requests of a recording as they are stored."""
+    return [
+        RequestRow(one.request_id, one.tag, np.array(one.prompt, np.int64), one.max_new_tokens, one.trie.num_nodes)
+        for one in requests
+    ]
 
 
 def join(trace: TrieRecording, path: Path) -> NodeColumns:
@@ -113,7 +102,7 @@ def join(trace: TrieRecording, path: Path) -> NodeColumns:
     return NodeColumns(request=request, **arrays)
 
 
-def tries(columns: NodeColumns, num_nodes: list[int]) -> tuple[Trie, ...]:
+def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     """The tries of validated columns, `num_nodes` of each request."""
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
     values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}

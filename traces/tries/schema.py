@@ -3,7 +3,7 @@
 Letters: N nodes of all requests, M recorded models (smallest first), P pairs of models.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from .columns import GRIDS, NodeColumns, RequestColumns
+from .columns import GRIDS, NodeColumns, RequestRow
 from .meta import TrieMeta
 
 REQUEST_SCHEMA = pa.schema(
@@ -25,7 +25,6 @@ REQUEST_SCHEMA = pa.schema(
         pa.field("num_nodes", pa.int32(), nullable=False),
     ]
 )
-_REQUEST_ATTRIBUTES = ("request_id", "tag", "prompt", "max_new_tokens", "num_nodes")
 _SMALL_VOCABULARY = 65536
 _FLAT_TYPES = {"request": pa.int32(), "parent": pa.int32(), "depth": pa.int32(), "on_trunk": pa.bool_()}
 
@@ -65,28 +64,20 @@ def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
     return pa.schema(fields)
 
 
-def to_request_table(requests: RequestColumns) -> pa.Table:
+def to_request_table(requests: Sequence[RequestRow]) -> pa.Table:
     """The table of validated requests."""
-    arrays = [
-        pa.array(getattr(requests, attribute), type=field.type)
-        for attribute, field in zip(_REQUEST_ATTRIBUTES, REQUEST_SCHEMA, strict=True)
-    ]
-    return pa.table(arrays, schema=REQUEST_SCHEMA)
+    columns = zip(zip(*requests, strict=True), REQUEST_SCHEMA, strict=True)
+    return pa.table([pa.array(values, type=field.type) for values, field in columns], schema=REQUEST_SCHEMA)
 
 
-def from_request_table(table: pa.Table) -> RequestColumns:
+def from_request_table(table: pa.Table) -> list[RequestRow]:
     """The requests of a table of the right schema, not validated yet."""
     prompts = table.column("prompt").combine_chunks()
     ends = np.cumsum(prompts.value_lengths().to_numpy())
     tokens = prompts.flatten().to_numpy().astype(np.int64)
-    columns = {name: table.column(name).to_pylist() for name in ("id", "tag", "max_new_tokens", "num_nodes")}
-    return RequestColumns(
-        request_id=columns["id"],
-        tag=columns["tag"],
-        prompt=np.split(tokens, ends[:-1]),
-        max_new_tokens=columns["max_new_tokens"],
-        num_nodes=columns["num_nodes"],
-    )
+    known = table.drop_columns(["prompt"]).to_pydict()
+    prompt = np.split(tokens, ends[:-1])
+    return list(map(RequestRow, known["id"], known["tag"], prompt, known["max_new_tokens"], known["num_nodes"]))
 
 
 def to_table(columns: NodeColumns, meta: TrieMeta, path: Path) -> pa.Table:

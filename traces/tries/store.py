@@ -4,6 +4,7 @@ A file is refused with one line that names it, or it is sound: hashes tell of cu
 rest. The same trace gives the same bytes.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...whole_files import whole_folder
@@ -20,7 +21,7 @@ from ..folder import (
     read_table,
     refuse_foreign,
 )
-from .columns import NodeColumns, RequestColumns, join, request_columns, tries
+from .columns import NodeColumns, RequestRow, join, request_rows, tries
 from .meta import TrieMeta
 from .recording import TrieRecording
 from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
@@ -41,7 +42,7 @@ def write_trace(trace: TrieRecording, path: Path) -> None:
         TraceFormatError: the trace is not sound, or something that is no trace lies at `path`.
     """
     refuse_foreign(path)
-    requests = request_columns(trace)
+    requests = request_rows(trace.requests)
     check_requests(requests, trace.meta, path)
     nodes = join(trace, path)
     check_nodes(nodes, requests, trace.meta, path)
@@ -75,22 +76,15 @@ def read_trace(path: Path) -> TrieRecording:
     check_requests(requests, meta, path)
     nodes = from_table(node_table, meta)
     check_nodes(nodes, requests, meta, path)
-    return _trace(meta, requests, nodes)
+    return TrieRecording(meta=meta, requests=tuple(_requests(requests, nodes)))
 
 
-def _trace(meta: TrieMeta, requests: RequestColumns, nodes: NodeColumns) -> TrieRecording:
-    rows = zip(
-        requests.request_id,
-        requests.tag,
-        requests.prompt,
-        requests.max_new_tokens,
-        tries(nodes, requests.num_nodes),
-        strict=True,
-    )
-    records = (
-        TrieRequest(
-            request_id=request_id, tag=tag, prompt=tuple(prompt.tolist()), max_new_tokens=max_new_tokens, trie=trie
+def _requests(rows: Sequence[RequestRow], nodes: NodeColumns) -> Iterator[TrieRequest]:
+    for row, trie in zip(rows, tries(nodes, [row.num_nodes for row in rows]), strict=True):
+        yield TrieRequest(
+            request_id=row.request_id,
+            tag=row.tag,
+            prompt=tuple(row.prompt.tolist()),
+            max_new_tokens=row.max_new_tokens,
+            trie=trie,
         )
-        for request_id, tag, prompt, max_new_tokens, trie in rows
-    )
-    return TrieRecording(meta=meta, requests=tuple(records))

@@ -3,6 +3,7 @@
 Letters: N nodes of all requests, R requests, M recorded models (smallest first, the target last).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,24 +13,23 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS
-from .columns import GRIDS, NodeColumns, RequestColumns
+from .columns import GRIDS, NodeColumns, RequestRow
 from .meta import TrieMeta
 
 _MOST_TOKENS = 2**31 - 1
 
 
-def check_requests(requests: RequestColumns, meta: TrieMeta, path: Path) -> None:
+def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
     """Refuse what cannot be the requests of the trace at `path`.
 
     Raises:
         TraceFormatError: no requests, duplicate ids, an empty prompt, a token outside the vocabulary, no budget, no
             nodes.
     """
-    if not requests.request_id:
+    if not requests:
         raise TraceFormatError(path / REQUESTS, "id", "must name at least one request", [])
     seen: set[str] = set()
-    rows = zip(requests.request_id, requests.prompt, requests.max_new_tokens, requests.num_nodes, strict=True)
-    for request_id, prompt, max_new_tokens, num_nodes in rows:
+    for request_id, _, prompt, max_new_tokens, num_nodes in requests:
         if request_id in seen:
             raise TraceFormatError(path / REQUESTS, "id", "must be unique", request_id)
         seen.add(request_id)
@@ -47,21 +47,21 @@ def check_requests(requests: RequestColumns, meta: TrieMeta, path: Path) -> None
             raise TraceFormatError(path / REQUESTS, "num_nodes", f"must be >= 1 {where}", num_nodes)
 
 
-def check_nodes(columns: NodeColumns, requests: RequestColumns, meta: TrieMeta, path: Path) -> None:
+def check_nodes(columns: NodeColumns, requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
     """Refuse what is not one trie per request, with a trunk that the target would write, in the trace at `path`.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.
     """
-    num_nodes = np.array(requests.num_nodes, dtype=np.int64)
+    num_nodes = np.array([row.num_nodes for row in requests], dtype=np.int64)
     _check_sizes(columns, num_nodes, path)
     nodes = _Nodes(
         columns=columns,
         meta=meta,
         path=path,
-        request_id=requests.request_id,
+        request_id=[row.request_id for row in requests],
         start=(np.cumsum(num_nodes) - num_nodes)[columns.request],
-        budget=np.array(requests.max_new_tokens, dtype=np.int64)[columns.request],
+        budget=np.array([row.max_new_tokens for row in requests], dtype=np.int64)[columns.request],
     )
     nodes.check_parents()
     nodes.check_depths()
