@@ -14,7 +14,7 @@ from paceline.laboratory.timed_policy import TimedPolicy
 from paceline.laboratory.timing import interleaved
 from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
-from paceline.policies.specrouter.search import Floats, best_chain
+from paceline.policies.specrouter.search import Figures, best_chain
 from paceline.sim.foresight import grant_foresight
 from paceline.sim.simulate import Scenario, simulate
 from shared.report import parser_of, show
@@ -56,17 +56,18 @@ def policy_row(scenario: Scenario, name: str, runs: int) -> list[Cell]:
     ]
 
 
-def figures(size: int) -> tuple[Floats, Floats]:
+def figures(size: int) -> Figures:
     """A pool of `size` members: random agreement, seconds that grow with size."""
     rng = np.random.default_rng(size)
     agreement = np.triu(rng.uniform(0.3, 0.95, (size, size)), 1)
     first_s = np.sort(rng.uniform(0.01, 1.0, size))
-    return agreement, first_s[:, None] * (1.0 + 0.02 * np.arange(WINDOW + 1))
+    seconds = first_s[:, None] * (1.0 + 0.02 * np.arange(WINDOW + 1))
+    return Figures(agreement, seconds, np.zeros(size))
 
 
 def search_rows() -> Iterator[list[Cell]]:
     jobs = {
-        (form, size): partial(best_chain, *figures(size), form=form) for size in SIZES for form in ("nested", "filter")
+        (form, size): partial(best_chain, figures(size), form=form) for size in SIZES for form in ("nested", "filter")
     }
     timings = interleaved({f"{form} {size}": job for (form, size), job in jobs.items()})
     for size in SIZES:

@@ -8,6 +8,11 @@ the same probability whatever happened before, and that a forward costs the same
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSpeed:
@@ -112,44 +117,52 @@ def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: 
         ValueError: lengths that do not fit, or an entry out of range.
     """
     _check_chain(acceptance, windows, forward_s)
-    judged = _certainly(windows[0])
+    judged = np.zeros(windows[0] + 1)
+    judged[windows[0]] = 1.0
     seconds = windows[0] * forward_s[0] + forward_s[1]
-    kept = _kept(judged, acceptance[0])
+    kept = kept_of(judged, acceptance[0])
     for rate, window, verify_s in zip(acceptance[1:], windows[1:], forward_s[2:], strict=True):
-        judged, rounds = _gathered(kept, window)
-        seconds = rounds * seconds + verify_s
-        kept = _kept(judged, rate)
-    return RoundSpeed(tokens=sum(count * prob for count, prob in enumerate(kept)), seconds=seconds)
+        judged, rounds = gathered(kept, window)
+        seconds = float(rounds[-1]) * seconds + verify_s
+        kept = kept_of(judged[-1], rate)
+    return RoundSpeed(tokens=float(kept @ np.arange(len(kept))), seconds=seconds)
 
 
-def _certainly(count: int) -> list[float]:
-    return [0.0] * count + [1.0]
+def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
+    """Whole rounds up to every window. Letters: N the longest window, R the most tokens of one round.
 
+    Rounds add up as a renewal process, which visits a total t with probability u_t: a round that takes the total from
+    t < n to m >= n is the last one, with probability u_t kept_(m - t).
 
-def _kept(judged: list[float], rate: float) -> list[float]:
-    """Distribution of a verifier's kept tokens, its own included, from that of the tokens it judges.
+    Args:
+        kept: `[R + 1]` probability that a round keeps k tokens, at index k; none at 0.
+        longest: N, >= 1.
 
-    Both are lists with the probability of k tokens at index k.
-    """
-    kept = [0.0] * (len(judged) + 1)
-    at_least = sum(judged)
-    for accepted, exactly in enumerate(judged):
-        at_least -= exactly
-        kept[accepted + 1] = rate**accepted * (exactly + (1.0 - rate) * at_least)
-    return kept
-
-
-def _gathered(kept: list[float], window: int) -> tuple[list[float], float]:
-    """(distribution of the sum of rounds when it first reaches `window`, expected number of rounds).
-
-    `kept` is the distribution of one round, at least one token.
+    Returns:
+        `[N, N + R]` probability that m tokens are there when the window n is reached, at row n - 1, column m, and `[N]`
+        expected rounds until then.
     """
     most = len(kept) - 1
-    visited = _certainly(0) + [0.0] * (window + most - 1)
-    for total in range(window):
-        for count in range(1, most + 1):
-            visited[total + count] += visited[total] * kept[count]
-    return [0.0] * window + visited[window:], sum(visited[:window])
+    visited = np.zeros(longest)
+    visited[0] = 1.0
+    for total in range(1, longest):
+        first = max(0, total - most)
+        visited[total] = visited[first:total] @ kept[total - first : 0 : -1]
+    judged = np.zeros((longest, longest + most))
+    row = np.zeros(longest + most)
+    for window in range(1, longest + 1):
+        start = window - 1
+        row[start : start + most + 1] += visited[start] * kept
+        judged[start, window:] = row[window:]
+    return judged, np.cumsum(visited)
+
+
+def kept_of(judged: Floats, rate: float) -> Floats:
+    """`[M + 1]` distribution of a verifier's kept tokens, its own included, from `[M]` that of the tokens it judges."""
+    at_least = judged[::-1].cumsum()[::-1] - judged
+    kept = np.zeros(len(judged) + 1)
+    kept[1:] = rate ** np.arange(len(judged)) * (judged + (1.0 - rate) * at_least)
+    return kept
 
 
 def _check_chain(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> None:

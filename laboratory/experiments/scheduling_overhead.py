@@ -16,7 +16,7 @@ import numpy as np
 from ...counted import counted
 from ...decoding.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
-from ...policies.specrouter.search import best_chain
+from ...policies.specrouter.search import Figures, best_chain
 from ...sim.simulate import simulate
 from ..finding import Finding, Setting
 from ..panel import Panel, series_of
@@ -82,25 +82,25 @@ def _overhead(size: int, seed: int) -> Overhead:
         profiler.entry_s()
         agreement.rates(KEY)
 
-    rates, seconds, entry_s = agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s()
-    found = best_chain(rates, seconds, entry_s=entry_s)
+    known = Figures(agreement.rates(KEY), profiler.table(WINDOW + 1), profiler.entry_s())
+    found = best_chain(known)
 
     def select() -> None:
         plan = scheduler.plan(KEY, num_rows=1, num_running=1)
         scheduler.note_round(KEY, plan, num_tokens=1, seconds=None)
 
     profiling_s = _least_s(profile)
-    search_s = _least_s(lambda: best_chain(rates, seconds, entry_s=entry_s))
+    search_s = _least_s(lambda: best_chain(known))
     whole_s = _least_s(select)
     tokens = 1.0
     if found.windows:
-        tokens += sum(float(rates[found.levels[-2], -1]) ** kept for kept in range(1, found.windows[-1] + 1))
+        tokens += sum(float(known.rates[found.levels[-2], -1]) ** kept for kept in range(1, found.windows[-1] + 1))
     return Overhead(
         members=size,
         profiling_s=profiling_s,
         search_s=search_s,
         planning_s=max(0.0, whole_s - profiling_s - search_s),
-        saved_s=tokens * (float(seconds[-1, 0]) - found.token_s),
+        saved_s=tokens * (float(known.seconds[-1, 0]) - found.token_s),
     )
 
 

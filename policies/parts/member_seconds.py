@@ -34,16 +34,15 @@ class MemberSeconds:
     def charge(self, outcome: Outcome) -> float:
         """What this step cost its request, and take it in."""
         step = outcome.step
-        kind = step.__class__
         if self._stated is not None:
-            if kind is Draft:
-                return outcome.num_drafted * self._stated[step.model]  # type: ignore[union-attr]
-            return self._stated[step.model] if kind is Verify else 0.0  # type: ignore[union-attr]
+            if isinstance(step, Draft):
+                return outcome.num_drafted * self._stated[step.model]
+            return self._stated[step.model] if isinstance(step, Verify) else 0.0
         seconds = outcome.duration_s / outcome.num_rows
-        if kind is Verify:
-            self._note(self._verifies, step.model, outcome.num_judged + 1, seconds)  # type: ignore[union-attr]
-        elif outcome.num_drafted:
-            self._note(self._drafts, step.model, outcome.num_drafted, seconds)  # type: ignore[union-attr]
+        if isinstance(step, Verify):
+            self._note(self._verifies, step.model, outcome.num_judged + 1, seconds)
+        elif isinstance(step, Draft) and outcome.num_drafted:
+            self._note(self._drafts, step.model, outcome.num_drafted, seconds)
         return seconds
 
     def draft_s(self, model: str, tokens: int) -> float | None:

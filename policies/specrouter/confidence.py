@@ -22,7 +22,7 @@ NO_CHANCE = 700.0  # -ln of a survival of nothing
 # Of a drafter without probabilities: every token counts as one of probability one half.
 NO_PROB = log(2.0)
 
-Trio = tuple[int, int, int]  # drafter, the highest member that stands behind the token, verifier
+Trio = tuple[int, int, int]  # drafter, the highest member that endorses the token, verifier
 
 
 def doubt(prob: float) -> float:
@@ -55,7 +55,7 @@ class Survival:
 
 
 def _step(cell: tuple[float, float], doubted: float, *, kept: bool) -> tuple[float, float]:
-    """(gamma, curvature) behind one token."""
+    """(gamma, curvature) after one token."""
     gamma, curvature = cell
     x = gamma * doubted
     # x s / (1 - s) at survival s = exp(-x); 1 in the limit of no doubt.

@@ -20,15 +20,15 @@ class Verdict(NamedTuple):
     Attributes:
         tag: of its request.
         written: the token and its drafter.
-        behind: who stood behind it, its drafter first, then every verifier that kept it.
+        endorsers: its drafter first, then every verifier that kept it.
         verifier: who judged it, or would have.
         kept: whether it was right.
-        similar: 1 - TVD of the verifier and the last of those behind the token; NaN if nobody knows.
+        similar: 1 - TVD of the verifier and the last endorser; NaN if nobody knows.
     """
 
     tag: str
     written: PendingToken
-    behind: tuple[str, ...]
+    endorsers: tuple[str, ...]
     verifier: str
     kept: bool
     similar: float
@@ -39,7 +39,7 @@ class _Refused(NamedTuple):
 
     at: int
     written: PendingToken
-    behind: tuple[str, ...]
+    endorsers: tuple[str, ...]
 
 
 class RoundEvidence:
@@ -50,7 +50,7 @@ class RoundEvidence:
         verdicts: where to put what is known.
     """
 
-    __slots__ = ("_behind", "_first", "_judged", "_open", "_refused", "_tag", "_verdicts", "_verifier")
+    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_tag", "_verdicts", "_verifier")
 
     def __init__(self, tag: str, verdicts: list[Verdict]) -> None:
         self._tag = tag
@@ -58,16 +58,16 @@ class RoundEvidence:
         self._verifier = ""
         self._first = 0
         self._judged: tuple[PendingToken, ...] = ()
-        self._behind: list[tuple[str, ...]] = []  # of every pending token
+        self._endorsers: list[tuple[str, ...]] = []  # of every pending token
         self._refused: list[_Refused] = []
         self._open: list[_Refused] = []
 
     def before(self, verifier: str, judged: tuple[PendingToken, ...], first: int) -> None:
         """`verifier` is about to judge these tokens, the first of which has index `first` among the pending ones."""
         self._verifier, self._judged, self._first = verifier, judged, first
-        behind = self._behind
-        for written in judged[len(behind) - first :]:
-            behind.append((written.drafter,))
+        endorsers = self._endorsers
+        for written in judged[len(endorsers) - first :]:
+            endorsers.append((written.drafter,))
 
     def after(self, outcome: Outcome) -> None:
         """What it said."""
@@ -77,16 +77,16 @@ class RoundEvidence:
             self._score_refused(kept, commits=outcome.num_emitted > 0)
         if outcome.num_emitted:
             self._refused.clear()
-            self._behind.clear()
+            self._endorsers.clear()
             return
-        behind, first, verifier = self._behind, self._first, self._verifier
+        endorsers, first, verifier = self._endorsers, self._first, self._verifier
         end = first + kept
         if refused:
             self._refused = [claim for claim in self._refused if claim.at <= end]
-            self._refused.append(_Refused(end, self._judged[kept], behind[end]))
-        behind[first:] = [(*names, verifier) for names in behind[first:end]]
+            self._refused.append(_Refused(end, self._judged[kept], endorsers[end]))
+        endorsers[first:] = [(*names, verifier) for names in endorsers[first:end]]
         if outcome.num_own:
-            behind.append((verifier,))
+            endorsers.append((verifier,))
 
     def settle(self, seen: Observation) -> None:
         """The target's own token of the round before is known now; call where nothing is pending."""
@@ -98,10 +98,10 @@ class RoundEvidence:
 
     def _score_judged(self, kept: int, looked_at: int, tvd: tuple[float, ...]) -> None:
         tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
-        judged, behind, verdicts = self._judged, self._behind, self._verdicts
+        judged, endorsers, verdicts = self._judged, self._endorsers, self._verdicts
         for index in range(looked_at):
             similar = 1.0 - tvd[index] if index < known else nan
-            verdicts.append(Verdict(tag, judged[index], behind[first + index], verifier, index < kept, similar))
+            verdicts.append(Verdict(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))
 
     def _score_refused(self, kept: int, *, commits: bool) -> None:
         """Tokens that a level between refused: wrong where this verifier kept another one in their place."""
@@ -114,4 +114,4 @@ class RoundEvidence:
                 self._open.append(claim)
 
     def _add(self, claim: _Refused, verifier: str, *, kept: bool) -> None:
-        self._verdicts.append(Verdict(self._tag, claim.written, claim.behind, verifier, kept, nan))
+        self._verdicts.append(Verdict(self._tag, claim.written, claim.endorsers, verifier, kept, nan))

@@ -15,8 +15,8 @@ from ...decoding.rules.stops import ProductBelow
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
 from .confidence import Survival
-from .knowledge import Figures
-from .search import FoundChain
+from .options import RouterOptions
+from .search import Figures, FoundChain
 
 LADDER_WINDOW = 4
 STOP_STEPS = 40  # thresholds of drafts, in factors of the root of two
@@ -28,9 +28,9 @@ class Plan:
 
     Attributes:
         chain: the members, windows and predicted seconds.
+        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
         front: copies first, where something matches; None: nothing does, or it does not pay.
         draft: of the lowest level; None for the target alone.
-        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
         most_doubt: `[K - 1]` -ln of the least survival with which a level gathers on; -inf hands over at once.
         gammas: `[K - 1]` exponents by drafter of the tokens that a level holds.
         fixed: follows fixed windows instead; None: the rules above.
@@ -40,11 +40,11 @@ class Plan:
     """
 
     chain: FoundChain
-    front: Draft | None
-    draft: Draft | None
     verifies: tuple[Verify, ...]
-    most_doubt: tuple[float, ...]
-    gammas: tuple[dict[str, float], ...]
+    front: Draft | None = None
+    draft: Draft | None = None
+    most_doubt: tuple[float, ...] = ()
+    gammas: tuple[dict[str, float], ...] = ()
     fixed: Chain | None = None
     trial: bool = False
     in_step: bool = False
@@ -56,26 +56,25 @@ class Planner:
 
     Args:
         pool: the members.
-        most: longest window.
-        fixed: keep to the windows that were found.
-
-    Attributes:
-        fixed: likewise.
+        options: the longest window, and whether windows are those that were found.
+        survival: of drafted tokens.
     """
 
-    def __init__(self, pool: Pool, *, most: int, fixed: bool) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions, survival: Survival) -> None:
         self._pool = pool
-        self._most = most
-        self.fixed = fixed
+        self._survival = survival
+        self._most = options.most
+        self._fixed = options.stop == "window"
         self._drafts: dict[tuple[str, int, int | None], Draft] = {}
-        self._verifies = {name: Verify(name) for name in pool.names}
+        self._verifies = [Verify(name) for name in pool.names]
         self._chains: dict[FoundChain, Chain] = {}
         self._stops = [ProductBelow(2.0 ** (-step / 2)) for step in range(STOP_STEPS + 1)]
 
     def alone(self) -> Plan:
         """The target alone, once."""
         target = self._pool.target_level
-        return self._plan(FoundChain(levels=(target,), windows=(), level_s=(inf,)), None, trial=True)
+        chain = FoundChain(levels=(target,), windows=(), level_s=(inf,))
+        return Plan(chain=chain, verifies=self._above(chain), trial=True)
 
     def ladder(self, levels: tuple[int, ...]) -> Plan:
         """Every member once: the lowest drafts a little, each of the others judges and hands over at once.
@@ -84,106 +83,98 @@ class Planner:
         """
         windows = (LADDER_WINDOW, *[1] * (len(levels) - 2))
         chain = FoundChain(levels=levels, windows=windows, level_s=(inf,) * len(levels))
-        draft = self.draft(self._pool.names[levels[0]], 1, None)
-        return self._plan(chain, draft, most_doubt=(-inf,) * len(windows), trial=True, least=LADDER_WINDOW)
+        return Plan(
+            chain=chain,
+            verifies=self._above(chain),
+            draft=self.draft(levels[0], 1),
+            most_doubt=(-inf,) * len(windows),
+            trial=True,
+            least=LADDER_WINDOW,
+        )
 
-    def chosen(
-        self, chain: FoundChain, figures: Figures, survival: Survival, tag: str, *, front: Draft | None, trial: bool
-    ) -> Plan:
+    def gathering(self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, trial: bool) -> Plan:
         """A chain that was found, with the rules of its levels; `figures` are those of the whole pool."""
+        verifies = self._above(chain)
         if len(chain.levels) == 1:
-            return self._plan(chain, None, front=front, trial=trial)
-        names = self._pool.names
-        if self.fixed:
-            draft = self.draft(names[chain.levels[0]], chain.windows[0], None)
-            return self._plan(chain, draft, front=front, fixed=self._fixed_chain(chain), trial=trial)
-        gammas = tuple(self._gammas(chain, index, front, survival, tag) for index in range(len(chain.windows)))
+            return Plan(chain=chain, verifies=verifies, front=front, trial=trial)
+        lowest = chain.levels[0]
+        if self._fixed:
+            draft, fixed = self.draft(lowest, chain.windows[0]), self._fixed_chain(chain)
+            return Plan(chain=chain, verifies=verifies, front=front, draft=draft, fixed=fixed, trial=trial)
+        gammas = tuple(self._gammas(tag, chain, index, front) for index in range(len(chain.windows)))
         most_doubt = tuple(_most_doubt(chain, index, figures) for index in range(len(chain.windows)))
-        lowest = names[chain.levels[0]]
-        draft = self.draft(lowest, self._most, self._stop(most_doubt[0], gammas[0][lowest]))
-        return self._plan(chain, draft, front=front, most_doubt=most_doubt, gammas=gammas, trial=trial)
+        return Plan(
+            chain=chain,
+            verifies=verifies,
+            front=front,
+            draft=self.draft(lowest, self._most, self._stop(most_doubt[0], gammas[0][self._pool.names[lowest]])),
+            most_doubt=most_doubt,
+            gammas=gammas,
+            trial=trial,
+        )
 
-    def in_step(
-        self, chain: FoundChain, figures: Figures, survival: Survival, tag: str, *, front: Draft | None, trial: bool
-    ) -> Plan:
-        """A chain whose levels hand over at once; arguments as of `chosen`. Its window is the longest draft."""
-        if len(chain.levels) == 1:
-            return self._plan(chain, None, front=front, trial=trial, in_step=True)
-        gammas = self._gammas(chain, 0, front, survival, tag)
-        lowest = self._pool.names[chain.levels[0]]
-        stop = None if self.fixed else self._stop(_most_doubt(chain, 0, figures), gammas[lowest])
-        draft = self.draft(lowest, chain.windows[0], stop)
-        most_doubt = (-inf,) * len(chain.windows)
-        return self._plan(chain, draft, front=front, most_doubt=most_doubt, trial=trial, in_step=True)
+    def in_step(self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, trial: bool) -> Plan:
+        """A chain whose levels hand over at once; arguments as of `gathering`. Its window is the longest draft."""
+        draft = None
+        if len(chain.levels) > 1:
+            lowest = chain.levels[0]
+            stop = None
+            if not self._fixed:
+                gamma = self._gammas(tag, chain, 0, front)[self._pool.names[lowest]]
+                stop = self._stop(_most_doubt(chain, 0, figures), gamma)
+            draft = self.draft(lowest, chain.windows[0], stop)
+        return Plan(
+            chain=chain,
+            verifies=self._above(chain),
+            front=front,
+            draft=draft,
+            most_doubt=(-inf,) * len(chain.windows),
+            trial=trial,
+            in_step=True,
+        )
 
-    def draft(self, model: str, tokens: int, stop: int | None) -> Draft:
-        """A draft; `stop` is an index of `_stops`."""
-        key = (model, tokens, stop)
-        draft = self._drafts.get(key)
-        if draft is None:
-            draft = self._drafts[key] = Draft(model, tokens, None if stop is None else self._stops[stop])
-        return draft
+    def draft(self, level: int, tokens: int, stop: int | None = None) -> Draft:
+        """A draft by the member of that level; `stop` is an index of `_stops`."""
+        return self._draft(self._pool.names[level], tokens, stop)
 
     def shortened(self, draft: Draft, tokens: int) -> Draft:
         """The same draft with a smaller window."""
-        stop = None if draft.stop is None else self._stops.index(draft.stop)  # type: ignore[arg-type]
-        return self.draft(draft.model, tokens, stop)
+        stop = draft.stop
+        return self._draft(draft.model, tokens, self._stops.index(stop) if isinstance(stop, ProductBelow) else None)
 
     def notation(self, chain: FoundChain) -> str:
         """A chain with the windows that were found."""
         members = tuple(self._pool.names[level] for level in chain.levels)
         return str(ChainSpec(members=members, windows=chain.windows))
 
+    def _draft(self, model: str, tokens: int, stop: int | None) -> Draft:
+        key = (model, tokens, stop)
+        draft = self._drafts.get(key)
+        if draft is None:
+            draft = self._drafts[key] = Draft(model, tokens, None if stop is None else self._stops[stop])
+        return draft
+
+    def _above(self, chain: FoundChain) -> tuple[Verify, ...]:
+        return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
+
     def _stop(self, most_doubt: float, gamma: float) -> int:
         """Index of the rule that stops a draft of exponent `gamma` at a survival of exp(-most_doubt)."""
         return round(min(max(2.0 * most_doubt / (gamma * log(2.0)), 0.0), STOP_STEPS))
 
-    def _plan(
-        self,
-        chain: FoundChain,
-        draft: Draft | None,
-        *,
-        front: Draft | None = None,
-        most_doubt: tuple[float, ...] = (),
-        gammas: tuple[dict[str, float], ...] = (),
-        fixed: Chain | None = None,
-        trial: bool,
-        in_step: bool = False,
-        least: int = 1,
-    ) -> Plan:
-        names = self._pool.names
-        verifies = tuple(self._verifies[names[level]] for level in (chain.levels[1:] or chain.levels))
-        return Plan(
-            chain=chain,
-            front=front,
-            draft=draft,
-            verifies=verifies,
-            most_doubt=most_doubt,
-            gammas=gammas,
-            fixed=fixed,
-            trial=trial,
-            in_step=in_step,
-            least=least,
-        )
-
     def _fixed_chain(self, chain: FoundChain) -> Chain:
         found = self._chains.get(chain)
         if found is None:
-            members = tuple(self._pool.names[level] for level in chain.levels)
-            spec = ChainSpec(members=members, windows=chain.windows)
-            found = self._chains[chain] = Chain(self._pool, str(spec))
+            found = self._chains[chain] = Chain(self._pool, self.notation(chain))
         return found
 
-    def _gammas(
-        self, chain: FoundChain, index: int, front: Draft | None, survival: Survival, tag: str
-    ) -> dict[str, float]:
-        names = self._pool.names
+    def _gammas(self, tag: str, chain: FoundChain, index: int, front: Draft | None) -> dict[str, float]:
+        """Exponents by drafter of the tokens that a level holds."""
+        names, gamma = self._pool.names, self._survival.gamma
         judge, verifier = chain.levels[index], chain.levels[index + 1]
-        writers = list(chain.levels[: index + 1])
-        gammas = {names[writer]: survival.gamma(tag, (writer, judge, verifier)) for writer in writers}
+        gammas = {names[writer]: gamma(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
         if front is not None:
             level = self._pool.level(front.model)
-            gammas[front.model] = survival.gamma(tag, (level, level if index == 0 else judge, verifier))
+            gammas[front.model] = gamma(tag, (level, level if index == 0 else judge, verifier))
         return gammas
 
 

@@ -12,18 +12,18 @@ depends on tokens and signals alone and both worlds take the same steps.
 
 from typing import ClassVar
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
 from ..about import About, Observable
 from ..lossless.chain import found_nothing
-from ..parts.member_seconds import MemberSeconds
 from .confidence import doubt
-from .counters import Counters
 from .evidence import RoundEvidence
+from .options import RouterOptions
 from .plan import Plan
+from .profile import OperationTimer
 from .scheduler import ModelChainScheduler
-from .timing import OperationTimer
+from .selector import Counters
 
 
 class _Request:
@@ -46,17 +46,7 @@ class SpecRouter:
 
     Args:
         pool: the members.
-        every: rounds of a tag between two selections, >= 1.
-        most: longest window, 1 to 1,000.
-        form: "nested" or "filter" prediction; see `search`.
-        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
-        select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
-            "auto": the former while few requests run, the latter from four on.
-        stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
-        explore: rounds of a tag between two trials of stale pairs, >= 0; 0 never tries.
-        probe: rounds of a tag in which it keeps to the chain that tells most, >= 0; see `scheduler`.
-        hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
-        costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
+        every, most, form, similarity, select, stop, explore, probe, hysteresis, costs: see `RouterOptions`.
 
     Raises:
         ValueError: an option out of range.
@@ -84,26 +74,26 @@ class SpecRouter:
         hysteresis: float = 0.08,
         costs: str | None = None,
     ) -> None:
-        self.scheduler = ModelChainScheduler(
-            pool,
+        options = RouterOptions(
             every=every,
             most=most,
-            form=form,  # type: ignore[arg-type]
-            similarity=similarity,  # type: ignore[arg-type]
-            select=select,  # type: ignore[arg-type]
-            stop=stop,  # type: ignore[arg-type]
+            form=form,
+            similarity=similarity,
+            select=select,
+            stop=stop,
             explore=explore,
             probe=probe,
             hysteresis=hysteresis,
             costs=costs,
         )
+        self.scheduler = ModelChainScheduler(pool, options)
         self._most = most
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
-        self._measures = costs is None
-        self._timer = OperationTimer(self.scheduler.knowledge.profiler, pool.target_level)
-        self._stated = None if costs is None else MemberSeconds(pool, costs)
+        profiler = self.scheduler.knowledge.profiler
+        self._timer = OperationTimer(profiler, pool.target_level)
+        self._stated = profiler.stated
 
     @property
     def counters(self) -> Counters:
@@ -140,23 +130,25 @@ class SpecRouter:
             rows = load.batch[-1] or load.num_running  # what the target met last
             request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
         step, pending = self._next(seen, request.plan)
-        if step.__class__ is Verify:
+        if isinstance(step, Verify):
             self._expect(seen, request, step.model, pending)
-        elif self._measures:
-            request.fed = seen.context_tokens - seen.cached(step.model)  # type: ignore[union-attr]
+        elif self._stated is None and isinstance(step, Draft):
+            request.fed = seen.context_tokens - seen.cached(step.model)
         return step
 
     def learn(self, outcome: Outcome) -> None:
         """Take in seconds and verdicts; a commit ends the round."""
         request = self._requests[outcome.request_id]
         step = outcome.step
-        model: str = step.model  # type: ignore[union-attr]
-        if step.__class__ is Verify:
-            self._count(model, outcome)
+        assert not isinstance(step, Commit)  # it plans none
+        if isinstance(step, Verify):
+            self._count(step.model, outcome)
             request.evidence.after(outcome)
-        if self._measures:
-            self._timer.note(self._levels[model], request.fed, outcome)
-        request.seconds += outcome.duration_s if self._stated is None else self._stated.charge(outcome)
+        if self._stated is None:
+            self._timer.note(self._levels[step.model], request.fed, outcome)
+            request.seconds += outcome.duration_s
+        else:
+            request.seconds += self._stated.charge(outcome)
         if outcome.num_emitted:
             self._end_round(request, outcome)
         request.num_tokens += outcome.num_emitted
@@ -170,15 +162,13 @@ class SpecRouter:
             return self._write(seen, plan), ()
         if plan.fixed is not None:
             step = plan.fixed.decide(seen)
-            if step.__class__ is Draft:
-                step = self._write(seen, plan)
-            return step, ()
+            return self._write(seen, plan) if isinstance(step, Draft) else step, ()
         pending: tuple[PendingToken, ...] = ()
         for index, verify in enumerate(plan.verifies):
             waiting = seen.waiting(verify.model)
             if not waiting:
                 continue
-            if not index and waiting < plan.least and seen.room > 1 and seen.last.num_drafted:  # type: ignore[union-attr]
+            if not index and waiting < plan.least and seen.room > 1 and not found_nothing(seen.last):
                 return self._write(seen, plan), ()
             if index and seen.room > 1 and seen.num_pending < 2 * self._most:
                 pending = pending or seen.pending
@@ -210,7 +200,7 @@ class SpecRouter:
         if waiting and not pending:
             pending = seen.pending
         request.evidence.before(model, pending[first:], first)
-        if self._measures:
+        if self._stated is None:
             context = seen.context_tokens
             request.fed = context - min(seen.cached(model), context - waiting - 1)
 

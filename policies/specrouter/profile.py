@@ -4,16 +4,23 @@ SpecRouter (arXiv:2505.07680) profiles its pool while it serves and does not say
 tokens) of every member holds a mean that forgets. Between cells seconds are interpolated; beyond a member's own cells
 they follow the curve of the best known member in proportion, for forwards are alike in how they widen: one forward
 over a long prompt is enough to guess what a short verification takes.
+
+The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
+seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until the
+operation is whole (`OperationTimer`). Nobody learns of the rows that were prefills; the requests that begin after the
+operation tell of them.
 """
 
 import numpy as np
 
+from ...decoding.contract import Outcome, Verify
 from ...decoding.pool import Pool
 from ..parts.member_seconds import MemberSeconds
-from .search import Floats
+from ..speed import Floats
 
 MEMORY = 16  # forwards that a cell's mean reaches back
 MOVED = 0.05  # share by which a mean moves before what was read is read anew
+NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
 
 
 class PerformanceProfiler:
@@ -25,15 +32,16 @@ class PerformanceProfiler:
         pool: the members.
         costs: of a forward by member, as `member_seconds` takes them, at every width; None measures.
 
+    Attributes:
+        stated: seconds that were stated; None: they are measured.
+
     Raises:
         ValueError: costs that are none of this pool.
     """
 
     def __init__(self, pool: Pool, costs: str | None = None) -> None:
-        self._stated: Floats | None = None
-        if costs is not None:
-            stated = MemberSeconds(pool, costs)
-            self._stated = np.array([stated.verify_s(name, 1) for name in pool.names], dtype=float)
+        self.stated = None if costs is None else MemberSeconds(pool, costs)
+        self._names = pool.names
         self._prompts = self._prompt_tokens = self._budget_tokens = 0
         self._answers = self._answer_tokens = 0
         # Per member by the new tokens of all rows; see `_Cell`.
@@ -41,14 +49,9 @@ class PerformanceProfiler:
         # What was read by what was asked for, until a mean moves by more than `MOVED`.
         self._read: dict[tuple[int, float, int], Floats] = {}
 
-    @property
-    def measures(self) -> bool:
-        """Whether seconds are measured; else they were stated."""
-        return self._stated is None
-
     def known(self, level: int) -> bool:
         """Whether anything is known of a member."""
-        return self._stated is not None or bool(self._cells[level])
+        return self.stated is not None or bool(self._cells[level])
 
     def note(self, level: int, *, new_tokens: int, seconds: float) -> None:
         """Take in one forward over `new_tokens` >= 1 tokens, those of all its rows."""
@@ -72,8 +75,9 @@ class PerformanceProfiler:
 
     def table(self, widths: int, *, num_rows: int = 1) -> Floats:
         """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of."""
-        if self._stated is not None:
-            return np.repeat(self._stated[:, None], widths, axis=1)
+        if self.stated is not None:
+            forwards = np.array([self.stated.verify_s(name, 1) for name in self._names], dtype=float)
+            return np.repeat(forwards[:, None], widths, axis=1)
         return self._read_all(1.0, widths, num_rows)
 
     def note_prompt(self, *, num_prompt: int, budget: int) -> None:
@@ -93,7 +97,7 @@ class PerformanceProfiler:
         An answer that is not done counts as half of what it may be: those that are done first are the short ones.
         Alone, reading a first prompt is cheap enough to find out.
         """
-        if self._stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
+        if self.stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
             return np.zeros(len(self._cells))
         mean = _bucket(round(self._prompt_tokens / self._prompts))  # few of them: what was read is kept
         running = 1.0 - self._answers / self._prompts
@@ -166,3 +170,76 @@ def _bucket(width: int) -> int:
     """Widths of long forwards in steps of a sixteenth to an eighth of them: few cells hold every prompt."""
     step = 1 << max(0, width.bit_length() - 5)
     return width // step * step
+
+
+class OperationTimer:
+    """Feeds a profiler with whole operations. Mutated by `note`, `note_prefill` and `settle`.
+
+    Args:
+        profiler: is told.
+        target: level of the target.
+    """
+
+    def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
+        self._profiler = profiler
+        self._target = target
+        self._key: tuple[int, bool, int, float] = NOTHING
+        self._settled = False
+        self._rows = 0
+        self._fed = 0
+        self._longest = 0
+
+    def settle(self) -> None:
+        """Someone decides: the next row is one of another operation."""
+        self._settled = True
+
+    def note_prefill(self, num_prompt: int, *, num_rows: int, seconds: float) -> None:
+        """A request begins whose prompt was read in the target's latest operation, of `num_rows` rows."""
+        key = (self._target, True, num_rows, seconds)
+        if key != self._key:
+            self._begin(key)
+        self._rows += 1
+        self._fed += num_prompt
+        self._verified()
+
+    def note(self, level: int, fed: int, outcome: Outcome) -> None:
+        """Take in a row that was fed `fed` tokens first."""
+        verify = outcome.step.__class__ is Verify
+        key = (level, verify, outcome.num_rows, outcome.duration_s)
+        if key != self._key or self._settled:
+            self._begin(key)
+        self._rows += 1
+        self._fed += fed
+        self._longest = max(self._longest, outcome.num_drafted)
+        if verify:
+            self._verified()
+        elif self._rows == outcome.num_rows:
+            if self._longest:
+                self._draft(level, self._width(), outcome.duration_s)
+            self._key = NOTHING
+
+    def _width(self) -> int:
+        return max(1, round(self._fed / self._rows))
+
+    def _begin(self, key: tuple[int, bool, int, float]) -> None:
+        self._key = key
+        self._settled = False
+        self._rows = self._fed = self._longest = 0
+
+    def _verified(self) -> None:
+        """One row more of a verification; the last one tells what it took."""
+        level, _, num_rows, seconds = self._key
+        if self._rows == num_rows:
+            self._profiler.note(level, new_tokens=self._fed, seconds=seconds)
+            self._key = NOTHING
+
+    def _draft(self, level: int, width: int, seconds: float) -> None:
+        """The first forward is fed what the caches lack, the others one token a row."""
+        rows, count = self._rows, self._longest
+        narrow = self._profiler.narrowest_s(level, rows)
+        if width <= 2 or (narrow is None and count > 1):
+            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
+        elif narrow is not None and seconds > (count - 1) * narrow:
+            self._profiler.note(level, new_tokens=rows * width, seconds=seconds - (count - 1) * narrow)
+        elif narrow is None:
+            self._profiler.note(level, new_tokens=rows * width, seconds=seconds)

@@ -11,13 +11,9 @@ independently of each other, and the mean of the two.
 Letters: L members.
 """
 
-from typing import Literal
-
 import numpy as np
 
-from .search import Floats
-
-Similarity = Literal["auto", "simscore", "argmax"]
+from ..speed import Floats
 
 MEMORY = 512.0  # tokens that an average reaches back
 KEPT = 1.0 - 1.0 / MEMORY
@@ -66,14 +62,9 @@ class PairAgreement:
         num_members: L.
         similarity: what `rates` are made of: "simscore", "argmax" (the rate of equal or accepted tokens), or "auto":
             SimScore as long as it says how many tokens are accepted (sampling), else equal tokens (greedy).
-
-    Raises:
-        ValueError: a similarity that is none.
     """
 
-    def __init__(self, num_members: int, similarity: Similarity = "auto") -> None:
-        if similarity not in ("auto", "simscore", "argmax"):
-            raise ValueError(f"similarity must be auto, simscore or argmax, got {similarity!r}")
+    def __init__(self, num_members: int, similarity: str = "auto") -> None:
         self._similarity = similarity
         self._size = num_members
         self._equal, self._similar = _Counts(num_members), _Counts(num_members)

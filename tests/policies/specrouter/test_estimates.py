@@ -9,7 +9,7 @@ from paceline.policies.check import check_pool
 from paceline.policies.specrouter.confidence import NO_PROB, Survival, doubt
 from paceline.policies.specrouter.evidence import RoundEvidence
 from paceline.policies.specrouter.profile import PerformanceProfiler
-from paceline.policies.specrouter.realised import Realised
+from paceline.policies.specrouter.selector import Realised
 from paceline.policies.specrouter.similarity import PairAgreement
 
 from ...decoding.script import Script
@@ -135,12 +135,12 @@ def test_verdicts_are_what_the_verifier_would_have_said():
     policy = Watched(*rounds)
     session = run_one(policy, budget=60)
     by_target = [verdict for verdict in policy.verdicts if verdict.verifier == "target"]
-    written = {(v.written.drafter, v.behind) for v in by_target}
+    written = {(v.written.drafter, v.endorsers) for v in by_target}
     assert ("draft", ("draft",)) in written  # refused by a level between
     assert ("draft", ("draft", "mid", "slim")) in written
-    assert {v.kept for v in by_target if v.behind == ("draft",)} <= {True, False}
-    assert all(v.verifier not in v.behind for v in policy.verdicts)
-    kept = [v.written.token for v in by_target if v.kept and len(v.behind) > 1]
+    assert {v.kept for v in by_target if v.endorsers == ("draft",)} <= {True, False}
+    assert all(v.verifier not in v.endorsers for v in policy.verdicts)
+    kept = [v.written.token for v in by_target if v.kept and len(v.endorsers) > 1]
     assert len(kept) > 0
     assert set(kept) <= set(session.emitted)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.policies.specrouter.search import best_chain, best_windows
+from paceline.policies.specrouter.search import Figures, best_chain, best_windows
 from paceline.policies.speed import chain_speed, nested_seconds
 
 FILTER_BOUND = 1.1  # of the enumerated best
@@ -17,7 +17,12 @@ def case(seed, members, longest, *, flat=False):
     agreement = np.triu(rng.uniform(0.05, 0.99, (members, members)), 1)
     first = np.sort(rng.uniform(0.01, 1.0, members))
     slope = 0.0 if flat else rng.uniform(0.0, 0.1, members)[:, None]
-    return agreement, first[:, None] * (1.0 + slope * np.arange(longest + 1))
+    return figures(agreement, first[:, None] * (1.0 + slope * np.arange(longest + 1)))
+
+
+def figures(rates, seconds, entry_s=None):
+    rates, seconds = np.asarray(rates, dtype=float), np.asarray(seconds)
+    return Figures(rates, seconds, np.zeros(len(seconds)) if entry_s is None else np.array(entry_s))
 
 
 def chains(members, longest):
@@ -28,7 +33,8 @@ def chains(members, longest):
                 yield levels, windows
 
 
-def nested(levels, windows, agreement, forward_s):
+def nested(levels, windows, known):
+    agreement, forward_s, _ = known
     tau = forward_s[levels[0], 0]
     for low, high, window in zip(levels, levels[1:], windows, strict=False):
         tokens = sum(agreement[low, high] ** k for k in range(window + 1))
@@ -39,27 +45,28 @@ def nested(levels, windows, agreement, forward_s):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
 def test_dynamic_programming_is_enumeration(seed, members, longest):
-    agreement, forward_s = case(seed, members, longest)
-    found = best_chain(agreement, forward_s)
-    least = min(nested(*chain, agreement, forward_s) for chain in chains(members, longest))
+    known = case(seed, members, longest)
+    found = best_chain(known)
+    least = min(nested(*chain, known) for chain in chains(members, longest))
     assert found.token_s == pytest.approx(least, rel=1e-12)
-    assert nested(found.levels, found.windows, agreement, forward_s) == pytest.approx(least, rel=1e-12)
+    assert nested(found.levels, found.windows, known) == pytest.approx(least, rel=1e-12)
 
 
 def test_the_nested_form_is_the_one_of_speed():
-    agreement, forward_s = case(3, 4, 5, flat=True)
+    agreement = case(3, 4, 5, flat=True).rates
     agreement[0, 1:] = 0.9, 0.5, 0.3
     agreement[1, 2:] = 0.9, 0.5
     agreement[2, 3] = 0.9
     forward_s = np.array([1.0, 10.0, 100.0, 1000.0])[:, None] * np.ones((4, 6))
-    found = best_chain(agreement, forward_s)
+    found = best_chain(figures(agreement, forward_s))
     assert len(found.levels) > 2
     seconds = [forward_s[level, 0] for level in found.levels]
     rates = [agreement[low, high] for low, high in pairwise(found.levels)]
     assert found.token_s == pytest.approx(nested_seconds(rates, found.windows, seconds), rel=1e-12)
 
 
-def filtered(levels, windows, agreement, forward_s):
+def filtered(levels, windows, known):
+    agreement, forward_s, _ = known
     if len(levels) == 1:
         return forward_s[levels[0], 0]
     rates = [agreement[low, high] for low, high in pairwise(levels)]
@@ -69,17 +76,17 @@ def filtered(levels, windows, agreement, forward_s):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_filter_form_says_of_what_it_finds_what_speed_says(seed):
-    agreement, forward_s = case(seed, 3, 4, flat=True)
-    found = best_chain(agreement, forward_s, form="filter")
-    assert found.token_s == pytest.approx(filtered(found.levels, found.windows, agreement, forward_s), rel=1e-9)
+    known = case(seed, 3, 4, flat=True)
+    found = best_chain(known, form="filter")
+    assert found.token_s == pytest.approx(filtered(found.levels, found.windows, known), rel=1e-9)
 
 
 def test_the_filter_form_is_close_to_enumeration():
     ratios = []
     for seed in range(200):
-        agreement, forward_s = case(seed, 3, 4, flat=True)
-        least = min(filtered(*chain, agreement, forward_s) for chain in chains(3, 4))
-        ratios.append(best_chain(agreement, forward_s, form="filter").token_s / least)
+        known = case(seed, 3, 4, flat=True)
+        least = min(filtered(*chain, known) for chain in chains(3, 4))
+        ratios.append(best_chain(known, form="filter").token_s / least)
     assert min(ratios) >= 1 - 1e-9
     assert max(ratios) < FILTER_BOUND
     assert np.mean(np.array(ratios) < 1 + 1e-9) > 0.95
@@ -88,8 +95,8 @@ def test_the_filter_form_is_close_to_enumeration():
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_both_forms_are_one_for_two_levels(seed):
-    agreement, forward_s = case(seed, 2, 6)
-    one, other = (best_chain(agreement, forward_s, form=form) for form in ("nested", "filter"))
+    known = case(seed, 2, 6)
+    one, other = (best_chain(known, form=form) for form in ("nested", "filter"))
     assert one.windows == other.windows
     assert one.token_s == pytest.approx(other.token_s, rel=1e-12)
 
@@ -97,17 +104,17 @@ def test_both_forms_are_one_for_two_levels(seed):
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_windows_of_given_members(seed):
-    agreement, forward_s = case(seed, 4, 4)
-    found = best_windows((0, 2, 3), agreement, forward_s)
-    least = min(nested((0, 2, 3), windows, agreement, forward_s) for windows in product(range(1, 5), repeat=2))
+    known = case(seed, 4, 4)
+    found = best_windows((0, 2, 3), known)
+    least = min(nested((0, 2, 3), windows, known) for windows in product(range(1, 5), repeat=2))
     assert found.token_s == pytest.approx(least, rel=1e-12)
 
 
 def test_who_cannot_judge_only_drafts():
-    found = [best_chain(*case(seed, 4, 6)).levels for seed in range(50)]
+    found = [best_chain(case(seed, 4, 6)).levels for seed in range(50)]
     assert any(1 in levels[1:] for levels in found)
-    verifies = [True, False, True, True]
-    found = [best_chain(*case(seed, 4, 6), verifies=verifies).levels for seed in range(50)]
+    judges = [True, False, True, True]
+    found = [best_chain(case(seed, 4, 6), judges=judges).levels for seed in range(50)]
     assert not any(1 in levels[1:] for levels in found)
     assert any(levels[0] == 1 for levels in found)
 
@@ -115,11 +122,11 @@ def test_who_cannot_judge_only_drafts():
 def test_a_member_that_costs_too_much_to_enter_stays_out():
     agreement = np.array([[0, 0.7, 0.6], [0, 0, 0.9], [0, 0, 0]])
     forward_s = np.array([1.0, 10.0, 100.0])[:, None] * np.ones((3, 17))
-    entry_s = np.array([0.0, 100.0, 0.0])
+    known = figures(agreement, forward_s, [0.0, 100.0, 0.0])
     for form in ("nested", "filter"):
-        assert best_chain(agreement, forward_s, entry_s=entry_s, form=form).levels == (0, 2)
-    found = best_windows((0, 1, 2), agreement, forward_s, entry_s=entry_s)
-    free = best_windows((0, 1, 2), agreement, forward_s)
+        assert best_chain(known, form=form).levels == (0, 2)
+    found = best_windows((0, 1, 2), known)
+    free = best_windows((0, 1, 2), figures(agreement, forward_s))
     assert found.token_s > free.token_s
 
 
@@ -127,31 +134,31 @@ def test_a_member_that_costs_too_much_to_enter_stays_out():
 def test_costs_of_1_to_10_to_100_take_the_middle_level(form):
     agreement = np.array([[0, 0.7, 0.6], [0, 0, 0.9], [0, 0, 0]])
     forward_s = np.array([1.0, 10.0, 100.0])[:, None] * np.ones((3, 17))
-    assert best_chain(agreement, forward_s, form=form).levels == (0, 1, 2)
+    assert best_chain(figures(agreement, forward_s), form=form).levels == (0, 1, 2)
 
 
 @pytest.mark.parametrize("form", ["nested", "filter"])
 def test_a_middle_level_that_is_no_better_is_dropped(form):
     agreement = np.array([[0, 0.9, 0.8], [0, 0, 0.8], [0, 0, 0]])
     forward_s = np.array([1.0, 10.0, 30.0])[:, None] * np.ones((3, 17))
-    assert best_chain(agreement, forward_s, form=form).levels == (0, 2)
+    assert best_chain(figures(agreement, forward_s), form=form).levels == (0, 2)
 
 
 def test_nothing_pays_where_nobody_agrees():
     agreement = np.full((3, 3), 0.01)
-    found = best_chain(agreement, np.array([0.5, 0.7, 1.0])[:, None] * np.ones((3, 5)))
+    found = best_chain(figures(agreement, np.array([0.5, 0.7, 1.0])[:, None] * np.ones((3, 5))))
     assert (found.levels, found.windows) == ((2,), ())
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda a, v: (a[:2, :2], v, "nested"), r"agreement must be \[3, 3\]"),
-        (lambda a, v: (a, v[:, :1], "nested"), "forward_s must have at least two columns, got 1"),
-        (lambda a, v: (a, v, "other"), "form must be nested or filter, got 'other'"),
+        (lambda known: (known._replace(rates=known.rates[:2, :2]), "nested"), r"rates must be \[3, 3\]"),
+        (lambda known: (known._replace(seconds=known.seconds[:, :1]), "nested"), "seconds must have at least two"),
+        (lambda known: (known, "other"), "form must be nested, filter or in step, got 'other'"),
     ],
 )
 def test_wrong_input_is_told(change, told):
-    agreement, forward_s, form = change(*case(0, 3, 3))
+    known, form = change(case(0, 3, 3))
     with pytest.raises(ValueError, match=told):
-        best_chain(agreement, forward_s, form=form)
+        best_chain(known, form=form)

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from paceline.policies import make_policy
-from paceline.policies.specrouter.lockstep_search import best_in_step, in_step
 from paceline.policies.specrouter.policy import SpecRouter
+from paceline.policies.specrouter.search import Figures, best_chain, best_windows
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
@@ -55,12 +55,13 @@ def played_s(levels, window, agreement, forward_s):
 def test_the_chain_in_step_is_the_best_of_all(seed):
     agreement, forward_s = figures(seed)
     nothing = np.zeros(4)
-    found = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=nothing)
+    known = Figures(agreement, forward_s, nothing)
+    found = best_chain(known, form="in step")
     chains = [(3,), *((low, 3) for low in range(3)), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
     for levels in chains:
         windows = range(1, 7 if len(levels) == 2 else 6) if len(levels) > 1 else [0]
         least = min(played_s(levels, window, agreement, forward_s) for window in windows)
-        assert in_step(levels, agreement, forward_s, nothing).token_s == pytest.approx(least)
+        assert best_windows(levels, known, "in step").token_s == pytest.approx(least)
         assert found.token_s <= least * (1 + 1e-9)
     assert found.windows[1:] in ((), (1,))
 
@@ -69,11 +70,12 @@ def test_a_member_that_may_not_judge_and_one_that_costs_its_prompt_are_left_out(
     agreement, forward_s = figures(3)
     agreement[0, 1] = agreement[1, 3] = 1.0
     forward_s[1] *= 0.01
-    free = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=np.zeros(4))
+    known = Figures(agreement, forward_s, np.zeros(4))
+    free = best_chain(known, form="in step")
     assert 1 in free.levels
-    drafts_only = best_in_step(agreement, forward_s, verifies=[True, False, False, True], entry_s=np.zeros(4))
+    drafts_only = best_chain(known, judges=[True, False, False, True], form="in step")
     assert len(drafts_only.levels) <= 2
-    dear = best_in_step(agreement, forward_s, verifies=[True] * 4, entry_s=np.array([0.0, 10.0, 0.0, 0.0]))
+    dear = best_chain(known._replace(entry_s=np.array([0.0, 10.0, 0.0, 0.0])), form="in step")
     assert 1 not in dear.levels
 
 

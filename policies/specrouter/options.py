@@ -1,0 +1,58 @@
+"""The options of `specrouter`: one record, checked once and passed whole."""
+
+from dataclasses import dataclass
+
+from ..parts.counts import check_count
+
+LONGEST = 1000  # window
+CHOICES = {
+    "form": ("nested", "filter"),
+    "select": ("auto", "request", "batch"),
+    "stop": ("confidence", "window"),
+    "similarity": ("auto", "simscore", "argmax"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterOptions:
+    """What a user may set; the defaults stand in `SpecRouter`.
+
+    Attributes:
+        every: rounds of a tag, or of every request in step, between two selections, >= 1.
+        most: longest window, 1 to 1,000.
+        form: "nested" or "filter" prediction; see `search`.
+        similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
+        select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
+            "auto": the former while few requests run, the latter from four on.
+        stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
+        explore: rounds between two trials of stale pairs, >= 0; 0 never tries and leaves the warm-up as the one source.
+        probe: rounds of a tag on the chain that tells most, and requests in step that draft to learn, >= 0.
+        hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
+        costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
+
+    Raises:
+        ValueError: an option out of range. What `costs` name is checked where the pool is known.
+    """
+
+    every: int
+    most: int
+    form: str
+    similarity: str
+    select: str
+    stop: str
+    explore: int
+    probe: int
+    hysteresis: float
+    costs: str | None
+
+    def __post_init__(self) -> None:
+        check_count("every", self.every)
+        check_count("most", self.most, most=LONGEST)
+        for name, (*others, last) in CHOICES.items():
+            value = getattr(self, name)
+            if value not in (*others, last):
+                raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
+        if self.explore < 0 or self.probe < 0:
+            raise ValueError(f"explore and probe must be >= 0, got explore={self.explore}, probe={self.probe}")
+        if not 0.0 <= self.hysteresis < 1.0:
+            raise ValueError(f"hysteresis must be in [0, 1), got {self.hysteresis!r}")
