@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ..arguments import ArgumentError
 from ..decoding.contract import PolicyError
-from ..decoding.foreign_code import raised_at, said
+from ..foreign_code import raised_at, said
 
 BAD_INPUT = 2
 INTERRUPTED = 130

@@ -3,10 +3,11 @@
 Standard library and numpy only; imports neither policies nor traces nor either world.
 """
 
-from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
+from .contract import Commit, Draft, Outcome, PolicyError, Step, Verify
 from .ledger import Ledger, OpRecord, StepRecord
 from .loop import Loop
 from .observation import Load, Observation, PendingToken
+from .policy import Policy
 from .pool import Member, Pool
 from .prefill import Start
 from .results import Deferred, Drafted, DraftResults, Failed, Judged, Results, VerifyResults

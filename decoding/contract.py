@@ -1,19 +1,15 @@
-"""The one question a policy answers about one request: what next?
+"""What a policy answers and learns: three kinds of step, and what came of one.
 
-Two verbs, `decide` and `learn`; three kinds of step. Both worlds (sim and runtime) call them through the same loop.
 Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple
 
-from .foreign_code import said
+from ..foreign_code import said
 from .rules import Exact, Rule
 from .rules.foreign_rules import check_rule, check_stop
 from .rules.stops import Stop
-
-if TYPE_CHECKING:
-    from .observation import Observation
 
 
 class PolicyError(Exception):
@@ -140,15 +136,3 @@ class Outcome(NamedTuple):
     num_rows: int
     done: bool
     num_escalated: int = 0
-
-
-class Policy(Protocol):
-    """What a policy is. Built once per run as `MyPolicy(pool, **options)`; one object serves all requests."""
-
-    def decide(self, seen: "Observation") -> Step:
-        """What next, for this request. `seen` is a live view, valid during the call only."""
-        ...
-
-    def learn(self, outcome: Outcome) -> None:
-        """What came of a step, in the order the steps finished."""
-        ...

@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeGuard, TypeVar
 
-from .contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
-from .foreign_code import at, decides_at, pass_interrupt, said
+from ..foreign_code import at, decides_at, pass_interrupt, said
+from .contract import Commit, Draft, Outcome, PolicyError, Step, Verify
 from .ledger import COMMIT, DRAFT, VERIFY, Ledger, OpRecord, StepRecord
 from .observation import Load, Observation
+from .policy import Policy
 from .pool import Pool
 from .prefill import Prefills
-from .results import Deferred, DraftResults, Failed, Judged, Results, Row, VerifyResults
+from .results import Deferred, DraftResults, Failed, Judged, Results, Row, VerifyResults, made
 from .session import Session
 from .world import DraftItem, DraftOp, Op, VerifyItem, VerifyOp, World
 
@@ -101,9 +102,9 @@ class Loop:
             elif ready or drafts or verifies:
                 self._join(level, session, step)
             elif isinstance(step, Draft):
-                return DraftOp(level, [(session, step)])
+                return made(DraftOp, (level, [(session, step)]))
             else:
-                return VerifyOp(level, [(session, step)])
+                return made(VerifyOp, (level, [(session, step)]))
         if not (drafts or verifies):
             self._release()
         level = min([*drafts, *verifies], default=-1)
@@ -127,53 +128,44 @@ class Loop:
             raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
 
     def _finish_drafts(self, op: DraftOp, results: DraftResults, start_s: float) -> None:
-        level, duration_s, now_s = op.level, results.duration_s, self.load.now_s
-        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
-        if not num_rows:
-            return
+        level, items = op
+        rows, num_rows = results.rows, len(items)
+        if not _all_ran(rows):
+            items, rows, num_rows = self._set_aside(level, items, rows)
+            if not num_rows:
+                return
         self._note_ran(DRAFT, level, num_rows, results, start_s)
-        for (session, step), row in zip(items, rows, strict=True):
+        ledger, now_s, duration_s = self._ledger, self.load.now_s, results.duration_s
+        for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
-            num_drafted, num_modelled = outcome.num_drafted, row.num_modelled
-            self._ledger.note_step(
-                StepRecord(session.request_id, DRAFT, level, step.tokens, num_drafted, 0, 0, 0, 0, num_modelled, now_s)
-            )
+            counts = (step.tokens, outcome.num_drafted, 0, 0, 0, 0, row.num_modelled)
+            ledger.note_step(made(StepRecord, (session.request_id, DRAFT, level, *counts, now_s, 0, 0)))
             self._feed_back(session, outcome)
 
     def _finish_verifies(self, op: VerifyOp, results: VerifyResults, start_s: float) -> None:
-        level, duration_s = op.level, results.duration_s
-        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
-        if not num_rows:
-            return
+        level, items = op
+        rows, num_rows = results.rows, len(items)
+        if not _all_ran(rows):
+            items, rows, num_rows = self._set_aside(level, items, rows)
+            if not num_rows:
+                return
         self._note_ran(VERIFY, level, num_rows, results, start_s)
-        prefill = self._prefills.step
-        for (session, step), row in zip(items, rows, strict=True):
+        duration_s, prefill = results.duration_s, self._prefills.step
+        for (session, step), row in zip(items, rows):  # noqa: B905 - as above
             if step is prefill:
                 outcome = session.prefilled(step, row, duration_s=duration_s, num_rows=num_rows)
-                self._note_judged(level, row, outcome, prefill=1)
+                self._note_judged(level, row, outcome, 1)
                 self._begin(session, outcome)
             else:
                 outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)
-                self._note_judged(level, row, outcome)
+                self._note_judged(level, row, outcome, 0)
                 self._feed_back(session, outcome)
 
-    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int = 0) -> None:
+    def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
+        request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
+        counts = (0, 0, judged, accepted, own, emitted, row.num_modelled)
         self._ledger.note_step(
-            StepRecord(
-                outcome.request_id,
-                VERIFY,
-                level,
-                0,
-                0,
-                outcome.num_judged,
-                outcome.num_accepted,
-                outcome.num_own,
-                outcome.num_emitted,
-                row.num_modelled,
-                self.load.now_s,
-                outcome.num_escalated,
-                prefill,
-            )
+            made(StepRecord, (request_id, VERIFY, level, *counts, self.load.now_s, escalated, prefill))
         )
 
     def _begin(self, session: Session, outcome: Outcome) -> None:
@@ -208,21 +200,21 @@ class Loop:
             self._verifies[level].items.append((session, step))
 
     def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
+        _, forwards, duration_s, _ = results
+        load = self.load
         self._deferred_ops = 0
-        self.load.batch[level] = num_rows
-        self.load.duration_s[level] = results.duration_s
+        load.batch[level] = num_rows
+        load.duration_s[level] = duration_s
         num_forwards = new_tokens = 0
-        for _, new, repeats, _ in results.forwards:
+        for _, new, repeats, _ in forwards:
             num_forwards += repeats if new else 0
             new_tokens += repeats * new
-        self._ledger.note_op(OpRecord(kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
+        self._ledger.note_op(made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, duration_s)))
 
     def _set_aside(
         self, level: int, items: list[Item], rows: Sequence[Row | Failed | Deferred]
     ) -> tuple[list[Item], Sequence[Row], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
-        if _all_ran(rows):
-            return items, rows, len(items)
         ran: list[Item] = []
         others: list[Row] = []
         failures: list[tuple[Session, Exception]] = []
@@ -320,4 +312,7 @@ class Loop:
 
 def _all_ran(rows: Sequence[Row | Failed | Deferred]) -> TypeGuard[Sequence[Row]]:
     """Whether no row failed or was deferred."""
-    return SET_ASIDE.isdisjoint(map(type, rows))
+    for row in rows:  # noqa: SIM110 - a generator costs as much as the rest
+        if row.__class__ in SET_ASIDE:
+            return False
+    return True

@@ -156,50 +156,86 @@ class RequestText:
         """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
         self.cached[:] = [0] * len(self.cached)
 
-    def _truncate(self, kept: int, level: int, first: int, escalated: tuple[int, ...]) -> None:
-        """Roll every cache back to the kept context; the verifier's own now holds exactly that."""
-        left = [(first + index, self.judges[first + index]) for index in escalated]
-        limit = self.num_prompt + len(self.emitted) + kept
+    def _roll_back(self, level: int, limit: int) -> None:
+        """Let no cache hold more than `limit` tokens of the context; that of the verifier at `level` holds them all."""
         cached = self.cached
         for member, held in enumerate(cached):
             if held > limit:
                 cached[member] = limit
         cached[level] = limit
+
+    def _keep_judged(self, first: int, num_accepted: int, level: int, escalated: tuple[int, ...]) -> None:
+        """Let the pending tokens end with those that a verifier below the target accepted from index `first` on."""
+        kept = first + num_accepted
+        self._roll_back(level, self.num_prompt + len(self.emitted) + kept)
+        left = [(first + index, self.judges[first + index]) for index in escalated]
         if kept < len(self.tokens):
             del self.tokens[kept:], self.places[kept:], self.drafters[kept:]
         # This verifier now endorses the accepted tokens; those it endorsed already may have a higher one.
-        if level == self._target:
-            self.judges = [level] * kept
-        else:
-            self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
+        self.judges = [judge if judge > level else level for judge in self.judges[:kept]]
         for index, judge in left:  # whoever endorsed an escalated token still does, nobody else
             self.judges[index] = judge
 
+    def _append_own(self, level: int, token: int, place: int) -> int:
+        """Let a verifier's own token follow the pending ones; returns 1, or 0 where it has no room."""
+        if self.room < 1:
+            return 0
+        self.tokens.append(token)
+        self.places.append(place)
+        self.drafters.append(level)
+        self.judges.append(level)
+        return 1
+
+    def _commit_judged(self, num_accepted: int, own_token: int, own_place: int) -> tuple[int, int]:
+        """Move what the target accepted to the answer, and its own token where that has room; nothing stays pending.
+
+        Returns:
+            Own tokens and all tokens that are new in the answer.
+        """
+        tokens, places = self.tokens, self.places
+        del tokens[num_accepted:], places[num_accepted:]
+        length = len(self.emitted) + num_accepted
+        self._roll_back(self._target, self.num_prompt + length)
+        num_own = 0
+        if length < self.budget and not (tokens and tokens[-1] in self.eos):
+            tokens.append(own_token)
+            places.append(own_place)
+            num_own = 1
+        self.tokens, self.places, self.drafters, self.judges = [], [], [], []
+        num_written = len(tokens)
+        num_emitted = self._commit(tokens, places)
+        # Where an ending cuts, the last token it drops is the target's own.
+        return num_own if num_emitted == num_written else 0, num_emitted
+
     def _take(self, count: int) -> int:
         """Move the first `count` pending tokens to the answer; returns how many of them it kept."""
+        tokens, places = self.tokens[:count], self.places[:count]
+        del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]
+        return self._commit(tokens, places)
+
+    def _commit(self, tokens: list[int], places: list[int]) -> int:
+        """Append to the answer, up to where an ending cuts it; returns how many tokens that was."""
         emitted = self.emitted
-        emitted += self.tokens[:count]
+        num_before, count = len(emitted), len(tokens)
+        emitted += tokens
         if self._ending is not None:
-            num_before = len(emitted) - count
             kept = self._ending(emitted, num_before)
             if kept is not None:
-                return self._end(kept, num_before)
-        self.place = self.places[count - 1]
-        del self.tokens[:count], self.places[:count], self.drafters[:count], self.judges[:count]
+                self._end(kept, num_before)
+                count = kept - num_before
+        self.place = places[count - 1]
         return count
 
-    def _end(self, kept: int, num_before: int) -> int:
-        """Cut the answer to `kept` tokens and drop all that is pending; returns how many of the new tokens stay."""
+    def _end(self, kept: int, num_before: int) -> None:
+        """Cut the answer to `kept` tokens and drop all that is pending."""
         if not num_before < kept <= len(self.emitted):
             most = len(self.emitted)
             raise ValueError(
                 f"request {self.request_id}: ending must keep {num_before + 1} to {most} tokens, got {kept}"
             )
         self._ended = True
-        self.place = self.places[kept - num_before - 1]
         del self.emitted[kept:]
         for pending in (self.tokens, self.places, self.drafters, self.judges):
             pending.clear()
         limit = self.num_prompt + kept
         self.cached[:] = [min(held, limit) for held in self.cached]
-        return kept - num_before

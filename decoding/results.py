@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+# `made(Drafted, (...))`, all fields given, is `Drafted(...)` at half the price: for what replay makes in every step.
+made = tuple.__new__
+
 
 class Drafted(NamedTuple):
     """What a world drafted for one request: tokens, the place after each, and how many of them were modelled."""

@@ -10,7 +10,7 @@ policy; the session says when it is due.
 from .contract import Commit, Draft, Outcome, Step, Verify
 from .pool import Pool
 from .request_text import Ending, RequestText
-from .results import Drafted, Judged
+from .results import Drafted, Judged, made
 
 
 class Session(RequestText):
@@ -113,51 +113,36 @@ class Session(RequestText):
 
     def drafted(self, step: Draft, level: int, drafted: Drafted, *, duration_s: float, num_rows: int) -> Outcome:
         """Append what was drafted."""
-        count = len(drafted.tokens)
+        tokens, places, _ = drafted
+        count = len(tokens)
+        by_level = [level] * count
+        self.tokens += tokens
+        self.places += places
+        self.drafters += by_level
+        self.judges += by_level
         if count and not self.pool.members[level].model_free:
-            self.cached[level] = self.context_tokens + count - 1
-        self.tokens += drafted.tokens
-        self.places += drafted.places
-        self.drafters += [level] * count
-        self.judges += [level] * count
-        self.last = outcome = Outcome(self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False)  # noqa: FBT003 - a keyword costs as much as the rest
+            self.cached[level] = self.num_prompt + len(self.emitted) + len(self.tokens) - 1
+        self.last = outcome = made(
+            Outcome, (self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
+        )
         return outcome
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Keep the accepted prefix, drop the rest, add the verifier's own token; by the target, commit."""
-        by_target = level == self._target
-        first = 0 if by_target else self.first_unjudged(level)
-        num_judged = len(self.tokens) - first
-        kept = first + judged.num_accepted
-        refused = judged.num_accepted < num_judged
-        self._truncate(kept, level, first, judged.escalated)
-        num_own = 0
-        if self.room > 0:
-            num_own = 1
-            self.tokens.append(judged.own_token)
-            self.places.append(judged.own_place)
-            self.drafters.append(level)
-            self.judges.append(level)
-        num_emitted = 0
-        if by_target:
-            num_written = len(self.tokens)
-            num_emitted = self._take(num_written)
-            if num_emitted < num_written:  # an ending; the last token it drops is the verifier's own
-                num_own = 0
-        self.last = outcome = Outcome(
-            self.request_id,
-            step,
-            0,
-            num_judged,
-            judged.num_accepted,
-            num_own,
-            num_emitted,
-            judged.num_accepted if refused else None,
-            judged.tvd,
-            duration_s,
-            num_rows,
-            num_emitted > 0 and self.done,
-            len(judged.escalated),
+        num_accepted, own_token, own_place, tvd, _, escalated = judged
+        if level == self._target:
+            num_judged = len(self.tokens)
+            num_own, num_emitted = self._commit_judged(num_accepted, own_token, own_place)
+            done = num_emitted > 0 and self.done
+        else:
+            first = self.first_unjudged(level)
+            num_judged = len(self.tokens) - first
+            self._keep_judged(first, num_accepted, level, escalated)
+            num_own, num_emitted, done = self._append_own(level, own_token, own_place), 0, False
+        refused_at = num_accepted if num_accepted < num_judged else None
+        counts = (0, num_judged, num_accepted, num_own, num_emitted, refused_at)
+        self.last = outcome = made(
+            Outcome, (self.request_id, step, *counts, tvd, duration_s, num_rows, done, len(escalated))
         )
         return outcome
 

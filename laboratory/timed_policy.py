@@ -2,8 +2,9 @@
 
 from time import perf_counter, thread_time
 
-from ..decoding.contract import Outcome, Policy, Step
+from ..decoding.contract import Outcome, Step
 from ..decoding.observation import Observation
+from ..decoding.policy import Policy
 
 
 class TimedPolicy:

@@ -3,8 +3,9 @@
 Standard library and numpy only; imports neither traces nor either world.
 """
 
-from ..decoding.contract import Commit, Draft, Outcome, Policy, PolicyError, Step, Verify
+from ..decoding.contract import Commit, Draft, Outcome, PolicyError, Step, Verify
 from ..decoding.observation import Observation, PendingToken
+from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
 from ..decoding.rules import (
     Band,

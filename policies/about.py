@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 
 
 class Observable(StrEnum):

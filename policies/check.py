@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from ..decoding.contract import Policy, PolicyError
+from ..decoding.contract import PolicyError
 from ..decoding.ledger import OpRecord, StepRecord
 from ..decoding.loop import Loop
+from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
 from ..decoding.prefill import Start, prefill_before
 from ..decoding.session import Session

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TypeVar, get_args
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 
 PolicyClass = Callable[..., Policy]
 PlainValue = bool | int | float | str

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from ..decoding.foreign_code import defined_at, pass_interrupt, told
+from ..foreign_code import defined_at, pass_interrupt, told
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .lossless.adaedl import AdaEDL

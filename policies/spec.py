@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, Union, cast
 
-from ..decoding.contract import Policy
-from ..decoding.foreign_code import at, defined_at, is_foreign, pass_interrupt, told
+from ..decoding.policy import Policy
 from ..decoding.pool import Pool
+from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, told
 from .lossless.chain import Chain
 from .options import PlainValue, PolicyClass, read_options
 from .registry import PolicySpecError, known_policies, names_path, policy_class

@@ -1,7 +1,8 @@
 """Notes what kinds of steps a policy takes: known by what it does, not by what it says."""
 
-from ..decoding.contract import Commit, Outcome, Policy, Step, Verify
+from ..decoding.contract import Commit, Outcome, Step, Verify
 from ..decoding.observation import Observation
+from ..decoding.policy import Policy
 
 
 class StepWatch:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..decoding.request_text import FinishReason
 from ..decoding.session import Session

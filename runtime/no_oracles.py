@@ -1,6 +1,6 @@
 """Oracles have no place among real models."""
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..policies.about import about_of
 from ..policies.options import PolicyClass
 from ..policies.spec import PolicySpec

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ..counted import counted
-from ..decoding.contract import Policy
 from ..decoding.loop import Loop
+from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start, prefill_before
 from ..decoding.request_text import Ending

@@ -24,12 +24,13 @@ def device_process(
         on_finished: called with the time when requests have finished or failed (they stand in `loop.finished` and
             `loop.failed`, and are taken out here); may admit more.
     """
-    now_s = env.now
+    now_s, next_event_s = env.now, env.peek()
     while True:
         op = loop.next_op(now_s)
         now_s = loop.load.now_s  # deciding takes time, too
         if loop.finished:  # a Commit finishes requests without an operation
             on_finished(now_s)
+            next_event_s = env.peek()
         elif op is None:
             break
         if op is None:
@@ -39,11 +40,13 @@ def device_process(
         end_s = start_s + results.duration_s
         # An event costs as much as the rest of a step. Nobody can look at the clock before the next scheduled event,
         # so operations that end before it need none of their own.
-        if end_s >= env.peek():
+        if end_s >= next_event_s:
             yield env.timeout(end_s - env.now)
+            next_event_s = env.peek()
         loop.finish(op, results, start_s=start_s, now_s=end_s)
         now_s = end_s
         if loop.finished or loop.failed:
             on_finished(now_s)
+            next_event_s = env.peek()
     if now_s > env.now:
         yield env.timeout(now_s - env.now)

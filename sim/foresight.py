@@ -3,7 +3,7 @@
 from copy import deepcopy
 from math import inf
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..policies.about import about_of
 from ..policies.oracles.foresight import Foresight, ForwardSeconds

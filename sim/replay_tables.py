@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
 from ..decoding.session import Session

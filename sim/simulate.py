@@ -6,8 +6,8 @@ from typing import Any
 
 import simpy
 
-from ..decoding.contract import Policy
 from ..decoding.loop import Loop
+from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..policies.about import about_of
 from ..runs.ledger import RunLedger

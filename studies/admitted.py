@@ -1,7 +1,7 @@
 """Whether a policy may run where only policies are asked for that commit what the target alone would write."""
 
 from ..arguments import ArgumentError
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..policies.about import about_of
 from ..policies.combined.only_lossless import OnlyLossless
 from ..policies.registry import own_policies

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..arguments import ArgumentError
 from ..counted import counted
-from ..decoding.contract import Policy
+from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
 from ..policies.default_policies import default_policies

@@ -5,7 +5,7 @@ A call that does not fit raises in the caller, far below the policy and with no 
 
 import inspect
 
-from ..foreign_code import defined_at, is_foreign, said
+from ...foreign_code import defined_at, is_foreign, said
 
 
 def check_rule(rule: object) -> None:

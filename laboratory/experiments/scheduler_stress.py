@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...counted import counted
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...policies.spec import make_policy
 from ...policies.specrouter.policy import SpecRouter
 from ...runs.log import RunLog

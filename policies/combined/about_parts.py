@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ..about import About, about_of
 
 

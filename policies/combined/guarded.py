@@ -4,8 +4,9 @@ Both are measured: seconds per token of whole rounds, recent ones with more weig
 (its drafter is seldom right, or the batch so large that width costs) is set aside for a while and then tried again.
 """
 
-from ...decoding.contract import Outcome, Policy, Step, Verify
+from ...decoding.contract import Outcome, Step, Verify
 from ...decoding.observation import Observation
+from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ..about import About
 from ..parts.member_seconds import MemberSeconds

@@ -1,7 +1,8 @@
 """Another policy, refused at its first step that could commit other text than the target's."""
 
-from ...decoding.contract import Commit, Outcome, Policy, Step, Verify
+from ...decoding.contract import Commit, Outcome, Step, Verify
 from ...decoding.observation import Observation
+from ...decoding.policy import Policy
 from ..about import About
 
 
@@ -23,8 +24,9 @@ class OnlyLossless:
     def decide(self, seen: Observation) -> Step:
         """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""
         step = self._policy.decide(seen)
-        kind = step.__class__
-        if kind is Commit or (kind is Verify and step.model == seen.pool.target and not step.rule.lossless):  # type: ignore[union-attr]
+        if isinstance(step, Commit) or (
+            isinstance(step, Verify) and step.model == seen.pool.target and not step.rule.lossless
+        ):
             raise ValueError(f"{step} is lossy, and only lossless policies were asked for")
         return step
 

@@ -1,7 +1,8 @@
 """A policy per task tag: what pays for code need not pay for dialogue."""
 
-from ...decoding.contract import Outcome, Policy, Step
+from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
+from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ..about import About
 from .about_parts import about_parts, most_pending

@@ -108,7 +108,7 @@ class CasSpec:
         return self._verify
 
     def learn(self, outcome: Outcome) -> None:
-        """Note who stood behind what was judged; every so many rounds, estimate and plan."""
+        """Note who endorsed what was judged; every so many rounds, estimate and plan."""
         self._seconds.charge(outcome)
         state = self._rounds[outcome.request_id]
         step = outcome.step
@@ -118,7 +118,8 @@ class CasSpec:
             else:
                 state.pieces.append((step.model, outcome.num_drafted))
             return
-        self._note_judged(state.pieces, outcome)
+        if isinstance(step, Verify):
+            self._note_judged(step.model, state.pieces, outcome)
         if outcome.num_emitted:
             del self._rounds[outcome.request_id]
             self._until_estimate -= 1
@@ -132,9 +133,8 @@ class CasSpec:
         self._due.extend([self._alone[self._num_estimates % len(self._alone)]] * self._refresh)
         self._num_estimates += 1
 
-    def _note_judged(self, pieces: list[tuple[str, int]], outcome: Outcome) -> None:
-        """Share the verdict out among those who stood behind the judged tokens, the last `num_judged`."""
-        verifier = outcome.step.model  # type: ignore[union-attr]
+    def _note_judged(self, verifier: str, pieces: list[tuple[str, int]], outcome: Outcome) -> None:
+        """Share the verdict out among those who endorsed the judged tokens, the last `num_judged`."""
         judged: list[tuple[str, int]] = []
         left = outcome.num_judged
         while left > 0:

@@ -41,9 +41,9 @@ class Chain:
         self.spec = chain
         self.most_pending = sum(chain.windows)
         verifiers = chain.members[1:] or chain.members
-        self._verifies = [(name, Verify(name)) for name in verifiers]
         # The lowest verifier judges whatever was drafted: a draft that came back short had a reason to end.
-        self._windows = [1, *chain.windows[1:]]
+        windows = (1, *chain.windows[1:])
+        self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
         if stop is not None:
             self.about = replace(self.about, observes=frozenset({Observable.signals}))
@@ -56,7 +56,7 @@ class Chain:
             return self._verifies[0][1]
         no_room = seen.room < 1
         dry = found_nothing(seen.last)
-        for (model, verify), window in zip(self._verifies, self._windows, strict=True):
+        for model, verify, window in self._verifies:
             waiting = seen.waiting(model)
             if waiting >= window or (waiting and (no_room or dry)):
                 return verify

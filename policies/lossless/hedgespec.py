@@ -18,7 +18,7 @@ from math import e, exp, log
 from random import Random
 from typing import ClassVar
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About, Observable
@@ -115,8 +115,9 @@ class HedgeSpec:
         self._seconds.charge(outcome)
         request_id = outcome.request_id
         playing = self._playing[request_id]
-        if found_nothing(outcome):
-            self._rates[self._levels[outcome.step.model]].note(0, 1)  # type: ignore[union-attr]
+        if isinstance(outcome.step, Draft):
+            if not outcome.num_drafted:
+                self._rates[self._levels[outcome.step.model]].note(0, 1)
         elif outcome.num_judged and playing != EVALUATION:
             refused = outcome.refused_at is not None
             self._rates[playing].note(outcome.num_accepted, outcome.num_accepted + refused)
@@ -148,7 +149,8 @@ class HedgeSpec:
                 return self._drafts[evaluation.num_drafts - 1]
             return self._verifies[-1][1]
         assert seen.last is not None
-        writer = self._levels[seen.last.step.model]  # type: ignore[union-attr]
+        assert not isinstance(seen.last.step, Commit)
+        writer = self._levels[seen.last.step.model]
         evaluation.written.append((writer, [token.token for token in seen.pending]))
         for name, verify in self._verifies:
             if seen.waiting(name):

@@ -7,10 +7,10 @@ from typing import cast
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-from ...decoding.contract import Policy
-from ...decoding.foreign_code import at
+from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ...decoding.session import Session
+from ...foreign_code import at
 from ...policies.spec import make_policy
 from ...runs.log import RunLog
 from ...traces.meta import Sampling

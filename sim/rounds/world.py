@@ -17,13 +17,13 @@ from math import nan
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults
+from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults, made
 from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ...traces.rounds.recording import RoundsRecording
-from ..charges import draft_forwards, verify_forward
+from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel, RoundCost
 from ..hazard.draws import Hazard
 from ..recorded_pool import recorded_rule
@@ -97,13 +97,13 @@ class RoundsWorld:
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self._draft(session, step, level) for session, step in items]
         forwards = self._draft_forwards(items, drafted, level)
-        return DraftResults(drafted, forwards, _total_s(forwards))
+        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Compare what is pending with the target's text, then charge the operation."""
         judged = [self._judge(session, step) for session, step in items]
         forwards = self._verify_forwards(items, level)
-        return VerifyResults(judged, forwards, _total_s(forwards))
+        return made(VerifyResults, (judged, forwards, total_s(forwards), 1.0))
 
     def _verify_forwards(self, items: Sequence[VerifyItem], level: int) -> list[Forward]:
         if self._measured is not None and len(items) == 1:
@@ -138,7 +138,7 @@ class RoundsWorld:
         num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
         refused = wanted - kept
         tokens = state.trunk[position : position + kept] + [state.refused] * refused
-        return Drafted(tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled)
+        return made(Drafted, (tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled))
 
     def _look_up(self, session: Session, step: Draft) -> Drafted:
         """Prompt lookup over the real tokens, which the log has."""
@@ -172,7 +172,7 @@ class RoundsWorld:
         num_looked_at = min(accepted + 1, num_judged)
         # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
         num_modelled = num_looked_at + 1 if state.drawn else 0
-        return Judged(accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled)
+        return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, ()))
 
     # -- where a session stands
 
@@ -207,7 +207,3 @@ def _run_length(session: Session, level: int) -> int:
     while count < len(drafters) and drafters[-1 - count] == level:
         count += 1
     return count
-
-
-def _total_s(forwards: list[Forward]) -> float:
-    return sum([repeats * seconds for _, _, repeats, seconds in forwards])

@@ -1,18 +1,15 @@
 """What a recording tells a lossy rule of a judged token."""
 
 from math import exp, nan
-from typing import TYPE_CHECKING
 
 from ...decoding.rules import Facts, Rule
 from ...decoding.session import Session
-
-if TYPE_CHECKING:
-    from .tables import RequestTables
+from .request_tables import RequestTables
 
 
 def recorded_facts(
     session: Session,
-    tables: "RequestTables",
+    tables: RequestTables,
     num_free: int,
     level: int,
     index: int,

@@ -1,15 +1,13 @@
 """What a recording says of the text a lossy policy committed: a walk in its trie when the request is closed."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...runs.text_quality import TextQuality, same_counts
-
-if TYPE_CHECKING:
-    from .tables import RequestTables
+from .request_tables import RequestTables
 
 
-def recorded_quality(tables: "RequestTables", level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
+def recorded_quality(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> TextQuality:
     """The quality of one answer.
 
     After a step back to the trunk the target's view is that of the trunk's context there, as in the replay itself.
@@ -59,7 +57,7 @@ class _Walk(NamedTuple):
     log_probs: list[float]
 
 
-def _walk(tables: "RequestTables", level: int, tokens: list[int], anchors: Mapping[int, int]) -> _Walk:
+def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> _Walk:
     writes, own_log_prob = tables.next_token[level], tables.own_log_prob[level]
     node, num_seen, divergences, exact_start = 0, 0, 0, len(tokens)
     log_probs: list[float] = []

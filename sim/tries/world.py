@@ -7,26 +7,23 @@ trunk never needs the fallback: where the draft leaves the trunk is recorded, an
 
 from collections.abc import Iterator, Sequence
 from math import exp, nan
-from typing import TYPE_CHECKING
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
+from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults, made
 from ...decoding.rules import Ruling, ruling, unknown_facts
 from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
-from ..charges import draft_forwards, verify_forward
+from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_rule
 from .fallback import Fallback
 from .recorded_facts import lacks, recorded_facts
 from .recorded_quality import recorded_quality
-
-if TYPE_CHECKING:
-    from .tables import RequestTables, TrieTables
+from .request_tables import RequestTables, TablesByRequest
 
 UNKNOWN = -1
 
@@ -56,7 +53,7 @@ class ReplayWorld:
         fallback: answers beyond the record; None makes the first unknown an error.
     """
 
-    def __init__(self, *, tables: "TrieTables", pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+    def __init__(self, *, tables: TablesByRequest, pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
         self._tables = tables
         self._num_free = tables.num_free
         self._eos = frozenset(tables.trace.meta.eos_token_ids)
@@ -105,20 +102,20 @@ class ReplayWorld:
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self._draft(session, step, level) for session, step in items]
         forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
-        return DraftResults(drafted, forwards, sum([repeats * seconds for _, _, repeats, seconds in forwards]))
+        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
         judged = [self._judge(session, step, level) for session, step in items]
         forward = verify_forward(self._cost, self._pool.names[level], items, level)
-        return VerifyResults(judged, [forward], forward[3])
+        return made(VerifyResults, (judged, [forward], forward[3], 1.0))
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
         node = session.places[index - 1] if index else session.place
         return self._signal_at(self._open[session.request_id], session.drafters[index], node)
 
-    def _signal_at(self, tables: "RequestTables", level: int, node: int) -> Signal:
+    def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
         if node < 0 or level < self._num_free:
             return NO_SIGNAL
         return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
@@ -126,43 +123,49 @@ class ReplayWorld:
     # -- drafting
 
     def _draft(self, session: Session, step: Draft, level: int) -> Drafted:
+        if step.stop is not None:
+            return self._draft_slowly(session, step, level)
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
-        next_token = tables.next_token[level]
-        child = tables.child[level]
-        eos = self._eos
-        stop = step.stop
+        next_token, child, eos = tables.next_token[level], tables.child[level], self._eos
+        tokens: list[int] = []
+        places: list[int] = []
+        for _ in range(min(step.tokens, session.room)):
+            if node < 0:
+                return self._draft_slowly(session, step, level)
+            token = next_token[node]
+            node = child[node]
+            tokens.append(token)
+            places.append(node)
+            if token in eos:
+                break
+        return made(Drafted, (tokens, places, 0))
+
+    def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
+        """Draft with a stop rule, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
         product = 1.0
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
-        wanted = min(step.tokens, session.room)
-        if stop is None:  # nothing to ask after a token: the walk of most drafts
-            while len(tokens) < wanted and node >= 0:
-                token = next_token[node]
-                node = child[node]
-                tokens.append(token)
-                places.append(node)
-                if token in eos:
-                    return Drafted(tokens, places)
-        for _ in range(wanted - len(tokens)):
+        for _ in range(min(step.tokens, session.room)):
             if node < 0:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
                 tokens.append(UNKNOWN)
                 places.append(-1)
                 continue
-            token = next_token[node]
-            context = node
-            node = child[node]
+            context, token = node, tables.next_token[level][node]
+            node = tables.child[level][node]
             tokens.append(token)
             places.append(node)
-            if token in eos:
+            if token in self._eos:
                 break
-            if stop is not None:
+            if step.stop is not None:
                 signal = self._signal_at(tables, level, context)
                 product *= signal.prob
-                if stop.holds(signal, product):
+                if step.stop.holds(signal, product):
                     break
         return Drafted(tokens, places, num_modelled)
 
@@ -192,27 +195,26 @@ class ReplayWorld:
         first = session.first_unjudged(level)
         node = session.places[first - 1] if first else self._anchored(session, tables)
         if node < 0 or not step.rule.lossless:
-            return self._judge_slowly(session, step, level, first, node)
-        next_token = tables.next_token[level]
-        contexts = [node, *session.places[first:]]
-        num_judged = len(contexts) - 1
+            return self._judge_slowly(session, step, level, first)
+        next_token, distances = tables.next_token[level], tables.tvd[level]
+        tokens, judges, places = session.tokens, session.judges, session.places
+        if first:
+            tokens, judges, places = tokens[first:], judges[first:], places[first:]
         num_accepted = 0
-        for token in session.tokens[first:]:
+        tvd: list[float] = []
+        for token, judge, place in zip(tokens, judges, places):  # noqa: B905 - to be strict costs as much as the rest
+            tvd.append(distances[judge][node])
             if next_token[node] != token:
                 if token == UNKNOWN:  # drafted before the committed context came back to the trunk
-                    return self._judge_slowly(session, step, level, first, node)
+                    return self._judge_slowly(session, step, level, first)
                 break
             num_accepted += 1
-            node = contexts[num_accepted]
+            node = place
             if node < 0:
-                return self._judge_slowly(session, step, level, first, -1)
-        looked_at = num_accepted + 1 if num_accepted < num_judged else num_judged
-        distances = tables.tvd[level]
-        judges = session.judges[first : first + looked_at]
-        tvd = tuple([distances[judge][context] for judge, context in zip(judges, contexts, strict=False)])
-        return Judged(num_accepted, next_token[node], tables.child[level][node], tvd)
+                return self._judge_slowly(session, step, level, first)
+        return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, ()))
 
-    def _judge_slowly(self, session: Session, step: Verify, level: int, first: int, node: int) -> Judged:
+    def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
         """Judge with a lossy rule, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[first - 1] if first else session.place
@@ -241,7 +243,7 @@ class ReplayWorld:
         return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
 
     def _verdict(
-        self, session: Session, tables: "RequestTables", step: Verify, level: int, index: int, node: int
+        self, session: Session, tables: RequestTables, step: Verify, level: int, index: int, node: int
     ) -> tuple[Ruling, bool, float]:
         """(ruling, modelled, distance) for pending token `index` in the context `node`."""
         proposer = session.judges[index]
@@ -273,7 +275,7 @@ class ReplayWorld:
 
     # -- where the record ends
 
-    def _anchored(self, session: Session, tables: "RequestTables") -> int:
+    def _anchored(self, session: Session, tables: RequestTables) -> int:
         """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
         if session.place < 0:
             self._need_fallback(session, "re-anchor")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ...arguments import ArgumentError
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...decoding.prefill import Start
 from ...policies.spec import make_policy
 from ...policies.step_watch import StepWatch, WatchedPolicy

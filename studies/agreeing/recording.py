@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.recording.recorder import record

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...arguments import ArgumentError
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ...policies.spec import PolicySpec
 

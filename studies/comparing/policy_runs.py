@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...policies.default_policies import BASELINE
 from ...progress import Progress
 from ...reports.side_by_side import SideBySide

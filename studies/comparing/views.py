@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...decoding.contract import Policy
+from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ...policies.about import about_of
 from ...policies.default_policies import BASELINE
