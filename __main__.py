@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
 
 from .cli.app import command  # noqa: E402
 from .cli.errors import run_command  # noqa: E402
-from .cli.plain_stdout import showable_output  # noqa: E402
+from .cli.standard_output import showable_output  # noqa: E402
 
 
 def main() -> None:

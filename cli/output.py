@@ -12,7 +12,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
-from .stdout_for_json import json_stream, keep_for_json
+from .standard_output import json_stream, keep_for_json
 
 JsonOption = Annotated[
     Path | None,

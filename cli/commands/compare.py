@@ -9,63 +9,40 @@ from ...studies.compare import compare as compare_policies
 from ...studies.comparing.setting import SettingOptions
 from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
-from ..options.comparison import (
-    BatchOption,
-    ByTagOption,
-    CostOption,
-    DecideSecondsOption,
-    DetailOption,
-    ExtrapolateOption,
-    LogOption,
-    LosslessOption,
-    MeasuredOnOption,
-    ModelsOption,
-    OnOption,
-    PoliciesOption,
-    RegretOption,
-    ScaleOption,
-    SeedOption,
-    SeedsOption,
-    ShiftOption,
-    StartOption,
-    StrictOption,
-    SweepOption,
-    TensorParallelOption,
-    TraceOption,
-)
+from ..options import comparison as options
 from ..options.parsing import batches, named_numbers
 from ..output import JsonOption, check_json_path, print_result, write_json
 
 
 def compare(
-    trace: TraceOption = None,
-    policy: PoliciesOption = None,
-    cost: CostOption = None,
-    scale: ScaleOption = None,
-    tensor_parallel: TensorParallelOption = 1,
-    extrapolate: ExtrapolateOption = False,
-    models: ModelsOption = None,
-    on: OnOption = None,
-    measured_on: MeasuredOnOption = None,
-    shift_acceptance: ShiftOption = None,
-    batch: BatchOption = "1",
-    seed: SeedOption = 0,
-    seeds: SeedsOption = 5,
-    start: StartOption = None,
-    decide_seconds: DecideSecondsOption = 0.0,
-    strict: StrictOption = False,
-    lossless: LosslessOption = False,
-    detail: DetailOption = False,
-    by_tag: ByTagOption = False,
-    regret: RegretOption = False,
-    sweep: SweepOption = None,
+    trace: options.TraceOption = None,
+    policy: options.PoliciesOption = None,
+    cost: options.CostOption = None,
+    scale: options.ScaleOption = None,
+    tensor_parallel: options.TensorParallelOption = 1,
+    extrapolate: options.ExtrapolateOption = False,
+    models: options.ModelsOption = None,
+    on: options.OnOption = None,
+    measured_on: options.MeasuredOnOption = None,
+    shift_acceptance: options.ShiftOption = None,
+    batch: options.BatchOption = "1",
+    seed: options.SeedOption = 0,
+    seeds: options.SeedsOption = 5,
+    start: options.StartOption = None,
+    decide_seconds: options.DecideSecondsOption = 0.0,
+    strict: options.StrictOption = False,
+    lossless: options.LosslessOption = False,
+    detail: options.DetailOption = False,
+    by_tag: options.ByTagOption = False,
+    regret: options.RegretOption = False,
+    sweep: options.SweepOption = None,
     json: JsonOption = None,
-    log: LogOption = None,
+    log: options.LogOption = None,
 ) -> None:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model."""
     check_json_path(json, log, *([] if cost is None else [Path(cost)]))
     sizes = batches(batch)
-    options: SettingOptions = {
+    setting: SettingOptions = {
         "cost": cost,
         "scale": named_numbers("--scale", "FACTOR", scale),
         "tensor_parallel": tensor_parallel,
@@ -83,13 +60,13 @@ def compare(
     }
     if sweep:
         _refuse_beside_sweep(policy=policy, detail=detail, by_tag=by_tag, regret=regret, on=on, log=log)
-        chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **options)
+        chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **setting)
         _show(chains, chains.tables(), json)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {batch!r}")
     recording = open_recording(trace)
-    found = compare_policies(recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, **options)
+    found = compare_policies(recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, **setting)
     _show(found, found.tables(detail=detail), json)
 
 

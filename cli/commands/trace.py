@@ -10,8 +10,8 @@ from ...counted import counted
 from ...reports.tables.grid import Grid
 from ...reports.tables.rounds import rounds_tables
 from ...reports.tables.trie import trace_tables
+from ...runtime.pools.pool_file import tokenizer_sha256
 from ...shipped import shipped
-from ...studies.tokenizer_hash import tokenizer_sha256
 from ...traces.errors import TraceFormatError
 from ...traces.forms import by_form
 from ...traces.open_recording import open_recording
@@ -94,7 +94,7 @@ def make(
     target_forward_seconds: Annotated[float, typer.Option(help="Of one token, by the target.")] = 0.02,
     vocab_size: Annotated[int, typer.Option(help="Number of token ids.")] = 32000,
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.")] = 16,
-    run: Annotated[int, typer.Option(help="Most tokens of a model behind a larger one's.")] = 8,
+    run: Annotated[int, typer.Option(help="Most tokens of a model after a larger one's.")] = 8,
     tags: Annotated[str, typer.Option(help="Given to the requests in turn.")] = "synthetic",
     seed: Annotated[int, typer.Option(help="The same seed gives the same trace.")] = 0,
 ) -> None:

@@ -1,5 +1,6 @@
 """The pool file: which models a chain may be built from, as TOML."""
 
+import hashlib
 import re
 import tomllib
 from collections import Counter
@@ -136,6 +137,19 @@ def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
         raise _as_pool_error(file, error) from error
     _check_members(file, content.members)
     return file, content
+
+
+def tokenizer_sha256(pool: Path) -> str:
+    """Hash of a pool's tokenizer file, as recordings store it; no model is loaded.
+
+    Raises:
+        PoolFileError: the pool file is wrong, or its tokenizer is not a local file.
+    """
+    file, content = read_pool_file(pool)
+    path = file.parent / content.tokenizer
+    if not path.is_file():
+        raise PoolFileError(file, "tokenizer", "must be a local file to be compared", content.tokenizer)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _decoded(file: Path) -> dict[str, Any]:

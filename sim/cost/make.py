@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...arguments import ArgumentError
 from ...traces.forms import by_form
 from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
@@ -55,7 +56,7 @@ def make_cost(
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
-        shapes_given: whether the recording's shapes were asked for just now (`--models`), which a roofline has to use.
+        shapes_given: whether the recording's shapes were asked for just now (`models`), which a roofline has to use.
 
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
@@ -64,8 +65,8 @@ def make_cost(
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
     elif shapes_given and not isinstance(cost, RooflineCost):
-        raise ValueError(
-            f"--models is for a device of the sheet, as --cost DEVICE or --on DEVICE; {name} has no shapes"
+        raise ArgumentError(
+            f"`models` is for a device of the sheet, as `cost` DEVICE or `on` DEVICE; {name} has no shapes"
         )
     members = recording.about.models
     unknown = [model for model in scale or {} if model not in members]
@@ -85,9 +86,9 @@ def default_cost(recording: Recording) -> str:
         return measured[0]
     if _without_shape(recording):
         about = recording.about
-        raise ValueError(
-            f"{about.name} holds no seconds: give --cost FILE.json, or --cost DEVICE and --models, as in "
-            f"--cost {DEFAULT_DEVICE} --models {about.target}=llama-3.1-8b"
+        raise ArgumentError(
+            f"{about.name} holds no seconds: give `cost` FILE.json, or `cost` DEVICE and `models`, as in "
+            f"`cost` {DEFAULT_DEVICE} `models` {about.target}=llama-3.1-8b"
         )
     return DEFAULT_DEVICE
 
@@ -102,11 +103,11 @@ def _unscaled(name: str, recording: Recording, tensor_parallel: int, extrapolate
     measured = recording.about.costs
     if name in sheet and name not in measured:
         if extrapolate:
-            raise ValueError(f"--extrapolate is for measured costs; {name} has no range to leave")
+            raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
         unused = _unused(name, recording, tensor_parallel)
         return _roofline(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
     if tensor_parallel != 1:
-        raise ValueError(f"--tensor-parallel is for devices of the sheet; {name} was measured as it is")
+        raise ArgumentError(f"`tensor_parallel` is for devices of the sheet; {name} was measured as it is")
     if name in measured:
         return by_form(
             recording,
@@ -137,22 +138,22 @@ def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str,
 
 def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) -> CostModel:
     if name not in recording.about.costs:
-        raise ValueError(
-            f"--on is for seconds measured with the recording ({', '.join(recording.about.costs) or 'it holds none'}), "
-            f"got --cost {name}"
+        raise ArgumentError(
+            f"`on` is for seconds measured with the recording ({', '.join(recording.about.costs) or 'it holds none'}), "
+            f"got `cost` {name}"
         )
     sheet = device_sheet()
-    there = _of_sheet(sheet, "--on", on.device)
+    there = _of_sheet(sheet, "`on`", on.device)
     measured_on = measured_on_device(recording, on)
     if measured_on is None:
-        raise ValueError(
-            f"--on {on.device} needs the device of the sheet that {name} was measured on: give --measured-on DEVICE; "
+        raise ArgumentError(
+            f"`on` {on.device} needs the device of the sheet that {name} was measured on: give `measured_on` DEVICE; "
             f"the recording says {recording.about.hardware or 'nothing'!r}"
         )
-    here = _of_sheet(sheet, "--measured-on", measured_on)
+    here = _of_sheet(sheet, "`measured_on`", measured_on)
     if here.bytes_per_s == there.bytes_per_s and here.flops_per_s == there.flops_per_s:
-        raise ValueError(
-            f"--on must name another device than {name} was measured on, got {on.device} for {measured_on}"
+        raise ArgumentError(
+            f"`on` must name another device than {name} was measured on, got {on.device} for {measured_on}"
         )
     asked = f"{name} --on {on.device}"
     rooflines = (_roofline(here, asked, recording), _roofline(there, asked, recording))
@@ -161,7 +162,7 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
 
 def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
     if name not in sheet:
-        raise ValueError(f"{option} must be a device of the sheet ({', '.join(sorted(sheet))}), got {name!r}")
+        raise ArgumentError(f"{option} must be a device of the sheet ({', '.join(sorted(sheet))}), got {name!r}")
     return sheet[name]
 
 
@@ -176,8 +177,8 @@ def _roofline(
     """The roofline of a recording's models; raises ValueError for a model whose shape nobody says."""
     missing = _without_shape(recording)
     if missing:
-        raise ValueError(
-            f"cost {name}: no shape for {', '.join(missing)}: give --models {missing[0]}=PRESET, "
+        raise ArgumentError(
+            f"cost {name}: no shape for {', '.join(missing)}: give `models` {missing[0]}=PRESET, "
             f"{missing[0]}=config.json or FILE.json; presets: {', '.join(preset_names())}"
         )
     known = recording.known_shapes()

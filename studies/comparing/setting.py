@@ -13,7 +13,6 @@ from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
 from ...traces.recording import Recording
 from ..remarks import remarks_on
-from .model_shapes import with_models
 from .scenarios import Scenarios
 
 MOST_SEEDS = 1000
@@ -154,5 +153,7 @@ class Setting:
 
 
 def setting_of(recording: Recording, batch: int, options: SettingOptions) -> Setting:
-    """What is asked for, the recording with the shapes of models that are; raises as `Setting` and `with_models`."""
-    return Setting(recording=with_models(recording, options.get("models")), batch=batch, **options)
+    """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`."""
+    models = options.get("models")
+    texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
+    return Setting(recording=recording.with_shapes(texts) if texts else recording, batch=batch, **options)

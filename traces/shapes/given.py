@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ...arguments import ArgumentError
 from ...strict_json import decode_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
@@ -19,7 +20,7 @@ _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
 
 def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
-    """Shapes by member, as `--models` gives them.
+    """Shapes by member, as `models` gives them.
 
     Args:
         texts: each `FILE.json`, a list of shapes; `NAME=PRESET`; `NAME=PATH` of a config.json or of the folder that
@@ -38,7 +39,7 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
             continue
         name, _, source = text.partition("=") if "=" in text else (target, "", text)
         if not name or not source:
-            raise ValueError(f"--models must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
+            raise ArgumentError(f"`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got {text!r}")
         _refuse_twice(name, called)
         if _is_file(source):
             listed.append(read_hub_config(Path(source), name))
@@ -56,7 +57,7 @@ def _is_file(text: str) -> bool:
 
 def _refuse_twice(name: str, known: Collection[str]) -> None:
     if name in known:
-        raise ValueError(f"--models must give each member one shape, got {name!r} twice")
+        raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
 
 
 def _decoder(text: str) -> Decoder | None:
@@ -72,8 +73,8 @@ def _preset(name: str, text: str, target: Decoder | None) -> ModelInfo:
     if kind is not None and decoder is not None:
         return head_of(kind, decoder, name)
     if kind is not None:
-        raise ValueError(f"--models {name}={text} must name the model it is a head of, as in {kind}-llama-3.1-8b")
-    raise ValueError(f"--models must be a config.json or a preset ({', '.join(preset_names())}), got {text!r}")
+        raise ArgumentError(f"`models` {name}={text} must name the model it is a head of, as in {kind}-llama-3.1-8b")
+    raise ArgumentError(f"`models` must be a config.json or a preset ({', '.join(preset_names())}), got {text!r}")
 
 
 def _shapes(text: str) -> list[ModelInfo]:

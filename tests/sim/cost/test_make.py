@@ -42,11 +42,11 @@ def test_options_reach_the_cost():
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("cpu", {"tensor_parallel": 2}, "--tensor-parallel is for devices of the sheet; cpu was measured as it is"),
-        ("none.json", {"tensor_parallel": 2}, "--tensor-parallel is for devices of the sheet"),
+        ("cpu", {"tensor_parallel": 2}, "`tensor_parallel` is for devices of the sheet; cpu was measured as it is"),
+        ("none.json", {"tensor_parallel": 2}, "`tensor_parallel` is for devices of the sheet"),
         ("h100", {"tensor_parallel": 0}, r"tensor_parallel must be in \[1, \d+\], the least hidden size, got 0"),
         ("h100", {"tensor_parallel": 10**400}, "the least hidden size, got 1000"),
-        ("h100", {"extrapolate": True}, "--extrapolate is for measured costs; h100 has no range to leave"),
+        ("h100", {"extrapolate": True}, "`extrapolate` is for measured costs; h100 has no range to leave"),
         (
             "h100",
             {"scale": {"ngram": 2.0}},
@@ -72,14 +72,14 @@ def test_the_default_is_what_was_measured():
     assert default_cost(recording_that_says(costs={})) == "h100"
     assert default_cost(recording_of(request_of("a", wall_s={"": 2.0}))) == "timed"
     assert default_cost(recording_of(request_of("a"), models=shapes("eagle", "target"))) == "h100"
-    with pytest.raises(ValueError, match=r"holds no seconds: give --cost FILE.json, or --cost DEVICE and --models"):
+    with pytest.raises(ValueError, match=r"holds no seconds: give `cost` FILE.json, or `cost` DEVICE and `models`"):
         default_cost(recording_of(request_of("a"), models=shapes("target")))
 
 
 def test_costs_of_an_imported_recording(tmp_path):
     timed = recording_of(request_of("a", wall_s={"": 2.0}))
     assert isinstance(make_cost("timed", timed), TimedCost)
-    with pytest.raises(ValueError, match="cost h100: no shape for target, eagle: give --models target=PRESET"):
+    with pytest.raises(ValueError, match="cost h100: no shape for target, eagle: give `models` target=PRESET"):
         make_cost("h100", timed)
     with pytest.raises(ValueError, match="cost timed: this recording holds no seconds of rounds or answers; it knows"):
         make_cost("timed", recording_of(request_of("a")))

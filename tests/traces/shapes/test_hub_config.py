@@ -138,11 +138,11 @@ def test_shapes_are_given_in_several_forms(tmp_path):
 @pytest.mark.parametrize(
     ("texts", "told"),
     [
-        (["target="], "--models must be FILE.json, NAME=PRESET or NAME=CONFIG, got 'target='"),
-        (["=llama-3.1-8b"], "--models must be FILE.json, NAME=PRESET"),
-        (["llama-9-8b"], r"--models must be a config.json or a preset \(gemma-3-12b, .*got 'llama-9-8b'"),
-        (["draft=eagle3"], "--models draft=eagle3 must name the model it is a head of, as in eagle3-llama-3.1-8b"),
-        (["llama-3.1-8b", "target=qwen-3-8b"], "--models must give each member one shape, got 'target' twice"),
+        (["target="], "`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got 'target='"),
+        (["=llama-3.1-8b"], "`models` must be FILE.json, NAME=PRESET"),
+        (["llama-9-8b"], r"`models` must be a config.json or a preset \(gemma-3-12b, .*got 'llama-9-8b'"),
+        (["draft=eagle3"], "`models` draft=eagle3 must name the model it is a head of, as in eagle3-llama-3.1-8b"),
+        (["llama-3.1-8b", "target=qwen-3-8b"], "`models` must give each member one shape, got 'target' twice"),
     ],
 )
 def test_what_gives_no_shape_is_told_in_one_line(texts, told):

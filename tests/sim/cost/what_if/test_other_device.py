@@ -132,19 +132,19 @@ def test_what_is_measured_with_the_recording_goes_to_another_device():
         (
             "timed",
             OnDevice(device="h200"),
-            "needs the device of the sheet that timed .* --measured-on DEVICE; .*'nothing'",
+            "needs the device of the sheet that timed .* `measured_on` DEVICE; .*'nothing'",
         ),
-        ("timed", OnDevice(device="moon", measured_on="h100"), r"--on must be a device of the sheet .*got 'moon'"),
-        ("timed", OnDevice(device="h200", measured_on="sun"), r"--measured-on must be a device .*got 'sun'"),
+        ("timed", OnDevice(device="moon", measured_on="h100"), r"`on` must be a device of the sheet .*got 'moon'"),
+        ("timed", OnDevice(device="h200", measured_on="sun"), r"`measured_on` must be a device .*got 'sun'"),
         (
             "timed",
             OnDevice(device="h100", measured_on="h100-sxm"),
-            "--on must name another device.*got h100 for h100-sxm",
+            "`on` must name another device.*got h100 for h100-sxm",
         ),
         (
             "h200",
             OnDevice(device="h100", measured_on="a100"),
-            r"--on is for seconds measured .*\(timed\), got --cost h200",
+            r"`on` is for seconds measured .*\(timed\), got `cost` h200",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_cannot_be_mapped_is_told_in_one_line(name, on, told):
 def test_mapping_takes_shapes():
     recording = imported()
     recording = replace(recording, meta=recording.meta.model_copy(update={"models": ()}))
-    with pytest.raises(ValueError, match="cost timed --on h200: no shape for target, eagle: give --models"):
+    with pytest.raises(ValueError, match="cost timed --on h200: no shape for target, eagle: give `models`"):
         make_cost("timed", recording, on=OnDevice(device="h200", measured_on="h100"))
 
 
