@@ -10,8 +10,8 @@ from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces.importers import read_recording
 
-from .data_folder import data_files
-from .unit_cost import UnitCost
+from ..data_folder import data_files
+from ..unit_cost import UnitCost
 
 FILES = data_files("specbench_yukiki", "*eagle*.jsonl.gz")
 SUBTASKS = ("MT-Bench", "translation", "summarization", "qa", "math_reasoning", "rag")

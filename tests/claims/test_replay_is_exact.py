@@ -28,9 +28,9 @@ from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.recording import TrieRecording
 
-from .reference_decoder import Decoded, ReferenceDecoder
-from .tiny_models import random_prompts, tiny_pool_of_four
-from .unit_cost import UnitCost
+from ..reference_decoder import Decoded, ReferenceDecoder
+from ..tiny_models import random_prompts, tiny_pool_of_four
+from ..unit_cost import UnitCost
 
 CHAINS = (
     "draft:4/target",

@@ -14,7 +14,7 @@ from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 from transformers import AutoModelForCausalLM
 
-PICO = Path(__file__).parents[1] / "pools" / "pico"
+PICO = Path(__file__).parents[2] / "pools" / "pico"
 NUM_PROMPTS, NUM_TOKENS = 60, 64
 FEW_PROMPTS, FEW_TOKENS = 6, 24
 POLICIES = (

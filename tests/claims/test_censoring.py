@@ -15,10 +15,10 @@ from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 
-from .traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
-from .unit_cost import UnitCost
+from ..traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
+from ..unit_cost import UnitCost
 
-PICO = Path(__file__).parents[1] / "recordings" / "pico.trace"
+PICO = Path(__file__).parents[2] / "recordings" / "pico.trace"
 SHORT, LONG = 3, 8
 SEEDS = range(8)
 TOLERANCE = 0.05

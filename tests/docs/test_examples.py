@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from paceline.policies import check_policy, make_policy
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 WITH_OUTPUT = sorted(path for path in EXAMPLES.glob("*.py") if path.with_suffix(".out").is_file())
 

@@ -38,7 +38,7 @@ from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 
-from .tiny_models import random_prompts, tiny_pool_of_four
+from ..tiny_models import random_prompts, tiny_pool_of_four
 
 LOOKUPS = (
     LookupRule(max_match=2, occurrence="first"),
