@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
 BESIDE_CODE = {
     "__init__.pyi",
+    "laboratory/training/text/dialogue.toml",
+    "laboratory/training/text/edits.toml",
+    "laboratory/training/text/number_words.toml",
+    "laboratory/training/text/translation.toml",
+    "laboratory/training/text/word_problems.toml",
+    "laboratory/training/text/words.toml",
     "py.typed",
     "sim/cost/devices.toml",
     "traces/importers/formats.toml",

@@ -25,7 +25,7 @@ class MemberFacts:
 
     Attributes:
         num_parameters: parameters it uses.
-        seconds_per_token: time of one token behind 128 cached ones.
+        seconds_per_token: time of one token after 128 cached ones.
         losses: nats per token on held-out documents, by domain.
     """
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from .batches import rows_at
-from .loop import TrainingRun, make_model, run_training
+from .loop import TrainingRun, make_model, rows_at, run_training
 from .recipe import Recipe, Schedule, Shape
 from .target import logits_of
 

@@ -49,6 +49,20 @@ def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+def rows_at(step: int, *, num_rows: int, num_sequences: int, seed: int) -> torch.Tensor:
+    """Indices of the sequences of a step; each pass over the data has its own order.
+
+    Returns:
+        Indices, int64, `[num_rows]`.
+    """
+    first = step * num_rows
+    picked = []
+    for position in range(first, first + num_rows):
+        epoch, place = divmod(position, num_sequences)
+        picked.append(_order(num_sequences, seed + epoch)[place])
+    return torch.stack(picked)
+
+
 def run_training(
     model: LlamaForCausalLM,
     loss_at: Callable[[int], torch.Tensor],
@@ -123,3 +137,7 @@ def _take_step(
     for optimizer in optimizers:
         optimizer.step()
     return float(loss.detach())
+
+
+def _order(num_sequences: int, seed: int) -> torch.Tensor:
+    return torch.randperm(num_sequences, generator=torch.Generator().manual_seed(seed))

@@ -32,7 +32,7 @@ def held_out_loss(member: LoadedMember, items: list[Item], tokenizer: Tokenizer)
 
 @torch.no_grad()
 def seconds_per_token(member: LoadedMember) -> float:
-    """Median time of one forward of one token behind a cached context."""
+    """Median time of one forward of one token after a cached context."""
     model: Any = member.model
     cache = DynamicCache()
     model(input_ids=torch.ones(1, TIMED_CONTEXT_TOKENS, dtype=torch.long), past_key_values=cache)

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from .batches import rows_at
-from .loop import TrainingRun, make_model, run_training
+from .loop import TrainingRun, make_model, rows_at, run_training
 from .recipe import Recipe
 
 

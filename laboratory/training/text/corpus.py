@@ -54,7 +54,7 @@ def build_corpus(recipe: Recipe) -> Corpus:
 
 
 def pack_corpus(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> torch.Tensor:
-    """Join the documents in random order, an end token behind each, and cut them into sequences.
+    """Join the documents in random order, an end token after each, and cut them into sequences.
 
     Returns:
         Token ids, int16, `[N, sequence_tokens + 1]`; neighbours share one token, so that each token is

@@ -3,23 +3,10 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from .item import Item
-from .word_lists import CITIES, COLOURS, DAYS, JOBS, NAMES, OBJECTS
-
-SENTENCES = (
-    "{name} lives in {city} and works as a {job}.",
-    "On {day} {name} bought a {colour} {object}.",
-    "The {object} cost {price} euros.",
-    "{name} carried the {colour} {object} home by bus.",
-    "A friend from {city} called {name} on {day}.",
-    "The {object} now stands next to the window.",
-    "Every {day} {name} goes for a long walk in {city}.",
-    "{name} has lived in {city} for {years} years.",
-    "The {job} paid {price} euros for the {object}.",
-    "Nobody in {city} had seen such a {colour} {object}.",
-)
-ORDINALS = ("first", "second", "third", "fourth")
+from .text_data import text_data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +35,24 @@ def make_edit(rng: random.Random) -> Item:
 
 
 def _draw_paragraph(rng: random.Random) -> Paragraph:
+    words, sentences = text_data("words"), text_data("edits")["sentences"]
     slots = {
-        "name": rng.choice(NAMES),
-        "city": rng.choice(CITIES),
-        "job": rng.choice(JOBS),
-        "day": rng.choice(DAYS),
-        "colour": rng.choice(COLOURS),
-        "object": rng.choice(OBJECTS),
+        "name": rng.choice(words["names"]),
+        "city": rng.choice(words["cities"]),
+        "job": rng.choice(words["jobs"]),
+        "day": rng.choice(words["days"]),
+        "colour": rng.choice(words["colours"]),
+        "object": rng.choice(words["objects"]),
         "price": str(rng.randint(5, 95)),
         "years": str(rng.randint(2, 30)),
     }
-    chosen = [SENTENCES[0], *rng.sample(SENTENCES[1:], rng.randint(2, 3))]
+    chosen = [sentences[0], *rng.sample(sentences[1:], rng.randint(2, 3))]
     return Paragraph(slots=slots, sentences=tuple(sentence.format(**slots) for sentence in chosen))
 
 
-def _replace_name(paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
-    return _replace(paragraph, "name", NAMES, rng)
-
-
-def _replace_city(paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
-    return _replace(paragraph, "city", CITIES, rng)
-
-
-def _replace(paragraph: Paragraph, slot: str, choices: tuple[str, ...], rng: random.Random) -> tuple[str, str]:
+def _replace(slot: str, kind: str, paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
     old = paragraph.slots[slot]
-    new = rng.choice([choice for choice in choices if choice != old])
+    new = rng.choice([choice for choice in text_data("words")[kind] if choice != old])
     return f"Replace {old} with {new}.", " ".join(paragraph.sentences).replace(old, new)
 
 
@@ -84,7 +64,7 @@ def _upper_name(paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
 def _delete_sentence(paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
     gone = rng.randrange(len(paragraph.sentences))
     kept = [sentence for place, sentence in enumerate(paragraph.sentences) if place != gone]
-    return f"Delete the {ORDINALS[gone]} sentence.", " ".join(kept)
+    return f"Delete the {text_data('edits')['ordinals'][gone]} sentence.", " ".join(kept)
 
 
 def _list_facts(paragraph: Paragraph, rng: random.Random) -> tuple[str, str]:
@@ -100,8 +80,8 @@ def _number_sentences(paragraph: Paragraph, rng: random.Random) -> tuple[str, st
 
 
 _INSTRUCTIONS: tuple[Callable[[Paragraph, random.Random], tuple[str, str]], ...] = (
-    _replace_name,
-    _replace_city,
+    partial(_replace, "name", "names"),
+    partial(_replace, "city", "cities"),
     _upper_name,
     _delete_sentence,
     _list_facts,

@@ -5,58 +5,10 @@ from collections.abc import Callable
 
 from .item import Item
 from .number_words import english, french, german
+from .text_data import text_data
 
 Phrase = tuple[str, str, str]
 LANGUAGES = ("English", "German", "French")
-WEEKDAYS: tuple[Phrase, ...] = (
-    ("Monday", "Montag", "lundi"),
-    ("Tuesday", "Dienstag", "mardi"),
-    ("Wednesday", "Mittwoch", "mercredi"),
-    ("Thursday", "Donnerstag", "jeudi"),
-    ("Friday", "Freitag", "vendredi"),
-    ("Saturday", "Samstag", "samedi"),
-    ("Sunday", "Sonntag", "dimanche"),
-)
-MONTHS: tuple[Phrase, ...] = (
-    ("January", "Januar", "janvier"),
-    ("February", "Februar", "février"),
-    ("March", "März", "mars"),
-    ("April", "April", "avril"),
-    ("May", "Mai", "mai"),
-    ("June", "Juni", "juin"),
-    ("July", "Juli", "juillet"),
-    ("August", "August", "août"),
-    ("September", "September", "septembre"),
-    ("October", "Oktober", "octobre"),
-    ("November", "November", "novembre"),
-    ("December", "Dezember", "décembre"),
-)
-# French nouns are masculine and German ones stand in the plural, so that no number changes its form.
-COUNTED: tuple[Phrase, ...] = (
-    ("books", "Bücher", "livres"),
-    ("trees", "Bäume", "arbres"),
-    ("dogs", "Hunde", "chiens"),
-    ("cats", "Katzen", "chats"),
-    ("euros", "Euro", "euros"),
-    ("days", "Tage", "jours"),
-    ("tickets", "Karten", "billets"),
-)
-EVENTS: tuple[Phrase, ...] = (
-    ("The museum opens", "Das Museum öffnet", "Le musée ouvre"),
-    ("The course begins", "Der Kurs beginnt", "Le cours commence"),
-    ("The train leaves", "Der Zug fährt", "Le train part"),
-    ("The concert takes place", "Das Konzert findet statt", "Le concert a lieu"),
-)
-OWNERS: tuple[Phrase, ...] = (
-    ("I have", "Ich habe", "J'ai"),
-    ("We have", "Wir haben", "Nous avons"),
-    ("You have", "Du hast", "Tu as"),
-    ("They have", "Sie haben", "Ils ont"),
-    ("Anna has", "Anna hat", "Anna a"),
-    ("Paul has", "Paul hat", "Paul a"),
-)
-ENGLISH_ORDINALS = {1: "first", 2: "second", 3: "third", 5: "fifth", 8: "eighth", 9: "ninth", 12: "twelfth"}
-GERMAN_ORDINALS = {1: "erste", 3: "dritte", 7: "siebte", 8: "achte"}
 
 
 def make_translation(rng: random.Random) -> Item:
@@ -82,7 +34,8 @@ def number_phrase(rng: random.Random) -> Phrase:
 
 def date_phrase(rng: random.Random) -> Phrase:
     """A weekday, day and month, sometimes with a year."""
-    weekday, day, month = rng.choice(WEEKDAYS), rng.randint(1, 31), rng.choice(MONTHS)
+    phrases = text_data("translation")
+    weekday, day, month = rng.choice(phrases["weekdays"]), rng.randint(1, 31), rng.choice(phrases["months"])
     dates = (
         f"{weekday[0]}, the {english_ordinal(day)} of {month[0]}",
         f"{weekday[1]}, der {german_ordinal(day)} {month[1]}",
@@ -100,15 +53,16 @@ def date_phrase(rng: random.Random) -> Phrase:
 
 def sentence_phrase(rng: random.Random) -> Phrase:
     """A short sentence that holds a number or a day."""
+    phrases = text_data("translation")
     if rng.random() < 0.5:
-        owner, noun = rng.choice(OWNERS), rng.choice(COUNTED)
+        owner, noun = rng.choice(phrases["owners"]), rng.choice(phrases["counted"])
         number = rng.choice([number for number in range(2, 400) if number % 100 != 1])
         return (
             f"{owner[0]} {english(number)} {noun[0]}.",
             f"{owner[1]} {german(number)} {noun[1]}.",
             f"{owner[2]} {french(number)} {noun[2]}.",
         )
-    event, day, month = rng.choice(EVENTS), rng.randint(1, 31), rng.choice(MONTHS)
+    event, day, month = rng.choice(phrases["events"]), rng.randint(1, 31), rng.choice(phrases["months"])
     return (
         f"{event[0]} on the {english_ordinal(day)} of {month[0]}.",
         _german_event(event[1], f"am {german_ordinal(day)}n {month[1]}"),
@@ -119,10 +73,16 @@ def sentence_phrase(rng: random.Random) -> Phrase:
 _KINDS: tuple[Callable[[random.Random], Phrase], ...] = (number_phrase, date_phrase, sentence_phrase)
 
 
+def _ordinals(language: str) -> dict[str, str]:
+    """Those that do not follow the rule, by the number."""
+    ordinals: dict[str, str] = text_data("translation")["ordinals"][language]
+    return ordinals
+
+
 def english_ordinal(day: int) -> str:
     """`first`, `twenty-second`, `thirtieth`."""
-    if day in ENGLISH_ORDINALS:
-        return ENGLISH_ORDINALS[day]
+    if named := _ordinals("english").get(str(day)):
+        return named
     if day > 20 and day % 10:
         return f"{english(day - day % 10)}-{english_ordinal(day % 10)}"
     stem = english(day)
@@ -131,8 +91,8 @@ def english_ordinal(day: int) -> str:
 
 def german_ordinal(day: int) -> str:
     """Nominative after the definite article: `erste`, `zwanzigste`."""
-    if day in GERMAN_ORDINALS:
-        return GERMAN_ORDINALS[day]
+    if named := _ordinals("german").get(str(day)):
+        return named
     return german(day) + ("te" if day < 20 else "ste")
 
 
