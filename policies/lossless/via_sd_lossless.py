@@ -1,7 +1,7 @@
 """VIA-SD's routing as an ordering of checks: a slim pass stops hopeless drafts early, the target judges all that stays.
 
 After VIA-SD (arXiv:2606.12243), which commits what its slim verifier accepts. Here the slim verifier drops a token with
-slim_prob < escalate x max slim_prob and all behind it, and writes its own instead; the rest goes to the target, under
+slim_prob < escalate x max slim_prob and all after it, and writes its own instead; the rest goes to the target, under
 the lossless rule. So nothing is committed that the target has not judged, and the slim pass has to earn its time by
 sparing the target (and the block) refusals.
 

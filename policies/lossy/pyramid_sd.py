@@ -3,7 +3,7 @@
 Byun et al., 3-Model Speculative Decoding (arXiv:2510.12966): a drafted token is accepted where
 Div(qualifier, draft) <= tau_Q and Div(target, qualifier) <= tau_T. Left open there: which divergence (we take total
 variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `rules.Fuzzy`), and
-when the target is called (once the qualifier stands behind `gather` tokens).
+when the target is called (once the qualifier endorses `gather` tokens).
 
 With tau_T = 0 the target judges exactly and the text is the target's in greedy decoding and coupled sampling, however
 fuzzy the qualifier: `about` of such an object says lossless.
@@ -28,7 +28,7 @@ class PyramidSD(DraftedBlocks):
         draft: the drafter; default the smallest model that has probabilities.
         qualifier: between drafter and target; default the largest below the target.
         tokens: drafted before the qualifier judges, >= 1.
-        gather: tokens the qualifier stands behind before the target judges, >= 1.
+        gather: tokens endorsed by the qualifier before the target judges, >= 1.
         tau_q: total variation distance up to which the qualifier takes the drafter's token, 0 to 1.
         tau_t: the same of target and qualifier; 0 judges exactly.
 

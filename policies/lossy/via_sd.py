@@ -6,7 +6,7 @@ lazily, if something was escalated (`rules.Vouched`); the block ends at the firs
 
 What the paper leaves open, and what is done here: its printed thresholds (0.5, and 1 - 0.3) leave no room for the
 middle way, so ours are r >= accept and r < escalate with escalate < accept. It does not say what becomes of tokens
-behind an escalated one; here the slim verifier judges on behind it, and the full pass settles all of the block. How to
+after an escalated one; here the slim verifier judges on after it, and the full pass settles all of the block. How to
 hold a rate of divergences, and the guard against repetition, are ours.
 """
 
@@ -93,7 +93,7 @@ class ViaSD(DraftedBlocks):
         if last.step.__class__ is Draft:
             return self._verify if self._is_degenerate(seen) else self._routes[self._route()]
         if self._budget is not None and self._budget.is_due():
-            # The target judges what the slim verifier stands behind too; what it escalated tells nothing of that.
+            # The target judges what the slim verifier endorses, too; what it escalated tells nothing of that.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
             return self._verify
         return self._settle if last.num_escalated else self._commits.of(seen.num_pending)
@@ -102,14 +102,14 @@ class ViaSD(DraftedBlocks):
         """Count what a check found; nothing else is learnt."""
         if self._budget is None or not outcome.num_emitted:
             return
-        vouched = self._checked.pop(outcome.request_id, None)
-        if vouched is None:
+        endorsed = self._checked.pop(outcome.request_id, None)
+        if endorsed is None:
             return
         refused = outcome.refused_at
         end = outcome.num_judged if refused is None else refused + 1
-        found = refused is not None and vouched[refused]
-        if any(vouched):
-            self._budget.note_check(sum(vouched), sum(vouched[:end]), int(found))
+        found = refused is not None and endorsed[refused]
+        if any(endorsed):
+            self._budget.note_check(sum(endorsed), sum(endorsed[:end]), int(found))
 
     def _route(self) -> int:
         if self._budget is None:

@@ -4,7 +4,7 @@
 class AcceptanceRate:
     """Tokens kept over tokens judged up to and including the first refused one, recent rounds with more weight.
 
-    What stands behind a refused token was never judged on its own, so it is not counted.
+    What follows a refused token was never judged on its own, so it is not counted.
 
     Args:
         memory: rounds that the rate reaches back, >= 1.
