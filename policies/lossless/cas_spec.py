@@ -1,13 +1,13 @@
 """CAS-Spec: a cascade of drafters that is routed by acceptance and seconds (Dynamic Tree Cascade).
 
-Ning et al. 2025 (arXiv:2510.26843). Drafts of different members stand behind each other in a round (a horizontal
+Ning et al. 2025 (arXiv:2510.26843). Drafts of different members follow each other in a round (a horizontal
 cascade: later tokens survive less often and are left to smaller members), and a smaller member may draft for a larger
 one that judges (a vertical cascade). The router takes, piece by piece, the member and length of most expected gain.
 Acceptance follows a <- 0.7 a + 0.3 a_recent, over the last 20 rounds. Our pools judge one line of tokens, so the tree
 is a chain. Where we could not follow the text we chose: the gain is least expected seconds per token of the whole round
 so far, with acceptance independent along it, and pieces are added while that falls. Since it depends on estimates only,
 which move every 20 rounds, the pieces of a round are chosen then and not at every step. Members take turns in a
-warm-up, and later one of them in turn gets `refresh` rounds behind every estimate: without, a member that began badly
+warm-up, and later one of them in turn gets `refresh` rounds after every estimate: without, a member that began badly
 keeps its rate for good.
 """
 
@@ -34,7 +34,7 @@ _Plan = tuple[Draft | Verify, ...]
 
 
 class CasSpec:
-    """Drafts of several members behind and below each other, as long as each piece is expected to pay.
+    """Drafts of several members after and below each other, as long as each piece is expected to pay.
 
     Args:
         pool: the members.
@@ -42,7 +42,7 @@ class CasSpec:
         every: rounds between two estimates, 1 to 1,000,000; the paper has 20.
         recent: share of the recent rate in a new estimate, above 0 to 1; the paper has 0.3.
         warmup: rounds of each member below the target with the target, window 4, before the first plan, 1 to 1,000,000.
-        refresh: such rounds of one member in turn behind each estimate, 0 to `every`.
+        refresh: such rounds of one member in turn after each estimate, 0 to `every`.
         costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
 
     Attributes:
@@ -157,7 +157,7 @@ class _Round:
     Attributes:
         plan: its steps.
         position: of the next one.
-        pieces: who stands behind the pending tokens, oldest first, and behind how many.
+        pieces: who endorses the pending tokens, oldest first, and how many of them.
     """
 
     __slots__ = ("pieces", "plan", "position")
@@ -221,7 +221,7 @@ class CascadePlanner:
         self._counts: dict[tuple[str, str], tuple[int, int]] = {}
 
     def note(self, drafter: str, verifier: str, num_taken: int, num_asked: int) -> None:
-        """Of `num_asked` tokens `drafter` stood behind, `verifier` kept `num_taken`."""
+        """Of `num_asked` tokens endorsed by `drafter`, `verifier` kept `num_taken`."""
         taken, asked = self._counts.get((drafter, verifier), (0, 0))
         self._counts[drafter, verifier] = (taken + num_taken, asked + num_asked)
 

@@ -189,7 +189,7 @@ class _Evaluation:
     Attributes:
         start: committed tokens before it.
         num_drafts: drafts asked for.
-        written: level of a drafter and the pending tokens it stood behind.
+        written: level of a drafter and the pending tokens it had endorsed.
     """
 
     __slots__ = ("num_drafts", "start", "written")
