@@ -106,6 +106,8 @@ def _looks(placement: Placement, device: torch.device) -> Tensor:
 def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor, Tensor]:
     """Columns of `[B, Q]` with a kept token in them, and the kept ones' indices into B x columns."""
     kept = torch.arange(len(ids), device=ids.device)[keep]
+    if len(placement.counts) == 1:
+        return kept, torch.arange(len(kept), device=ids.device)
     if placement.unpad is not None:
         kept = placement.unpad[kept]
     longest = placement.longest

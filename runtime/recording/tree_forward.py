@@ -15,73 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ..forward.layer_masks import LayerMasks
+from ..forward import ModuleForward
+from ..kv import SlotCache
 
 Mask = NDArray[np.bool_]
 Slots = NDArray[np.int32]
 Numbers = NDArray[np.integer[Any]] | Sequence[int]
-
-
-class SlotLayer(CacheLayerMixin):
-    """One layer's keys and values `[B, H, S, D]` in room that doubles, so that appending copies only what is new."""
-
-    is_croppable = False
-
-    def __init__(self, *, capacity: int) -> None:
-        super().__init__()
-        self.capacity = capacity
-        self.length = 0
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make room, of zeros: a slot outside the mask must still hold finite numbers."""
-        self.keys = self._room(key_states)
-        self.values = self._room(value_states)
-        self.is_initialized = True
-
-    def _room(self, states: Tensor) -> Tensor:
-        rows, heads, _, width = states.shape
-        return states.new_zeros((rows, heads, self.capacity, width))
-
-    def _grow(self, needed: int) -> None:
-        self.capacity = max(needed, 2 * self.capacity)
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = self._room(old)
-            new[:, :, : self.length] = old[:, :, : self.length]
-            setattr(self, name, new)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Append Q slots; returns views of all S slots in use."""
-        end = self.length + key_states.shape[2]
-        if not self.is_initialized:
-            self.capacity = max(self.capacity, end)
-            self.lazy_initialization(key_states, value_states)
-        elif end > self.capacity:
-            self._grow(end)
-        self.keys[:, :, self.length : end] = key_states
-        self.values[:, :, self.length : end] = value_states
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-    def cut(self, length: int) -> None:
-        """Forget all slots from `length` on."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"length must be in [0, {self.length}], got {length}")
-        self.length = length
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Slots after the next forward, and their offset."""
-        return self.length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        """Slots in use."""
-        return self.length
-
-    def get_max_length(self) -> int:
-        """No bound: the room grows."""
-        return -1
+REQUEST = "tree"  # the only one of its cache
 
 
 def causal_mask(start: int, count: int) -> Mask:
@@ -111,25 +52,30 @@ def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) ->
 
 
 class TreeForward:
-    """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else."""
+    """One model and the cache of one request's contexts. `append` and `cut` change the cache, nothing else.
+
+    Args:
+        model: in evaluation mode.
+        capacity: slots there is room for from the beginning; more is made by doubling.
+
+    Raises:
+        ValueError: a model that cannot be run so (`ModuleForward`).
+    """
 
     def __init__(self, model: PreTrainedModel, *, capacity: int = 256) -> None:
-        self.model = model
-        self._masks = LayerMasks(model.config)
-        self._layers = [SlotLayer(capacity=capacity) for _ in self._masks.windows]
-        self._cache = Cache(layers=self._layers)
+        self._forward = ModuleForward(model)
+        self._cache = SlotCache(self._forward.kv_shape)
+        self._cache.reserve([REQUEST], [capacity])
 
     @property
     def num_slots(self) -> int:
         """Slots in use."""
-        return self._layers[0].length
+        return self._cache.length(REQUEST)
 
     def cut(self, num_slots: int) -> None:
         """Forget all slots from `num_slots` on."""
-        for layer in self._layers:
-            layer.cut(num_slots)
+        self._cache.roll_back(REQUEST, num_slots)
 
-    @torch.inference_mode()
     def append(self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0) -> Tensor:
         """Append Q contexts in one forward; returns their logits `[Q, V]`, or those of the last `num_logits`.
 
@@ -139,13 +85,13 @@ class TreeForward:
             mask: `[Q, num_slots + Q]` the slots each context attends to, its own among them.
             num_logits: 0 for all.
         """
-        device = self.model.device
-        logits: Tensor = self.model(
-            input_ids=torch.as_tensor(tokens, dtype=torch.long, device=device)[None],
-            position_ids=torch.as_tensor(positions, dtype=torch.long, device=device)[None],
-            attention_mask=self._masks.of(torch.as_tensor(mask, device=device)[None, None], self.model.dtype),
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=num_logits,
-        ).logits[0]
-        return logits
+        device, cache = self._forward.kv_shape.device, self._cache
+        needed = self.num_slots + len(tokens)
+        if needed > cache.capacity:
+            cache.reserve([REQUEST], [max(needed, 2 * cache.capacity) - self.num_slots])
+        placement = cache.place([REQUEST], [len(tokens)])._replace(
+            positions=torch.as_tensor(positions, dtype=torch.long, device=device),
+            mask=torch.as_tensor(mask, device=device)[None, None],
+        )
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=device)
+        return self._forward(ids, placement, cache, slice(-num_logits, None))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from paceline.runtime.recording.tree_forward import SlotLayer, TreeForward, causal_mask, tree_mask
+from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tree_mask
 
 
 @torch.inference_mode()
@@ -64,15 +64,12 @@ def test_masks():
     assert mask.tolist() == [[True, False, True, False, True, False], [True, True, False, True, False, True]]
 
 
-def test_a_layer_cuts_only_what_it_holds():
-    layer = SlotLayer(capacity=2)
-    states = torch.arange(6.0).reshape(1, 1, 3, 2)
-    keys, values = layer.update(states, -states)
-    assert torch.equal(keys, states)
-    assert torch.equal(values, -states)
-    assert (layer.get_seq_length(), layer.get_mask_sizes(4), layer.get_max_length()) == (3, (7, 0), -1)
-    with pytest.raises(ValueError, match=r"length must be in \[0, 3\], got 4"):
-        layer.cut(4)
+def test_a_cache_cuts_only_what_it_holds(model):
+    forward = TreeForward(model, capacity=2)
+    forward.append([1, 2, 3], range(3), causal_mask(0, 3))
+    with pytest.raises(ValueError, match="num_tokens must be <= 3"):
+        forward.cut(4)
+    assert forward.num_slots == 3
 
 
 def test_attention_that_would_be_silently_wrong_is_refused(tiny_pool, monkeypatch):
