@@ -11,24 +11,23 @@ from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start
 from ..policies.default_policies import default_policies
-from ..policies.spec import make_policy
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
 from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
 from ..reports.tables.start_words import start_words
-from ..runtime.no_oracles import refuse_oracle, refuse_oracle_by_name
+from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.world import CacheKind
 from ..traces.meta import Closure, Sampling
-from .admitted import admitted
 from .agreeing.both_worlds import BothWorlds
 from .agreeing.matching_recording import matching_trace
 from .agreeing.near_ties import near_tie_line, near_ties_at
 from .agreeing.recording import needed_reach, recording_made_now
+from .named_policies import NamedPolicy, PolicyGiven, named_policies
 from .pool import load_pool
 
 
@@ -90,7 +89,7 @@ class Agreements(Printed):
 def agree(
     pool: ModelPool | Path | str | None,
     prompts: Path | Sequence[Prompt | str],
-    policies: Sequence[str] | None = None,
+    policies: Sequence[PolicyGiven] | Mapping[str, PolicyGiven] | None = None,
     *,
     recording: Path | None = None,
     sampling: Sampling | None = None,
@@ -109,7 +108,7 @@ def agree(
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
         prompts: a JSONL file, or texts.
-        policies: as `--policy` takes them; a representative set if None.
+        policies: as of `compare`; a representative set if None.
         recording: a .trace folder of these prompts and this pool; None records now.
         sampling: greedy or coupled; greedy if None.
         max_new_tokens: longest answer, >= 1.
@@ -125,16 +124,19 @@ def agree(
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
-    for name in policies or ():
-        refuse_oracle_by_name(name)
+    given = None if policies is None else named_policies(policies)
+    for policy in given or ():
+        refuse_oracle(policy.made_by, policy.name)
     if recording is not None and (closure, reach, run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling = sampling or Sampling(mode="greedy")
     requests = prompts_of(prompts)
     models = load_pool(pool, threads=threads)
-    deciders = _deciders(policies, loaded_pool(models), lossless=lossless)
+    members = loaded_pool(models)
+    asked = named_policies(default_policies(members)) if given is None else given
+    deciders = [_decider(policy, members, lossless=lossless) for policy in asked]  # a wrong one is told at once
     if recording is None:
-        reach = needed_reach(deciders.values()) if reach is None else reach
+        reach = needed_reach(deciders) if reach is None else reach
         closed = Closure(kind=closure or "monotone", reach=reach, run=reach if run is None else run)
         replayed = recording_made_now(
             models, requests, sampling=sampling, closure=closed, max_new_tokens=max_new_tokens
@@ -150,7 +152,7 @@ def agree(
         start=start,
         lossless=lossless,
     )
-    agreements = _agreements(worlds, deciders)
+    agreements = _agreements(worlds, asked, deciders)
     return Agreements(
         meta=_meta(worlds, max_new_tokens=max_new_tokens),
         policies=agreements,
@@ -159,25 +161,21 @@ def agree(
     )
 
 
-def _deciders(names: Sequence[str] | None, pool: Pool, *, lossless: bool) -> dict[str, Policy]:
-    """The policies of the runtime by name, built first: a wrong one is told before a long recording."""
-    policies: dict[str, Policy] = {}
-    for name in names or default_policies(pool):
-        if name in policies:
-            raise ArgumentError(f"`policies` {name} is given twice")
-        policies[name] = admitted(make_policy(name, pool), name, lossless=lossless)
-        refuse_oracle(policies[name], name)
-    return policies
+def _decider(policy: NamedPolicy, pool: Pool, *, lossless: bool) -> Policy:
+    """A policy of the runtime."""
+    made = policy.admitted(pool, lossless=lossless)
+    refuse_oracle(made, policy.name)
+    return made
 
 
-def _agreements(worlds: BothWorlds, policies: Mapping[str, Policy]) -> tuple[Agreement, ...]:
+def _agreements(worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy]) -> tuple[Agreement, ...]:
     """Replay all policies, which is quick and may refuse, then run and compare each."""
-    replays = [worlds.replay(name) for name in tracked(policies, "replaying", total=len(policies), unit="policies")]
+    replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
-    with Progress("comparing", len(policies), unit="policies") as progress:
-        for (name, policy), replay in zip(policies.items(), replays, strict=True):
-            progress.note(name)
-            agreements.append(worlds.agreement(name, policy, replay, progress))
+    with Progress("comparing", len(asked), unit="policies") as progress:
+        for policy, decider, replay in zip(asked, deciders, replays, strict=True):
+            progress.note(policy.name)
+            agreements.append(worlds.agreement(policy, decider, replay, progress))
             progress.advance()
     return tuple(agreements)
 

@@ -6,10 +6,10 @@ from typing import Unpack
 
 from ..reports.comparison import Comparison
 from ..traces.recording import Recording
-from .comparing.named_policies import PolicyGiven, named_policies
 from .comparing.policy_runs import run_policies
 from .comparing.setting import SettingOptions, setting_of
 from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
+from .named_policies import PolicyGiven, named_policies
 
 
 def compare(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..decoding.prefill import Start
-from ..policies.spec import make_policy
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
@@ -18,14 +17,14 @@ from ..runs.text_quality import with_quality
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward import ForwardKind
-from ..runtime.no_oracles import refuse_oracle_by_name
+from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, text_qualities
 from ..runtime.world import Memory
 from ..traces.meta import Sampling
-from .admitted import admitted
+from .named_policies import PolicyGiven, named_policy
 from .pool import load_pool
 from .remarks import batch_remarks
 
@@ -89,7 +88,7 @@ class Decoded(Printed):
 def decode(
     pool: ModelPool | Path | str | None,
     prompts: Path | Sequence[Prompt | str],
-    policy: str = "plain",
+    policy: PolicyGiven = "plain",
     *,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
@@ -108,7 +107,7 @@ def decode(
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
         prompts: a JSONL file, or texts.
-        policy: as `--policy` takes it.
+        policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`.
         sampling: how tokens are chosen; greedy if None.
         max_new_tokens: longest answer, >= 1.
         batch: requests that share each forward, >= 1.
@@ -125,10 +124,11 @@ def decode(
         ValueError: a wrong policy, pool or prompt; nothing has run then.
         PolicyError: the policy broke the contract.
     """
-    refuse_oracle_by_name(policy)
+    asked = named_policy(policy)
+    refuse_oracle(asked.made_by, asked.name)
     requests = prompts_of(prompts)
     models = load_pool(pool, threads=threads)
-    decider = admitted(make_policy(policy, loaded_pool(models)), policy, lossless=lossless)
+    decider = asked.admitted(loaded_pool(models), lossless=lossless)
     alone = Alone(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         max_new_tokens=max_new_tokens,
@@ -137,7 +137,7 @@ def decode(
         forward=forward,
         stop=stop,
     )
-    outputs, log = decode_prompts(models, decider, requests, name=policy, start=start, debug=debug, **alone)
+    outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=start, debug=debug, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
     lossy = log.meta["lossy_steps"] or log.meta["lossless"] is False
     if not quality or not lossy or log.meta["interrupted"]:

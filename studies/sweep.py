@@ -11,10 +11,10 @@ from ..reports.side_by_side import SideBySide
 from ..reports.sweep import Sweep
 from ..sim.cost.base import CostRangeError
 from ..traces.recording import Recording
-from .comparing.named_policies import NamedPolicy, named_policies
 from .comparing.policy_runs import run_policies
 from .comparing.scenarios import Scenarios
 from .comparing.setting import SettingOptions, setting_of
+from .named_policies import NamedPolicy, named_policies
 from .remarks import remarks_on
 
 MOST_CELLS = 1000

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from ...arguments import ArgumentError
 from ...decoding.policy import Policy
 from ...decoding.prefill import Start
-from ...policies.spec import make_policy
 from ...policies.step_watch import StepWatch, WatchedPolicy
 from ...progress import Progress
 from ...reports.agreement import Agreement, compare_runs, joined
@@ -21,7 +20,7 @@ from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...sim.tries.world import UnrecordedContextError
 from ...traces.tries.recording import TrieRecording
-from ..admitted import admitted
+from ..named_policies import NamedPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,43 +53,43 @@ class BothWorlds:
     start: Start
     lossless: bool
 
-    def replay(self, name: str) -> Replay | None:
+    def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
 
         Raises:
             ValueError: the policy took none such and left the record all the same.
         """
         try:
-            return self._replay(name, strict=True)
+            return self._replay(policy, strict=True)
         except _LeftRecordError as left:
             if left.watch.inexact:
                 return None
             request_id, position, _ = left.cause.args
             closure = self.recording.meta.closure
             raise ArgumentError(
-                f"policy {name} leaves the recording (request {request_id}, output position {position}), and what is "
-                f"modelled cannot agree: it was recorded with `closure` {closure.kind} `reach` {closure.reach} "
-                f"`run` {closure.run}; record deeper"
+                f"policy {policy.name} leaves the recording (request {request_id}, output position {position}), and "
+                f"what is modelled cannot agree: it was recorded with `closure` {closure.kind} `reach` "
+                f"{closure.reach} `run` {closure.run}; record deeper"
             ) from left.cause
 
-    def agreement(self, name: str, policy: Policy, replay: Replay | None, progress: Progress) -> Agreement:
+    def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
         """How far the policy takes the same steps in both worlds.
 
         One that leaves the record is run anew for each batch of requests: what it learns beyond the record's end must
         not reach the next ones.
 
         Args:
-            name: of the policy.
-            policy: built for the runtime.
+            policy: to be built anew where it leaves the record.
+            decider: the same, built for the runtime.
             replay: by `replay`.
             progress: over policies; told which requests are run.
         """
         if replay is not None:
-            return self._compared(name, policy, replay)
+            return self._compared(policy.name, decider, replay)
         parts = []
         for start in range(0, len(self.prompts), self.batch):
-            progress.note(f"{name}, request {start + 1} of {len(self.prompts)}")
-            parts.append(self._part(start)._lossy_agreement(name))
+            progress.note(f"{policy.name}, request {start + 1} of {len(self.prompts)}")
+            parts.append(self._part(start)._lossy_agreement(policy))
         return joined(parts)
 
     def _part(self, start: int) -> "BothWorlds":
@@ -98,19 +97,19 @@ class BothWorlds:
         recording = replace(self.recording, requests=self.recording.requests[part])
         return replace(self, recording=recording, prompts=self.prompts[part])
 
-    def _lossy_agreement(self, name: str) -> Agreement:
-        members = loaded_pool(self.pool)
-        return self._compared(name, make_policy(name, members), self._replay(name, strict=False))
+    def _lossy_agreement(self, policy: NamedPolicy) -> Agreement:
+        decider = policy.build(loaded_pool(self.pool))
+        return self._compared(policy.name, decider, self._replay(policy, strict=False))
 
-    def _replay(self, name: str, *, strict: bool) -> Replay:
+    def _replay(self, policy: NamedPolicy, *, strict: bool) -> Replay:
         tables = TrieTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
         scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start)
-        policy = admitted(make_policy(name, tables.pool), name, lossless=self.lossless)
+        decider = policy.admitted(tables.pool, lossless=self.lossless)
         watch = StepWatch(tables.pool.target)
         tokens: dict[str, list[int]] = {}
         try:
-            log = simulate(scenario, WatchedPolicy(policy, watch), name, outputs=tokens)
+            log = simulate(scenario, WatchedPolicy(decider, watch), policy.name, outputs=tokens)
         except UnrecordedContextError as error:
             raise _LeftRecordError(watch, error) from error
         return Replay(log=log, tokens=tokens)

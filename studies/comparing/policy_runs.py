@@ -16,8 +16,7 @@ from ...runs.log import RunLog, new_folder, write_run_log
 from ...sim.cost.base import CostModel, CostRangeError
 from ...sim.replay_tables import check_observed
 from ...sim.simulate import Scenario, simulate
-from ..admitted import admitted
-from .named_policies import NamedPolicy, named_policy
+from ..named_policies import NamedPolicy, named_policy
 from .scenarios import Scenarios
 
 
@@ -111,7 +110,7 @@ def run_policies(
 
 def built(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> Policy:
     """The policy, made for a run of the scenario; raises ValueError if it may not run on the recording."""
-    made = admitted(policy.build(scenario.tables.pool), policy.name, lossless=lossless)
+    made = policy.admitted(scenario.tables.pool, lossless=lossless)
     check_observed(made, policy.name, scenario.tables)
     return made
 

@@ -15,7 +15,7 @@ from ...reports.regret import REFERENCE, Regret, regret_of
 from ...reports.side_by_side import SideBySide
 from ...reports.tags import ByTag
 from ...sim.cost.what_if.other_device import Reading
-from .named_policies import NamedPolicy, named_policy
+from ..named_policies import NamedPolicy, named_policy
 from .policy_runs import PolicyRuns, run_policies
 from .scenarios import Scenarios
 from .setting import Setting

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from paceline.cli.options.memory import dead_share_of, limit_bytes
 from paceline.policies.lossless.plain import Plain
-from paceline.policies.spec import make_policy
+from paceline.studies.named_policies import named_policy
 
 from ..command_line import done, paceline, refused
 
@@ -98,10 +98,7 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return super().decide(seen)
 
-    monkeypatch.setattr(
-        "paceline.studies.decode.make_policy",
-        lambda name, pool: Interrupted(pool) if name == "plain" else make_policy(name, pool),
-    )
+    monkeypatch.setattr("paceline.studies.decode.named_policy", lambda _: named_policy(Interrupted))
     result = paceline(*ran(prompts, "--out", "out"))
     assert result.code == 130
     assert result.err == "paceline: error: interrupted: 1 of 3 requests ended and are kept\n"

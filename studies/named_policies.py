@@ -1,0 +1,85 @@
+"""Policies as they were given, each with the name that tables show, built anew for every run."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..arguments import ArgumentError
+from ..decoding.policy import Policy
+from ..decoding.pool import Pool
+from ..policies.about import about_of
+from ..policies.combined.only_lossless import OnlyLossless
+from ..policies.registry import own_policies
+from ..policies.spec import PolicySpec
+
+PolicyGiven = str | PolicySpec | Callable[[Pool], Policy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPolicy:
+    """A policy to be built anew for every run.
+
+    Attributes:
+        name: that tables show.
+        build: makes it for a pool.
+        made_by: its class, or a function; None of a text that names a pool's target.
+    """
+
+    name: str
+    build: Callable[[Pool], Policy]
+    made_by: object
+
+    def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
+        """The policy for a run, if it may run.
+
+        One of ours is known by what it says of itself; any other is looked at step by step as well.
+
+        Args:
+            pool: it is built for.
+            lossless: whether only policies were asked for that commit what the target alone would write.
+
+        Raises:
+            ArgumentError: they were, and it is not.
+            ValueError: it cannot be built.
+        """
+        policy = self.build(pool)
+        if not lossless:
+            return policy
+        about = about_of(policy)
+        if about is not None and not about.lossless:
+            raise ArgumentError(f"policy {self.name} is lossy, and `lossless` was asked for")
+        if about is not None and type(policy) in own_policies().values():
+            return policy
+        return OnlyLossless(policy, about)
+
+
+def named_policy(given: PolicyGiven) -> NamedPolicy:
+    """A text or what was read from one, or a class or function that makes the policy for a pool.
+
+    Raises:
+        PolicySpecError: a text that names no policy.
+        ArgumentError: anything else, such as a policy that is built already and so would learn from run to run.
+    """
+    spec = PolicySpec.parse(given) if isinstance(given, str) else given
+    if isinstance(spec, PolicySpec):
+        return NamedPolicy(name=spec.label, build=spec.build, made_by=spec.policy_class)
+    if not callable(spec):
+        raise ArgumentError(f"`policies` must be texts, or classes and functions that take a pool, got {spec!r}")
+    return NamedPolicy(name=getattr(spec, "__name__", repr(spec)), build=spec, made_by=spec)
+
+
+def named_policies(given: Sequence[PolicyGiven] | Mapping[str, PolicyGiven]) -> list[NamedPolicy]:
+    """Policies in their order, a mapping's by the names it gives them.
+
+    Raises:
+        ArgumentError: none at all, or a name given twice.
+    """
+    if not given:
+        raise ArgumentError("`policies` must hold at least one, got none")
+    if isinstance(given, Mapping):
+        return [replace(named_policy(one), name=name) for name, one in given.items()]
+    found = [named_policy(one) for one in given]
+    twice = [name for name, count in Counter(policy.name for policy in found).items() if count > 1]
+    if twice:
+        raise ArgumentError(f"`policies` {twice[0]} is given twice")
+    return found
