@@ -9,13 +9,12 @@ Progress is what is committed over the budget; an answer that ends early never s
 its length beforehand.
 """
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About, Observable
 from ..parts.default_members import sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
-from ..parts.whole_commits import WholeCommits
 
 
 class EarlyCommit(DraftedBlocks):
@@ -55,7 +54,6 @@ class EarlyCommit(DraftedBlocks):
                 f"thresholds must fall: 0 <= low <= middle <= high <= 1, got low={low}, middle={middle}, high={high}"
             )
         super().__init__(Draft(sure_drafter(pool, draft, "early-commit"), tokens), Verify(pool.target))
-        self._commits = WholeCommits()
         self._high, self._middle, self._low = high, middle, low
 
     def judge(self, seen: Observation, last: Outcome) -> Step:
@@ -63,7 +61,7 @@ class EarlyCommit(DraftedBlocks):
         asked = self._asked(seen.num_emitted, seen.remaining)
         pending = seen.pending
         sure = all(token.signal.gap >= asked for token in pending)
-        return self._commits.of(len(pending)) if sure else self._verify
+        return Commit(len(pending)) if sure else self._verify
 
     def _asked(self, num_emitted: int, remaining: int) -> float:
         """The threshold at this progress, in thirds of the budget."""

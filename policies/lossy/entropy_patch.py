@@ -10,13 +10,12 @@ agrees adds a token of its own. A patch that reaches `most` tokens without a bou
 
 from typing import ClassVar
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
 from ..parts.default_members import sure_drafter
-from ..parts.whole_commits import WholeCommits
 
 
 class EntropyPatch:
@@ -48,7 +47,6 @@ class EntropyPatch:
         self._theta, self._most = theta, most
         self._draft = Draft(sure_drafter(pool, draft, "entropy-patch"), most, EntropyAbove(theta))
         self._judge = Verify(pool.target)
-        self._commits = WholeCommits()
         self.most_pending = most
 
     def decide(self, seen: Observation) -> Step:
@@ -60,8 +58,8 @@ class EntropyPatch:
         if last is None or last.step.__class__ is not Draft:
             return self._judge  # the inside has just been committed
         if not self._ends_in_boundary(seen, last.num_drafted):
-            return self._commits.of(num_pending)
-        return self._commits.of(num_pending - 1) if num_pending > 1 else self._judge
+            return Commit(num_pending)
+        return Commit(num_pending - 1) if num_pending > 1 else self._judge
 
     def learn(self, outcome: Outcome) -> None:
         """Nothing to learn."""

@@ -13,14 +13,13 @@ hold a rate of divergences, and the guard against repetition, are ours.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules import Band, Vouched
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, middle_verifier
 from ..parts.drafted_blocks import DraftedBlocks
-from ..parts.whole_commits import WholeCommits
 from .divergence_budget import STRICTEST, DivergenceBudget
 
 STRICTNESS_STEPS = 16
@@ -75,7 +74,6 @@ class ViaSD(DraftedBlocks):
         steps = STRICTNESS_STEPS if budget is not None else 0
         self._routes = [Verify(self._slim, band) for band in _bands(accept, escalate, steps)]
         self._settle = Verify(pool.target, Vouched(pool.level(self._slim)))
-        self._commits = WholeCommits()
         self._guard = guard
         self._budget = None if budget is None else DivergenceBudget(budget)
         self._checked: dict[str, list[bool]] = {}
@@ -96,7 +94,7 @@ class ViaSD(DraftedBlocks):
             # The target judges what the slim verifier endorses, too; what it escalated tells nothing of that.
             self._checked[seen.request_id] = [token.judge == self._slim for token in seen.pending]
             return self._verify
-        return self._settle if last.num_escalated else self._commits.of(seen.num_pending)
+        return self._settle if last.num_escalated else Commit(seen.num_pending)
 
     def learn(self, outcome: Outcome) -> None:
         """Count what a check found; nothing else is learnt."""
