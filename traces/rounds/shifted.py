@@ -4,7 +4,8 @@ Letters: R rounds of one drafter in one request, K known decisions of theirs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,34 +125,23 @@ def _with_rests(
     # Of rests that start alike, the one whose round started last is believed.
     kept = np.flatnonzero(fits)[::-1]
     kept = kept[np.unique(start[kept], return_index=True)[1]]
-    marks = rounds.where_placed[row[kept]]
-    return _inserted(cut, start[kept], rest[kept], drafted[kept], marks)
-
-
-def _inserted(
-    rounds: Rounds,
-    start: NDArray[np.int64],
-    accepted: NDArray[np.int64],
-    drafted: NDArray[np.int64],
-    marks: NDArray[np.bool_],
-) -> Rounds:
-    """With rounds of these counts, placed or not, among them, whose seconds are unknown."""
-    order = np.argsort(np.concatenate((rounds.start, start)), kind="stable")
-    unknown = np.full(len(start), np.nan)
-    seconds = [
-        None if known is None else np.concatenate((known, unknown))[order]
-        for known in (rounds.draft_s, rounds.verify_s)
-    ]
-    counts = [
-        np.concatenate((old, new)).astype(np.int32)[order]
-        for old, new in ((rounds.start, start), (rounds.accepted, accepted), (rounds.drafted, drafted))
-    ]
-    placed = None if rounds.placed is None else np.concatenate((rounds.placed, marks))[order]
-    return Rounds(
-        start=counts[0],
-        accepted=counts[1],
-        drafted=counts[2],
-        draft_s=seconds[0],
-        verify_s=seconds[1],
-        placed=placed,
+    unknown = np.full(len(kept), np.nan)
+    rests = Rounds(
+        start=start[kept].astype(np.int32),
+        accepted=rest[kept].astype(np.int32),
+        drafted=drafted[kept].astype(np.int32),
+        draft_s=unknown,
+        verify_s=unknown,
+        placed=rounds.where_placed[row[kept]],
     )
+    return _merged(cut, rests)
+
+
+def _merged(rounds: Rounds, others: Rounds) -> Rounds:
+    """Both by their starts; of what `rounds` do not know, nothing is known."""
+    order = np.argsort(np.concatenate((rounds.start, others.start)), kind="stable")
+    pairs = ((field.name, getattr(rounds, field.name), getattr(others, field.name)) for field in fields(Rounds))
+    merged: dict[str, Any] = {
+        name: None if one is None else np.concatenate((one, other))[order] for name, one, other in pairs
+    }
+    return Rounds(**merged)

@@ -34,15 +34,15 @@ class MethodSummary:
     """
 
     num_requests: int
-    num_rounds: int
-    num_plain: int
-    num_placed: int
-    tokens_per_round: float | None
-    censored_share: float | None
-    known_share: float | None
-    token_s: float | None
-    draft_s: float | None
-    verify_s: float | None
+    num_rounds: int = 0
+    num_plain: int = 0
+    num_placed: int = 0
+    tokens_per_round: float | None = None
+    censored_share: float | None = None
+    known_share: float | None = None
+    token_s: float | None = None
+    draft_s: float | None = None
+    verify_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,7 @@ class RoundsSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
-        return {
-            "meta": self.meta.model_dump(mode="json"),
-            "total": asdict(self.total),
-            "by_tag": {tag: asdict(group) for tag, group in self.by_tag.items()},
-            "num_texts": self.num_texts,
-            "size_bytes": self.size_bytes,
-        }
+        return asdict(self) | {"meta": self.meta.model_dump(mode="json")}
 
 
 def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:
@@ -116,18 +110,7 @@ def _summarise_group(meta: RoundsMeta, requests: Sequence[RoundsRequest]) -> Rou
     alone = _token_s(TARGET_ALONE, requests)
     if alone is not None:
         measured = sum(1 for request in requests if TARGET_ALONE in request.num_tokens)
-        methods[TARGET_ALONE] = MethodSummary(
-            num_requests=measured,
-            num_rounds=0,
-            num_plain=0,
-            num_placed=0,
-            tokens_per_round=None,
-            censored_share=None,
-            known_share=None,
-            token_s=alone,
-            draft_s=None,
-            verify_s=None,
-        )
+        methods[TARGET_ALONE] = MethodSummary(num_requests=measured, token_s=alone)
     return RoundsGroup(
         num_requests=len(requests),
         num_prompt_tokens=sum(request.prompt_tokens for request in requests),

@@ -60,14 +60,7 @@ class TrieSummary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
-        return {
-            "meta": self.meta.model_dump(mode="json"),
-            "total": asdict(self.total),
-            "by_tag": {tag: asdict(group) for tag, group in self.by_tag.items()},
-            "nodes_per_trunk_token": self.nodes_per_trunk_token,
-            "size_bytes": self.size_bytes,
-            "bytes_per_node": self.bytes_per_node,
-        }
+        return asdict(self) | {"meta": self.meta.model_dump(mode="json")}
 
 
 def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:
