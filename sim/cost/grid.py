@@ -1,13 +1,12 @@
 """A profile measured over new tokens and over tokens held, interpolated in both."""
 
-from bisect import bisect_left
 from itertools import pairwise
 
 from pydantic import Field, model_validator
 
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, Record
 from .base import CostRangeError
-from .table import Profile
+from .table import Profile, interpolated
 
 
 class CostGrid(Record):
@@ -68,33 +67,15 @@ class GridProfile:
 
     def seconds(self, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
-        contexts, columns = self._contexts, self._columns
+        contexts = self._contexts
         if not contexts[0] <= context_tokens <= contexts[-1]:
-            return self._outside(new_tokens, context_tokens)
-        right = bisect_left(contexts, context_tokens)
-        upper = columns[right].seconds(new_tokens)
-        if contexts[right] == context_tokens:
-            return upper
-        lower = columns[right - 1].seconds(new_tokens)
-        return lower + (context_tokens - contexts[right - 1]) / (contexts[right] - contexts[right - 1]) * (
-            upper - lower
-        )
-
-    def _outside(self, new_tokens: int, context_tokens: int) -> float:
-        contexts, columns = self._contexts, self._columns
-        if not self._extrapolate:
-            raise CostRangeError(
-                f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
-                f"{context_tokens}; use another cost or --extrapolate"
-            )
-        self._beyond_context = True
-        if context_tokens < contexts[0]:
-            return columns[0].seconds(new_tokens)
-        last = columns[-1].seconds(new_tokens)
-        if len(contexts) == 1:
-            return last
-        slope = (last - columns[-2].seconds(new_tokens)) / (contexts[-1] - contexts[-2])
-        return last + max(0.0, slope) * (context_tokens - contexts[-1])
+            if not self._extrapolate:
+                raise CostRangeError(
+                    f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
+                    f"{context_tokens}; use another cost or --extrapolate"
+                )
+            self._beyond_context = True
+        return interpolated(contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
 
 
 def _increasing(values: tuple[int, ...], *, least: int) -> bool:

@@ -1,7 +1,7 @@
 """Measured seconds of forwards, interpolated."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...traces.meta import CostTable
 from .base import LOOKUP_S, CostRangeError, DraftTerms
@@ -34,30 +34,40 @@ class Profile:
 
     def seconds(self, new_tokens: int) -> float:
         """Seconds of a forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
-        points, seconds = self._points, self._seconds
+        points = self._points
         if not points[0] <= new_tokens <= points[-1]:
-            return self._beyond(new_tokens)
-        right = bisect_left(points, new_tokens)
-        if points[right] == new_tokens:
-            return seconds[right]
-        share = (new_tokens - points[right - 1]) / (points[right] - points[right - 1])
-        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+            if not self._extrapolate:
+                measured = f"{points[0]} to {points[-1]}" if len(points) > 1 else f"{points[0]}"
+                raise CostRangeError(
+                    f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}; "
+                    "use a smaller batch or window, another cost, or --extrapolate"
+                )
+            self.extrapolated = True
+        return interpolated(points, self._seconds.__getitem__, new_tokens)
 
-    def _beyond(self, new_tokens: int) -> float:
-        points, seconds = self._points, self._seconds
-        if not self._extrapolate:
-            measured = f"{points[0]} to {points[-1]}" if len(points) > 1 else f"{points[0]}"
-            raise CostRangeError(
-                f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}; "
-                "use a smaller batch or window, another cost, or --extrapolate"
-            )
-        self.extrapolated = True
-        if new_tokens < points[0]:
-            return seconds[0]
+
+def interpolated(points: Sequence[int], value_at: Callable[[int], float], where: int) -> float:
+    """Linear between points; before the first its value holds, after the last the last segment goes on if it rises.
+
+    Args:
+        points: strictly increasing.
+        value_at: at a point, by its index.
+        where: any number.
+    """
+    if where < points[0]:
+        return value_at(0)
+    if where > points[-1]:
+        last = value_at(-1)
         if len(points) == 1:
-            return seconds[-1]
-        slope = max(0.0, (seconds[-1] - seconds[-2]) / (points[-1] - points[-2]))
-        return seconds[-1] + slope * (new_tokens - points[-1])
+            return last
+        slope = (last - value_at(-2)) / (points[-1] - points[-2])
+        return last + max(0.0, slope) * (where - points[-1])
+    right = bisect_left(points, where)
+    upper = value_at(right)
+    if points[right] == where:
+        return upper
+    lower = value_at(right - 1)
+    return lower + (where - points[right - 1]) / (points[right] - points[right - 1]) * (upper - lower)
 
 
 class TableCost:
