@@ -98,7 +98,7 @@ class NestedDecoder:
                     found[state.text[:num_tokens]] = found.get(state.text[:num_tokens], 0.0) + weight
                 else:
                     drafted = self._extend(top - 1, state, num_tokens - len(state.text))
-                    ahead += [(weight * prob, self._verify(top, behind, 0)) for behind, prob in drafted.items()]
+                    ahead += [(weight * prob, self._verify(top, reached, 0)) for reached, prob in drafted.items()]
             running = mixed(
                 (weight, {State(state.text + state.pending): 1.0}) for state, weight in mixed(ahead).items()
             )

@@ -3,7 +3,7 @@
 For a chain m0:n0 / m1:n1 / ... / target: m0 drafts n0 tokens; m1 judges them and keeps the prefix it would have
 written itself and one token of its own; that goes on until m1 has kept at least n1 tokens, then m2 judges all of them;
 and so on up to the target, whose tokens are the answer. As engines do it, the target has written the first token
-before anything is drafted; it may also be left out. Nothing is written behind an end-of-sequence token or beyond
+before anything is drafted; it may also be left out. Nothing is written after an end-of-sequence token or beyond
 the budget.
 
 It shares no code with what it is the measure of. Letters: V vocabulary.
@@ -67,7 +67,7 @@ class ReferenceDecoder:
         self._choices: dict[tuple[str, tuple[int, ...]], tuple[int, bool]] = {}
 
     def decode(self, chain: Sequence[tuple[str, int]], target: str, *, prefill: bool = True) -> Decoded:
-        """Decode under `chain`, (model, window) from the smallest up, below `target`, behind a prefill or without."""
+        """Decode under `chain`, (model, window) from the smallest up, below `target`, after a prefill or without."""
         result = Decoded(tokens=[])
         if prefill:
             result.tokens += self._judge(target, [], [], result)

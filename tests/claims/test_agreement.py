@@ -347,7 +347,7 @@ def test_lookups_of_every_rule_copy_alike(tmp_path_factory, rule):
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["greedy", "coupled"])
-def test_a_larger_member_stands_behind_a_token_that_a_smaller_one_judges(full, index):
+def test_a_larger_member_endorses_a_token_that_a_smaller_one_judges(full, index):
     """What it said stays the measure of the next verifier's distance."""
     steps = [Draft("draft", 1), Draft("slim", 1), Verify("mid"), Verify("target")]
     replayed, run = both_worlds(lambda pool: Cycle(steps), full[index], random_prompts(12, seed=3))

@@ -16,7 +16,7 @@ PROMPT = (1, 2, 3)
 
 
 def stop_at(text):
-    """An ending behind the first occurrence of `text` that has a new token in it."""
+    """An ending after the first occurrence of `text` that has a new token in it."""
 
     def ending(emitted, num_before):
         for kept in range(num_before + 1, len(emitted) + 1):
@@ -88,7 +88,7 @@ def judge(session, judged):
     return session.judged(step, session.pool.target_level, judged, duration_s=0.0, num_rows=1)
 
 
-def test_a_cut_drops_all_behind_it():
+def test_a_cut_drops_all_after_it():
     seen = []
 
     def ending(emitted, num_before):

@@ -167,7 +167,7 @@ def test_a_request_that_lost_its_cache_does_not_prefill_again():
 
 
 def test_a_draft_that_waits_for_the_prefill_is_kept():
-    """Asked once, on the bare prompt; the same draft runs behind the prefill, which nobody learns of."""
+    """Asked once, on the bare prompt; the same draft runs after the prefill, which nobody learns of."""
     shown = []
     policy = Script(
         lambda seen: shown.append(seen.num_emitted) or Draft("draft", 2),

@@ -139,7 +139,7 @@ class SessionMachine(RuleBasedStateMachine):
             kept_judges = self.session.judges[:kept]
             raised = [max(judge, level) for judge in judges[:kept]]
             left = [index for index in range(kept) if kept_judges[index] != raised[index]]
-            # One that a larger member stood behind already shows no sign of it.
+            # One endorsed by a larger member already shows no sign of it.
             assert len(left) <= outcome.num_escalated
             assert len(left) == outcome.num_escalated or any(judge >= level for judge in judges[:kept])
             assert [kept_judges[index] for index in left] == [judges[index] for index in left]

@@ -88,7 +88,7 @@ def trunk(pool: ModelPool, prompt: Prompt, *, sampling: Sampling = GREEDY, num_t
         noise = RequestNoise(seed=sampling.seed, request_id=prompt.request_id, vocab_size=model.config.vocab_size)
     context, start = pool.encode(prompt.text), len(pool.encode(prompt.text))
     while len(context) < start + num_tokens and pool.eos_token_ids[0] not in context[start:]:
-        scores = logits_behind(model, context)
+        scores = logits_after(model, context)
         if noise is not None:
             scores = scores / sampling.temperature + torch.from_numpy(noise.at(len(context) - start))
         context.append(int(scores.argmax()))
@@ -96,7 +96,7 @@ def trunk(pool: ModelPool, prompt: Prompt, *, sampling: Sampling = GREEDY, num_t
 
 
 @torch.inference_mode()
-def logits_behind(model: torch.nn.Module, context: Sequence[int]) -> torch.Tensor:
+def logits_after(model: torch.nn.Module, context: Sequence[int]) -> torch.Tensor:
     """`[V]` without any cache."""
     return model(torch.tensor([list(context)]), use_cache=False).logits[0, -1]
 

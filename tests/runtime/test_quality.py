@@ -24,7 +24,7 @@ from paceline.traces.tries.stored_resolution import LOG_PROB_STEP
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from ..unit_cost import UnitCost
-from .offline import logits_behind
+from .offline import logits_after
 
 GREEDY = Sampling(mode="greedy")
 COUPLED = Sampling(mode="coupled", temperature=0.8, seed=7)
@@ -68,7 +68,7 @@ def test_the_target_is_asked_place_by_place(sampling):
         context, divergences, log_prob = pool.encode(prompt.text), 0, 0.0
         noise = RequestNoise(seed=7, request_id=prompt.request_id, vocab_size=pool.target.model.config.vocab_size)
         for position, token in enumerate(output.tokens):
-            scores = logits_behind(pool.target.model, context) / (sampling.temperature or 1.0)
+            scores = logits_after(pool.target.model, context) / (sampling.temperature or 1.0)
             log_prob += float(torch.log_softmax(scores, dim=-1)[token])
             if sampling.mode == "coupled":
                 scores = scores + torch.from_numpy(noise.at(position))

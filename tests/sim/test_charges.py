@@ -172,7 +172,7 @@ def test_the_middle_of_a_draft_stands_for_it(length):
 
 
 def test_a_verifier_reads_again_what_it_judges():
-    """The middle model wrote behind the small one's token, so its cache holds that token but no verdict on it."""
+    """The middle model wrote after the small one's token, so its cache holds that token but no verdict on it."""
     trace = three_models()
     steps = [Draft("draft", 1), Draft("mid", 1), Verify("mid")]
     log, _ = replay(trace, Script(recorded_pool(trace), steps), strict=True)
@@ -228,7 +228,7 @@ def test_whoever_sat_out_catches_up(trace, seed, ngram):
     trace=synthetic_traces(), seed=st.integers(0, 99), batch=st.integers(1, 4), decide_s=st.sampled_from([0.0, 0.25])
 )
 def test_seconds_are_conserved(trace, seed, batch, decide_s):
-    """One device: operations stand behind one another, and they and the decisions are all the time there is."""
+    """One device: operations follow one another, and they and the decisions are all the time there is."""
     policy = Anything(recorded_pool(trace), seed)
     log, _ = replay(trace, policy, batch=batch, decide_s=decide_s)
     start, duration = log.ops["start_s"], log.ops["duration_s"]

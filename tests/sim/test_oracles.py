@@ -57,7 +57,7 @@ class AnyCost:
 
 
 class InTurn:
-    """Rounds of these chains in turn, the target alone behind the last one."""
+    """Rounds of these chains in turn, the target alone after the last one."""
 
     def __init__(self, pool, specs):
         self._chains = [Chain(pool, spec) for spec in specs]

@@ -1,4 +1,4 @@
-"""`paceline run` of a lossy policy: its texts are measured behind the run."""
+"""`paceline run` of a lossy policy: its texts are measured after the run."""
 
 import json
 

@@ -172,7 +172,7 @@ def test_a_band_that_escalates_nothing_is_a_ratio(facts):
 @settings(deadline=None)
 @given(RULES)
 def test_what_is_known_of_a_token_outside_the_record(rule):
-    """Who stands behind it: enough for one rule only."""
+    """Who endorses it: enough for one rule only."""
     for judge in range(5):
         kept = isinstance(rule, Vouched) and judge >= rule.level
         assert ruling(rule, unknown_facts(judge)) is (Ruling.keep if kept else Ruling.refuse)

@@ -24,7 +24,7 @@ def test_the_draft_ends_where_the_bound_falls_below_the_threshold(gamma, thresho
         assert stop.holds(Signal(0.5, entropy, 0.1), 1.0) == (bound < threshold)
 
 
-def test_the_threshold_rises_under_refusals_and_falls_behind_full_acceptance():
+def test_the_threshold_rises_under_refusals_and_falls_after_full_acceptance():
     policy = AdaEDL(check_pool(), threshold=0.5, wanted=0.8)
     before = policy.decide(FRESH).stop.nats
     for _ in range(5):

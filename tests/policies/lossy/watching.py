@@ -33,7 +33,7 @@ def watched(policy, *, budget=60, start=Start.draft, **world):
 
 
 def blocks_of(watch):
-    """The outcomes of a request, cut behind every step that committed something."""
+    """The outcomes of a request, cut after every step that committed something."""
     blocks, block = [], []
     for outcome in watch.outcomes:
         block.append(outcome)

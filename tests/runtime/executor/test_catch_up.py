@@ -9,7 +9,7 @@ from paceline.runtime.pools.loaded_pool import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import Memory, TorchWorld
 
-from ..offline import COUPLED, GREEDY, Offline, in_double, logits_behind
+from ..offline import COUPLED, GREEDY, Offline, in_double, logits_after
 
 NUM_TOKENS = 84
 CHAIN = "draft:2/mid:3/target"
@@ -121,7 +121,7 @@ def test_drafts_after_sitting_out_need_no_cache_to_be_explained(pool, cache):
                 num_drafts += 1
                 for token in said:
                     model = pool.members[level].model
-                    assert token == int(logits_behind(model, context).argmax())
+                    assert token == int(logits_after(model, context).argmax())
                     context = [*context, token]
     assert num_drafts > 4 * 4
 

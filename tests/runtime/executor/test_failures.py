@@ -21,7 +21,7 @@ from ..conftest import ALPHABET, noisy
 from ..offline import COUPLED, GREEDY, Offline, in_double, with_models
 
 BAD = "qu"
-# Only "bad" holds the letter whose embedding is broken; those behind it take over its row.
+# Only "bad" holds the letter whose embedding is broken; those after it take over its row.
 PROMPTS = (
     Prompt(request_id="long", text="hello there, how do you do, how do you"),
     Prompt(request_id="bad", text="the " + BAD),
@@ -41,7 +41,7 @@ def broken(model, value):
 
 
 def broken_head(model, value):
-    """A copy that says `value` of one token behind every context."""
+    """A copy that says `value` of one token after every context."""
     other = copy.deepcopy(model)
     other.lm_head.weight[3] = value
     return other

@@ -27,7 +27,7 @@ from paceline.traces.meta import Sampling
 
 from ...decoding.strategies import legal_steps
 from ...tiny_models import EOS, VOCABULARY, tiny_pool_of_four
-from ..offline import COUPLED, GREEDY, in_double, logits_behind
+from ..offline import COUPLED, GREEDY, in_double, logits_after
 
 MOST_RUNNING = 4
 BUDGET = 14
@@ -57,8 +57,8 @@ def world_of(mode, cache, forward):
 
 @lru_cache(maxsize=100_000)
 def choice(level, mode, request_id, num_prompt, context):
-    """What a member writes behind a context, without a cache."""
-    scores = logits_behind(pool().members[level].model, context)
+    """What a member writes after a context, without a cache."""
+    scores = logits_after(pool().members[level].model, context)
     if mode == "coupled":
         noise = RequestNoise(seed=COUPLED.seed, request_id=request_id, vocab_size=VOCABULARY)
         scores = scores / COUPLED.temperature + torch.from_numpy(noise.at(len(context) - num_prompt))

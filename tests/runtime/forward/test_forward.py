@@ -29,7 +29,7 @@ def relative_difference(found, expected):
 
 
 def worst_difference(model, forward, cache, *, steps=20, seed=0):
-    """Feed random subsets of five requests, roll some back, let others lag behind; compare with the stock model."""
+    """Feed random subsets of five requests, roll some back, let others lag; compare with the stock model."""
     rng = random.Random(seed)
     ragged = RaggedTexts(forward, cache)
     worst = 0.0
@@ -121,7 +121,7 @@ def test_other_decoders_run_through_their_modules(cls, config):
 
 
 def storages(*models):
-    """Bytes of every storage behind the models' parameters, by address."""
+    """Bytes of every storage that the models' parameters use, by address."""
     found = {}
     for model in models:
         for parameter in model.parameters():

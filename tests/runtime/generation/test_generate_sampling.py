@@ -61,8 +61,8 @@ class TestSampling:
     def exact(self, target, prompt, options) -> tuple[Tensor, Tensor]:
         """Distributions of the first and the second token."""
         every = torch.arange(len(ALPHABET))[:, None]
-        behind = torch.cat([prompt.expand(len(ALPHABET), -1), every], dim=1)
-        scores = torch.cat([target(prompt).logits[:, -1], target(behind).logits[:, -1]])
+        longer = torch.cat([prompt.expand(len(ALPHABET), -1), every], dim=1)
+        scores = torch.cat([target(prompt).logits[:, -1], target(longer).logits[:, -1]])
         warpers = LogitsProcessorList()
         if "temperature" in options:
             warpers.append(TemperatureLogitsWarper(options["temperature"]))

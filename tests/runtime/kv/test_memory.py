@@ -53,7 +53,7 @@ def test_a_limit_changes_no_text_and_loses_no_request(pool, unlimited, sampling,
 
 
 class Watched(TorchWorld):
-    """Notes the memory held behind each operation and the share that is free."""
+    """Notes the memory held after each operation and the share that is free."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -249,7 +249,7 @@ class TestCaches:
             assert cache.held_bytes == held, turn
 
     def test_nobody_left_means_nothing_in_use(self, kind):
-        """Else every new batch would begin behind the columns of the one before it."""
+        """Else every new batch would begin after the columns of the one before it."""
         cache = kind(SHAPE)
         for turn in range(20):
             cache.place(["a", "b"], [40, 7])
@@ -270,7 +270,7 @@ def test_texts_of_very_different_lengths_are_not_moved_at_every_forward():
 def test_rows_are_read_as_a_slice_only_in_their_order():
     assert side_by_side([2, 3, 4]) == slice(2, 5)
     assert side_by_side([7]) == slice(7, 8)
-    assert side_by_side([1, 0, 3]) is None  # a new request in a free row in front, another one behind
+    assert side_by_side([1, 0, 3]) is None  # a new request in a free row in front, another one at the back
     assert side_by_side([0, 2]) is None
 
 

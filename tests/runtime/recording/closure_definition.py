@@ -1,4 +1,4 @@
-"""The closure as it is defined, enumerated path by path over any functions that answer "next token behind this"."""
+"""The closure as it is defined, enumerated path by path over any functions that answer "next token after this"."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NextToken = Callable[[Context], int]
 
 @dataclass(frozen=True)
 class Definition:
-    """Models (smallest first, target last), the closure, and where texts end; contexts are tokens behind a prompt."""
+    """Models (smallest first, target last), the closure, and where texts end; contexts are tokens after a prompt."""
 
     models: Sequence[NextToken]
     closure: Closure
@@ -43,11 +43,11 @@ class Definition:
         trunk = self.trunk()
         found = set(trunk)
 
-        def behind(context: Context, above: int, left: int) -> None:
+        def visit(context: Context, above: int, left: int) -> None:
             for index in range(above):
                 for reached in self.run_of(self.models[index], context, min(self.closure.run, left)):
                     found.add(reached)
-                    behind(reached, index, left - (len(reached) - len(context)))
+                    visit(reached, index, left - (len(reached) - len(context)))
 
         for start in trunk:
             for index in range(len(self.models) - 1):
@@ -55,7 +55,7 @@ class Definition:
                     if reached[: len(start) + 1] in trunk:
                         break
                     found.add(reached)
-                    behind(reached, index, self.closure.reach - (len(reached) - len(start)))
+                    visit(reached, index, self.closure.reach - (len(reached) - len(start)))
         return found
 
     def full(self) -> set[Context]:
@@ -63,15 +63,15 @@ class Definition:
         trunk = self.trunk()
         found = set(trunk)
 
-        def behind(context: Context, left: int) -> None:
+        def visit(context: Context, left: int) -> None:
             if left == 0 or not self.open_ended(context):
                 return
             for model in self.models:
                 child = (*context, model(context))
                 if child not in trunk:
                     found.add(child)
-                    behind(child, left - 1)
+                    visit(child, left - 1)
 
         for start in trunk:
-            behind(start, self.closure.reach)
+            visit(start, self.closure.reach)
         return found

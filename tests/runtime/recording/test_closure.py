@@ -82,14 +82,14 @@ class Chain:
         return len(context) == self.max_new_tokens or context[-1:] == (EOS,)
 
     def propose(self, level: int, context: Context) -> Context:
-        """The context behind at least `windows[level]` tokens that this level wrote or verified."""
+        """The context after at least `windows[level]` tokens that this level wrote or verified."""
         start = len(context)
         while len(context) - start < self.windows[level] and not self.ended(context):
             context = self.verified(level, context)
         return context
 
     def verified(self, level: int, context: Context) -> Context:
-        """Behind the tokens of the level below that this one accepts, and its own token."""
+        """After the tokens of the level below that this one accepts, and its own token."""
         proposal = self.propose(level - 1, context) if level else context
         while not self.ended(context):
             own = (*context, self.token(level, context))

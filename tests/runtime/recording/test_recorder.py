@@ -37,7 +37,7 @@ def contexts_of(trie):
 
 
 class PlainModel:
-    """A model without any cache: log-probabilities and the next token behind a context, one forward each."""
+    """A model without any cache: log-probabilities and the next token after a context, one forward each."""
 
     def __init__(self, model, prompt, sampling):
         self.model, self.prompt, self.sampling = model, prompt, sampling
@@ -135,7 +135,7 @@ def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
     assert not (tmp_path / "a.trace.part").exists()
 
 
-def test_a_trunk_ends_behind_the_end_of_sequence_token(tiny_pool, tmp_path):
+def test_a_trunk_ends_after_the_end_of_sequence_token(tiny_pool, tmp_path):
     trie = recording(tiny_pool, tmp_path / "a.trace", prompts=PROMPTS[:1]).requests[0].trie
     trunk = trie.trunk
     assert len(trunk) - 1 < MAX_NEW_TOKENS

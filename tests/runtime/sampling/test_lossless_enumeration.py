@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ...enumerating_chance import outcomes, total_variation
-from ..offline import logits_behind
+from ..offline import logits_after
 
 VOCABULARY = 4
 EOS = 3
@@ -125,7 +125,7 @@ def alone(sampling, num_tokens):
     while texts:
         longer = {}
         for text, prob in texts.items():
-            logits = logits_behind(small_pool().target.model, [*PROMPT, *text])
+            logits = logits_after(small_pool().target.model, [*PROMPT, *text])
             for token, theirs in enumerate(truncated(logits, sampling).softmax(-1).tolist()):
                 if theirs > 0:
                     ended = token == EOS or len(text) + 1 == num_tokens
@@ -142,7 +142,7 @@ def distance(sampling, policy, num_tokens, **options):
 
 def test_the_models_disagree():
     """Else there would be nothing to refuse."""
-    probs = [truncated(logits_behind(member.model, PROMPT), PLAIN).softmax(-1) for member in small_pool().members[1:]]
+    probs = [truncated(logits_after(member.model, PROMPT), PLAIN).softmax(-1) for member in small_pool().members[1:]]
     for one, other in pairwise(probs):
         assert float((one - other).abs().sum() / 2) > 0.1
     assert probs[0].dtype == torch.float64
@@ -204,7 +204,7 @@ def test_a_draft_that_stops_early_changes_nothing():
 
 
 class Turns:
-    """Steps by position: larger members write, smaller ones judge, the target judges what several stand behind."""
+    """Steps by position: larger members write, smaller ones judge, the target judges what several endorse."""
 
     def __init__(self, steps):
         self._steps = steps
@@ -256,7 +256,7 @@ def test_preemption_changes_nothing(cache_kind):
 
 MIDDLES = {
     "via-sd-lossless": lambda pool: ViaSDLossless(pool, draft="one", slim="two", tokens=1, escalate=0.6),
-    "behind lookup": lambda pool: ViaSDLossless(pool, draft="ngram", slim="two", tokens=2, escalate=0.9),
+    "after lookup": lambda pool: ViaSDLossless(pool, draft="ngram", slim="two", tokens=2, escalate=0.9),
     "pyramid-sd": lambda pool: PyramidSD(pool, draft="one", qualifier="two", tokens=1, gather=1, tau_q=0.2, tau_t=0.0),
     "typical": lambda pool: Turns((Draft("one", 1), Verify("two", Typical(0.4, 0.7)), Verify("target"))),
     "escalating": lambda pool: Turns((Draft("one", 1), Verify("three", Band(0.9, 0.5)), Verify("target"))),
@@ -266,7 +266,7 @@ MIDDLES = {
 
 @pytest.mark.parametrize("policy", MIDDLES)
 def test_a_lossy_middle_level_leaves_the_target_lossless(policy):
-    """Its verdict depends on the token; the target is told what the tokens follow behind it."""
+    """Its verdict depends on the token; the target is told what the tokens that pass it follow."""
     assert distance(BOTH, MIDDLES[policy], 2) < 1e-9
 
 

@@ -95,7 +95,7 @@ def routed(through_middle, *, num_drafted=1, stop_below=0.0):
     """Total variation of two tokens of a chain draft / mid / target from the target's own.
 
     `through_middle(tokens, draft_probs)` says, in every round, whether mid judges the draft before the target does.
-    A draft ends early behind a token less probable than `stop_below`.
+    A draft ends early after a token less probable than `stop_below`.
     """
     draft, mid, target = chain(3, PLAIN)
 
@@ -139,7 +139,7 @@ def test_a_route_chosen_by_what_stands_before_a_token_is_lossless(route):
 
 
 @pytest.mark.parametrize("through_middle", [False, True])
-def test_a_draft_that_stops_behind_an_improbable_token_is_lossless(through_middle):
+def test_a_draft_that_stops_after_an_improbable_token_is_lossless(through_middle):
     assert routed(lambda tokens, probs: through_middle, num_drafted=2, stop_below=0.3) < 1e-9
 
 

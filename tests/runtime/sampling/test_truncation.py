@@ -1,4 +1,4 @@
-"""Truncation equals transformers' warpers, and what is left out harms nothing behind it."""
+"""Truncation equals transformers' warpers, and what is left out harms nothing after it."""
 
 import numpy as np
 import pytest

@@ -29,7 +29,7 @@ def plain(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def draft_text(alignment: Alignment, other: Tokenizer, context: list[int], draft: list[int]) -> str:
-    """What the other says behind the context, by the definition: the whole text less the context's."""
+    """What the other says after the context, by the definition: the whole text less the context's."""
     before = alignment.to_other(context)
     return other.decode([*before, *draft])[len(other.decode(before)) :]
 
@@ -55,7 +55,7 @@ def test_what_counts_is_a_prefix_of_the_drafted_text(pair, data):
         assert any(longer.startswith(said) for longer in by_other)
 
 
-def test_a_draft_completes_half_a_character_behind_a_stray_byte():
+def test_a_draft_completes_half_a_character_after_a_stray_byte():
     target, _, alignment = aligned("large to small")
     lead, rest = plain(target, "\u0325")
     assert alignment.drafted([rest, lead], [lead, rest]) == [rest]  # bytes have the same ids in both
@@ -75,7 +75,7 @@ def test_every_span_ends_with_a_token_of_both(pair, data):
     assert said in {other.decode([*before, *draft[:end]]) for end in range(len(draft) + 1)}
 
 
-def test_behind_a_lone_space_no_word_with_a_space_of_its_own_counts():
+def test_after_a_lone_space_no_word_with_a_space_of_its_own_counts():
     target, other, alignment = aligned("unigram judges")
     space = target.token_to_id("▁")
     assert target.decode([space, EOS]) == ""

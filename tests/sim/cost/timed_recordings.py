@@ -10,7 +10,7 @@ WINDOW = 4
 
 
 def rounds_of(accepted, *, drafted=WINDOW, draft_s=None, verify_s=None):
-    """Rounds behind one another from the first token on."""
+    """Rounds one after another from the first token on."""
     accepted = np.array(accepted, np.int32)
     return Rounds(
         start=np.cumsum([0, *(accepted[:-1] + 1)]).astype(np.int32),

@@ -243,7 +243,7 @@ def test_another_seed_is_other_luck_from_the_same_estimate(by_start):
 
 
 def test_a_longer_window_agrees_as_far_as_a_shorter_one():
-    """Of a drafter fed by start, a round has one fate: what is drawn behind a refusal is refused too."""
+    """Of a drafter fed by start, a round has one fate: what is drawn after a refusal is refused too."""
     hazard = Hazard(bernoulli_trace(by_start=True))
     for start in range(300):
         agreed = [hazard.agrees("q3", 0, start=start, depth=depth, known=0) for depth in range(12)]

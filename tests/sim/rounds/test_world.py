@@ -123,7 +123,7 @@ def test_what_is_recorded_is_answered_as_recorded(recording, seed, batch):
         length = oracle.length(request)
         text = outputs[request.request_id]
         assert text == list(range(1, len(text) + 1))
-        # Longer only where a drafter first ran behind the end of its own text.
+        # Longer only where a drafter first ran beyond the end of its own text.
         assert length <= len(text) <= max(request.num_tokens.values())
     summary = summarise_run(log)
     assert (summary.exact_share == 1) == (oracle.num_modelled == 0)
@@ -239,7 +239,7 @@ def test_beyond_a_round_kept_whole_is_unknown():
 
 
 def test_two_drafters_in_one_round():
-    """The second drafter's round starts where its own run began; behind a refused token nothing is drawn."""
+    """The second drafter's round starts where its own run began; after a refused token nothing is drawn."""
     feature, tokens = rounds_of((0, 2, 2), (3, 1, 2)), rounds_of((0, 1, 3), (2, 3, 3))
     recording = recording_of(one_request({"": 9}, {"feature": feature, "tokens": tokens}))
     steps = [Draft("feature", 2), Draft("tokens", 3), Draft("feature", 2), Verify("target")]
@@ -335,7 +335,7 @@ def test_the_lookup_is_that_of_the_recording():
     assert accepted["first"] > accepted["last"]
 
 
-def test_nothing_is_looked_up_behind_a_token_without_an_id():
+def test_nothing_is_looked_up_after_a_token_without_an_id():
     recording = recording_of(with_ids())
     steps = [Draft("feature", 3), Draft("ngram", 3), Verify("target")]
     log, outputs = follow(recording, steps)

@@ -20,10 +20,10 @@ EXACT = (Exact(),)
 
 
 def request_of(views, *, request_id="r0", tag="a", prompt=(1, 2, 3), budget=8, own=None):
-    """A request from `views`: tokens behind the prompt -> the token each model writes there, smallest model first.
+    """A request from `views`: tokens after the prompt -> the token each model writes there, smallest model first.
 
     Every model gives its own token a log-probability of -0.5, and any other recorded token -1.0, or what `own` says:
-    tokens behind the prompt -> log-probability each model gave to the last of them.
+    tokens after the prompt -> log-probability each model gave to the last of them.
     """
     contexts = sorted(views, key=lambda context: (len(context), context))
     place = {context: node for node, context in enumerate(contexts)}
@@ -123,7 +123,7 @@ def table(log, part, *names):
 
 
 class Script:
-    """Takes every request through the same steps, or its own; the target alone behind the last one."""
+    """Takes every request through the same steps, or its own; the target alone after the last one."""
 
     def __init__(self, pool, steps):
         self._steps = steps if isinstance(steps, dict) else defaultdict(lambda: steps)

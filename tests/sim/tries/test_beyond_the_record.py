@@ -78,7 +78,7 @@ def test_every_modelled_decision_is_counted():
     steps = [Draft("mid", 2), Draft("draft", 2), Verify("mid"), Verify("target")]
     log, _ = replay(trace, Script(recorded_pool(trace), steps))
     drafted, again, verdict, target = table(log, "steps", *names)[:4]
-    assert drafted == (2, 0, 0, 0, 0, 1)  # 30, and one behind it
+    assert drafted == (2, 0, 0, 0, 0, 1)  # 30, and one after it
     assert again == (2, 0, 0, 0, 0, 2)
     accepted = verdict[2]
     assert verdict == (0, 2, accepted, 1, 0, min(accepted + 1, 2) + 1)

@@ -12,7 +12,7 @@ from .small_traces import replay_bare as replay
 EOS = 63
 STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted")
 
-# Draft, mid and target. The trunk is 10 11 12 end; the draft model would end the text behind 10.
+# Draft, mid and target. The trunk is 10 11 12 end; the draft model would end the text after 10.
 VIEWS = {
     (): (10, 10, 10),
     (10,): (EOS, 11, 11),
@@ -55,20 +55,20 @@ def test_a_text_ends_at_its_budget(chain, budget):
     assert outputs == {"r0": [10, 11, 12, EOS][:budget]}
 
 
-def test_nothing_is_drafted_behind_an_end():
+def test_nothing_is_drafted_after_an_end():
     log, outputs = run(ending(), [Draft("draft", 6), Verify("target"), Draft("draft", 6), Verify("target")])
     assert outputs == {"r0": [10, 11, 12, EOS]}
     assert table(log, "steps", *STEP) == [
         (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 10 end
         (VERIFY, 2, 0, 0, 2, 1, 1, 2),  # the target writes 11 where the draft ended
         (DRAFT, 0, 6, 2, 0, 0, 0, 0),  # 12 end
-        (VERIFY, 2, 0, 0, 2, 2, 0, 2),  # no token of its own behind the end
+        (VERIFY, 2, 0, 0, 2, 2, 0, 2),  # no token of its own after the end
     ]
 
 
 def test_a_verifier_below_the_target_may_write_the_end():
     steps = [Draft("draft", 1), Verify("target"), Draft("mid", 1), Verify("mid"), Verify("target")]
-    with pytest.raises(Exception, match="nothing left to judge"):  # mid stands behind its own token
+    with pytest.raises(Exception, match="nothing left to judge"):  # mid endorses its own token
         run(ending(), steps)
     steps = [Draft("mid", 2), Draft("draft", 1), Verify("mid"), Verify("target")]
     log, outputs = run(ending(), steps)

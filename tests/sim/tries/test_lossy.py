@@ -28,8 +28,8 @@ from .small_traces import (
 STEP = ("kind", "level", "drafted", "judged", "accepted", "own", "emitted", "modelled")
 RULES = (Exact(), Ratio(0.5), Typical(0.3, 0.2), Lenience(0.2), Divergence(0.5), Fuzzy(0.2), Band(0.9, 0.6))
 RULES += (Vouched(1), Vouched(2), Deferral("token", 0.4), Deferral("opt", 0.1), Equilibrium())
-# The trunk is 10 11 12 13 14. The draft model writes 20 behind 10; the target finds 20 exp(-0.25) times as probable as
-# its own best token, and would go on with 30 behind it, which was not recorded.
+# The trunk is 10 11 12 13 14. The draft model writes 20 after 10; the target finds 20 exp(-0.25) times as probable as
+# its own best token, and would go on with 30 after it, which was not recorded.
 VIEWS = {
     (): (10, 10),
     (10,): (20, 11),
@@ -51,8 +51,8 @@ def test_what_a_lossy_verifier_keeps():
     log, outputs = run([Draft("draft", 2), Verify("target", Ratio(0.75))])
     assert table(log, "steps", *STEP) == [
         (DRAFT, 0, 2, 0, 0, 0, 0, 0),
-        (VERIFY, 1, 0, 2, 2, 1, 3, 0),  # 10 20, and 30 behind them: all as recorded
-        (VERIFY, 1, 0, 0, 0, 1, 1, 0),  # nothing is recorded behind 30: back on the trunk, as many tokens in
+        (VERIFY, 1, 0, 2, 2, 1, 3, 0),  # 10 20, and 30 after them: all as recorded
+        (VERIFY, 1, 0, 0, 0, 1, 1, 0),  # nothing is recorded after 30: back on the trunk, as many tokens in
         (VERIFY, 1, 0, 0, 0, 1, 1, 0),
     ]
     assert outputs == {"r0": [10, 20, 30, 13, 14]}
@@ -99,7 +99,7 @@ def test_a_commit_takes_tokens_as_they_are():
     assert table(log, "steps", "op", *STEP)[:3] == [
         (0, DRAFT, 0, 2, 0, 0, 0, 0, 0),
         (-1, COMMIT, 1, 0, 0, 0, 0, 2, 0),
-        (1, VERIFY, 1, 0, 0, 0, 1, 1, 0),  # what the target writes behind 10 20 is recorded
+        (1, VERIFY, 1, 0, 0, 0, 1, 1, 0),  # what the target writes after 10 20 is recorded
     ]
     assert outputs == {"r0": [10, 20, 30, 13, 14]}
     assert log.requests["divergent_tokens"].tolist() == [2]
@@ -173,8 +173,8 @@ def test_an_unknown_token_is_looked_up_in_vain():
     assert log.steps["modelled"][2] == 1
 
 
-# Three models: the draft writes 20 behind 10 and 21 behind that; mid would write 11 and then 21; so would the target,
-# but for 12 behind 10 11. Mid finds 20 exp(-0.25) times as probable as its own best token, the target exp(-1.5) times.
+# Three models: the draft writes 20 after 10 and 21 after that; mid would write 11 and then 21; so would the target,
+# but for 12 after 10 11. Mid finds 20 exp(-0.25) times as probable as its own best token, the target exp(-1.5) times.
 THREE_VIEWS = {
     (): (10, 10, 10),
     (10,): (20, 11, 11),
@@ -197,8 +197,8 @@ def test_an_escalated_token_is_left_to_the_target():
     log, outputs = run_three(steps, strict=True)
     assert table(log, "steps", *STEP, "escalated")[:3] == [
         (DRAFT, 0, 3, 0, 0, 0, 0, 0, 0),
-        (VERIFY, 1, 0, 3, 3, 1, 0, 0, 1),  # 10 stays, 20 is escalated, 21 behind it stays; mid writes 23
-        (VERIFY, 2, 0, 4, 1, 1, 2, 0, 0),  # mid stands behind 10; the target refuses 20, and all behind it goes
+        (VERIFY, 1, 0, 3, 3, 1, 0, 0, 1),  # 10 stays, 20 is escalated, 21 after it stays; mid writes 23
+        (VERIFY, 2, 0, 4, 1, 1, 2, 0, 0),  # mid endorses 10; the target refuses 20, and all after it goes
     ]
     assert outputs == {"r0": [10, 11, 12, 13]}
 
@@ -213,12 +213,12 @@ def test_what_a_band_does_not_escalate_it_replaces_or_keeps():
 
 
 def test_a_word_that_is_taken_needs_no_record():
-    """The token that mid stands behind is kept whatever the record says of it, and is not counted as modelled."""
+    """A token endorsed by mid is kept whatever the record says of it, and is not counted as modelled."""
     views = {(): (7, 8, 8), (8,): (9, 9, 9)}
     trace = trace_of(request_of(views, budget=2), models=THREE)
     steps = [Draft("draft", 1), Verify("mid", Divergence(1.0)), Verify("target", Vouched(1))]
     log, outputs = replay(trace, Script(recorded_pool(trace), steps))
-    assert outputs["r0"][0] == 7  # a token nobody recorded anything behind
+    assert outputs["r0"][0] == 7  # a token nobody recorded anything after
     kind, judged, accepted, modelled = table(log, "steps", "kind", "judged", "accepted", "modelled")[2]
     assert (kind, judged, accepted) == (VERIFY, 2, 2)
     assert modelled == 0

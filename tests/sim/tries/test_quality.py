@@ -35,7 +35,7 @@ def test_a_text_of_the_target_is_its_own_measure():
 
 
 def test_one_departure_is_one_divergence_though_two_positions_differ():
-    """10 20 30 13 14 for 10 11 12 13 14: the target itself writes 30 behind 10 20."""
+    """10 20 30 13 14 for 10 11 12 13 14: the target itself writes 30 after 10 20."""
     log, outputs = run([Draft("draft", 2), Verify("target", Ratio(0.75))])
     assert outputs == {"r0": [10, 20, 30, 13, 14]}
     assert table(log, "requests", *KNOWN) == [(1, 5, 5, 5, 3, 1, 3)]

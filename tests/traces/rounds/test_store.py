@@ -84,7 +84,7 @@ def test_an_identifier_twice_in_two_row_groups(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_requests_are_taken_one_by_one_and_meta_behind_the_last(tmp_path):
+def test_requests_are_taken_one_by_one_and_meta_after_the_last(tmp_path):
     trace = bernoulli_trace(by_start=True, requests=3)
     order = []
 

@@ -172,15 +172,15 @@ def test_probabilities_are_consistent(spec):
         assert (trie.gap <= top + 0.002).all()
         assert (trie.entropy >= -np.log(top) * top - 0.002).all()
         assert (trie.entropy <= np.log(spec.vocab_size)).all()
-        behind = trie.parent[1:]
-        written = trie.next_token[:, behind] == trie.token[1:]
-        own, best = trie.own_log_prob[:, 1:], trie.next_log_prob[:, behind]
+        parents = trie.parent[1:]
+        written = trie.next_token[:, parents] == trie.token[1:]
+        own, best = trie.own_log_prob[:, 1:], trie.next_log_prob[:, parents]
         assert (own[written] == best[written]).all()
         # The gap to the second best bounds every other token.
-        assert (np.exp(own) <= np.exp(best) - trie.gap[:, behind] + 0.002)[~written].all()
+        assert (np.exp(own) <= np.exp(best) - trie.gap[:, parents] + 0.002)[~written].all()
         total = np.zeros_like(top)
         for model in range(len(spec.models)):
-            np.add.at(total[model], behind, np.exp(own[model]))
+            np.add.at(total[model], parents, np.exp(own[model]))
         assert (total <= 1.02).all()
         for row, (low, high) in enumerate(spec.meta().pairs):
             # |p(x) - q(x)| is at most the distance, for the token x either of them writes.

@@ -132,7 +132,7 @@ def test_tokens_of_a_token_drafter_move_by_the_shift(shift):
     trace = bernoulli_trace(by_start=False, share=0.6)
     old, new = np.concatenate(all_bits(trace)), np.concatenate(all_bits(trace.shifted({"d": shift}, seed=2)))
     known = (old >= 0) & (new >= 0)
-    # A new refusal hides nothing that is known of the tokens behind it.
+    # A new refusal hides nothing that is known of the tokens after it.
     assert known.sum() >= (old >= 0).sum() - len(trace.requests)
     moved = new[known].mean() - old[known].mean()
     assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / known.sum()) + 0.005)
@@ -203,11 +203,11 @@ def test_overlapping_rounds_of_a_token_drafter_turn_over_alike():
     assert (merged != bits_of(every, length)).sum() > 5
     for start, found, most in zip(shifted.start, shifted.accepted, drafted, strict=True):
         seen = merged[start : start + most]
-        # A round behind the last refusal may know less than all rounds together.
+        # A round after the last refusal may know less than all rounds together.
         assert found == int(np.argmin([*seen, 0])) or start + found == length
 
 
-def test_tokens_behind_a_new_refusal_stay_known():
+def test_tokens_after_a_new_refusal_stay_known():
     rounds = Rounds(start=ints(0, 8), accepted=ints(7, 2), drafted=ints(8, 8), draft_s=np.array([0.1, 0.2]))
     info = DrafterInfo(name="d", by_start=False, window=8)
     request = RoundsRequest(request_id="a", tag="", num_tokens={"": 20}, rounds={"d": rounds})

@@ -26,7 +26,7 @@ V = 16
 
 
 def trie(mode="greedy") -> Trie:
-    """Trunk 0-1-2 (tokens 3, 4); off the trunk node 3 behind the root (5), node 4 behind node 3 (6)."""
+    """Trunk 0-1-2 (tokens 3, 4); off the trunk node 3 after the root (5), node 4 after node 3 (6)."""
     next_log_prob = LOG_PROBS.round(np.full((2, 5), -0.5))
     return Trie(
         parent=np.array([-1, 0, 1, 0, 3], np.int32),
@@ -230,7 +230,7 @@ def test_a_trunk_that_ends_before_its_budget(tmp_path):
     assert "max_new_tokens where it is no end of sequence" in error.rule
 
 
-def test_a_trunk_that_goes_on_behind_its_end(tmp_path):
+def test_a_trunk_that_goes_on_beyond_its_end(tmp_path):
     sound = trace()
     meta = sound.meta.model_copy(update={"eos_token_ids": (3, int(sound.requests[0].trie.token[1]))})
     with pytest.raises(TraceFormatError, match="must end at an end-of-sequence token"):
