@@ -82,7 +82,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        rule = "must be a readable file of the trace"
+        rule = "must be a readable file of the recording"
         raise TraceFormatError(path, "file", rule, error.strerror or type(error).__name__) from None
 
 
@@ -186,11 +186,11 @@ def check_outside(path: Path) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse to replace what is no trace, and to write into one."""
+    """Refuse to replace what is no recording, and to write into one."""
     check_outside(path)
     if not path.exists():
         return
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else ["a file"]
     foreign = [name for name in names if name not in _ALL_FILES]
     if foreign:
-        raise TraceFormatError(path, "trace", "must be free, or a trace to replace", foreign[0])
+        raise TraceFormatError(path, "trace", "must be free, or a recording to replace", foreign[0])

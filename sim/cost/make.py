@@ -121,7 +121,7 @@ def _unscaled(name: str, recording: Recording, tensor_parallel: int, extrapolate
         raise ValueError(
             f"cost timed: this recording holds no seconds of rounds or answers; it knows {known}, or a FILE.json"
         )
-    raise ValueError(f"unknown cost {name!r}: this trace knows {known}, or a FILE.json")
+    raise ValueError(f"unknown cost {name!r}: this recording knows {known}, or a FILE.json")
 
 
 def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str, ...]:

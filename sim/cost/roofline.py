@@ -77,7 +77,9 @@ class RooflineCost:
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)
         if terms is None:
-            raise ValueError(f"cost {self.name}: no shape for model {model!r}; the trace has {', '.join(self._terms)}")
+            raise ValueError(
+                f"cost {self.name}: no shape for model {model!r}; the recording has {', '.join(self._terms)}"
+            )
         return terms
 
 

@@ -67,7 +67,7 @@ SPOILED = [
     (lambda path: cut(path, "requests.parquet"), "requests.parquet: sha256: must be"),
     (lambda path: cut_and_signed(path, "nodes.parquet"), "nodes.parquet: content: must be a Parquet file"),
     (lambda path: cut(path, "meta.json"), "meta.json: content: "),
-    (lambda path: (path / "nodes.parquet").unlink(), "nodes.parquet: file: must be a readable file of the trace"),
+    (lambda path: (path / "nodes.parquet").unlink(), "nodes.parquet: file: must be a readable file of the recording"),
     (without_column, "nodes.parquet: mid.next_token: must be a column of the file"),
     (of_another_type, "nodes.parquet: mid.gap: must be of type uint16, got 'float'"),
     (parent_after_its_child, "nodes.parquet: parent: must be the index of an earlier node of the request"),

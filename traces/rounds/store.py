@@ -59,7 +59,7 @@ class StoredRoundsMeta(Hashed, RoundsMeta):
 
 
 def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMeta], path: Path) -> RoundsMeta:
-    """Write an imported recording, whole or not at all; a trace already there is replaced at the very end.
+    """Write an imported recording, whole or not at all; a recording already there is replaced at the very end.
 
     Args:
         requests: taken one by one; what they raise goes through, and nothing stays of what was written.
@@ -67,7 +67,7 @@ def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMet
         path: the folder to write.
 
     Raises:
-        TraceFormatError: the recording is not sound, or something that is no trace lies at `path`.
+        TraceFormatError: the recording is not sound, or something that is no recording lies at `path`.
     """
     refuse_foreign(path)
     check = RoundsCheck(path)

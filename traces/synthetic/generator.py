@@ -1,4 +1,4 @@
-"""A generator of traces whose acceptance is asked for, to study policies where the truth is known.
+"""A generator of recordings whose acceptance is asked for, to study policies where the truth is known.
 
 The closure is complete (`closure`), as in a recording. Letters: R requests, T trunk tokens, M models (smallest first),
 S = M - 1 members below the target, F contexts of one level, N all contexts.
@@ -44,7 +44,7 @@ class _Level:
 
 
 def make_trace(spec: SyntheticSpec) -> TrieRecording:
-    """The trace a spec asks for; the same spec gives the same trace."""
+    """The recording a spec asks for; the same spec gives the same one."""
     rng = np.random.default_rng(spec.seed)
     prompts = rng.integers(0, spec.vocab_size, size=(spec.requests, spec.prompt_tokens))
     tries = _tries(spec, _levels(spec, rng))

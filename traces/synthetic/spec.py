@@ -1,4 +1,4 @@
-"""What a synthetic trace is asked to be: sizes, acceptance, its dependence on depth and on the past, seconds."""
+"""What a synthetic recording is asked to be: sizes, acceptance, its dependence on depth and on the past, seconds."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ..meta import MOST_OFF_TRUNK, Closure, CostTable, ModelInfo, Sampling
 from ..tries.meta import TrieMeta
 
-# A trace is made in memory. Of all requests together:
+# A recording is made in memory. Of all requests together:
 MOST_TOKENS = 10_000_000  # on the trunk, and of prompts
 MOST_CONTEXTS = 20_000_000  # of the trunk and off it; how many there will be shows only as they grow
 MOST_MODELS = 16  # each pair of models keeps a distance per context
@@ -29,7 +29,7 @@ class SyntheticSpec:
     not know who drafted it.
 
     Attributes:
-        name: of the trace.
+        name: of the recording.
         requests: number of requests, >= 1.
         tokens: trunk tokens per request, >= 1; also its budget.
         prompt_tokens: prompt tokens per request, >= 1.
@@ -53,7 +53,7 @@ class SyntheticSpec:
         target_forward_s: seconds of a one-token forward of the target, > 0.
         cost_slope: share of a one-token forward that each further new token costs, >= 0.
         tags: given to the requests in turn, at least one.
-        seed: >= 0; the same spec gives the same trace.
+        seed: >= 0; the same spec gives the same recording.
     """
 
     name: str = "synthetic"
@@ -122,7 +122,7 @@ class SyntheticSpec:
         return np.array(rates) * (1.0 - self.depth_decay) ** (depth - 1)
 
     def meta(self) -> TrieMeta:
-        """What the trace says of itself: model sizes and seconds follow from the cost ratios."""
+        """What the recording says of itself: model sizes and seconds follow from the cost ratios."""
         distances = range(len(self.models) - 1, 0, -1)
         ratios = (*(self.cost_ratios or (_COST_STEP**distance for distance in distances)), 1.0)
         named = list(zip(self.models, ratios, strict=True))

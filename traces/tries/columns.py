@@ -1,4 +1,4 @@
-"""A trace as columns, as stored: requests, and all their nodes one after another, with probabilities as 16-bit codes.
+"""A recording as columns: requests, and all their nodes one after another, with probabilities as 16-bit codes.
 
 Letters: N nodes of all requests, R requests, M recorded models (smallest first), P pairs of models.
 """
@@ -33,10 +33,10 @@ GRIDS: dict[str, Grid] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeColumns:
-    """All nodes of a trace; the fields mean what they mean in `Trie`, parents count within their request.
+    """All nodes of a recording; the fields mean what they mean in `Trie`, parents count within their request.
 
     Attributes:
-        request: `[N]` position of the request in the trace.
+        request: `[N]` position of the request in the recording.
         parent: `[N]`.
         token: `[N]`.
         depth: `[N]`.
@@ -83,7 +83,7 @@ def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
 
 
 def join(trace: TrieRecording, path: Path) -> NodeColumns:
-    """The columns of a trace that is to lie at `path`.
+    """The columns of a recording that is to lie at `path`.
 
     Raises:
         TraceFormatError: an array of another shape or type, a number that is NaN or off its grid.

@@ -24,7 +24,7 @@ class TrieMeta(Record):
     """`meta.json` of a recording.
 
     Attributes:
-        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the trace is named).
+        kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named).
         models: smallest first, the target last.
         ngram: the pool's prompt-lookup member, or None.
         eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.

@@ -1,7 +1,7 @@
 """Write and read a recording: a directory of `meta.json`, `requests.parquet` and `nodes.parquet`.
 
 A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `validate` of the
-rest. The same trace gives the same bytes.
+rest. The same recording gives the same bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ class StoredMeta(Hashed, TrieMeta):
 
 
 def write_trace(trace: TrieRecording, path: Path) -> None:
-    """Write a recording, whole or not at all; a trace already there is replaced at the very end.
+    """Write a recording, whole or not at all; a recording already there is replaced at the very end.
 
     Raises:
-        TraceFormatError: the trace is not sound, or something that is no trace lies at `path`.
+        TraceFormatError: the recording is not sound, or something that is no recording lies at `path`.
     """
     refuse_foreign(path)
     requests = request_rows(trace.requests)

@@ -47,8 +47,8 @@ class TrieSummary:
         total: over all requests.
         by_tag: the same per tag, in order of first appearance.
         nodes_per_trunk_token: contexts recorded per trunk token; None without trunk tokens.
-        size_bytes: of the files on the disk; None if the trace came from memory.
-        bytes_per_node: of the same; None if the trace came from memory.
+        size_bytes: of the files on the disk; None if the recording came from memory.
+        bytes_per_node: of the same; None if the recording came from memory.
     """
 
     meta: TrieMeta

@@ -79,7 +79,7 @@ class TrieRequest:
     """One recorded request.
 
     Attributes:
-        request_id: unique in the trace.
+        request_id: unique in the recording.
         tag: task or domain.
         prompt: token ids, at least one.
         max_new_tokens: the budget the trunk was recorded with, >= 1.

@@ -20,7 +20,7 @@ _MOST_TOKENS = 2**31 - 1
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
-    """Refuse what cannot be the requests of the trace at `path`.
+    """Refuse what cannot be the requests of the recording at `path`.
 
     Raises:
         TraceFormatError: no requests, duplicate ids, an empty prompt, a token outside the vocabulary, no budget, no
@@ -48,7 +48,7 @@ def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -
 
 
 def check_nodes(columns: NodeColumns, requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
-    """Refuse what is not one trie per request, with a trunk that the target would write, in the trace at `path`.
+    """Refuse what is not one trie per request, with a trunk that the target would write, in the recording at `path`.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.
@@ -89,8 +89,8 @@ class _Nodes:
 
     Attributes:
         columns: to check.
-        meta: of the trace.
-        path: of the trace.
+        meta: of the recording.
+        path: of the recording.
         request_id: `[R]`.
         start: `[N]` row of the root of each node's request.
         budget: `[N]` most trunk tokens of each node's request.

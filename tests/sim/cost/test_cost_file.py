@@ -125,7 +125,7 @@ GOOD = {"new_tokens": [1, 2], "seconds": [1, 2]}
         ('{"draft": {"new_tokens": [1.5], "seconds": [1]}}', r"draft.new_tokens.0: .*got 1.5"),
         ('{"draft": {"new_tokens": [1], "seconds": ["x"]}}', r"draft.seconds.0: .*got 'x'"),
         ('{"draft": {"new_tokens": [1], "seconds": [1], "extra": 1}}', "draft.extra: extra inputs"),
-        (json.dumps({"draft": GOOD}), "no table for model 'target' of the trace"),
+        (json.dumps({"draft": GOOD}), "no table for model 'target' of the recording"),
         ('{"draft": {"intercept_s": -1}}', "draft.intercept_s: .*got -1"),
         ('{"draft": {"per_new_token_s": 1}}', "draft.intercept_s: field required"),
         ('{"draft": {"intercept_s": 0}}', "draft: intercept_s or per_new_token_s must be at least 1e-12"),

@@ -74,7 +74,7 @@ def test_splitting_never_does_better_than_evenly(split, new, held):
 def test_roofline_needs_a_figure_and_a_shape():
     with pytest.raises(ValueError, match="cost round: no peak figure for dtype 'bfloat16' of m"):
         RooflineCost(DEVICE, (MODEL.model_copy(update={"dtype": "bfloat16"}),))
-    with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the trace has m"):
+    with pytest.raises(ValueError, match="cost round: no shape for model 'x'; the recording has m"):
         seconds(RooflineCost(DEVICE, (MODEL,)), 1, model="x")
 
 

@@ -141,7 +141,7 @@ def test_recordings_of_both_kinds_replace_each_other(tmp_path):
 def test_what_is_no_recording_is_not_replaced(tmp_path, name):
     (tmp_path / "t.trace").mkdir()
     (tmp_path / "t.trace" / name).write_text("mine")
-    with pytest.raises(TraceFormatError, match="must be free, or a trace to replace"):
+    with pytest.raises(TraceFormatError, match="must be free, or a recording to replace"):
         write(timed_trace(), tmp_path / "t.trace")
 
 

@@ -124,7 +124,7 @@ def test_a_trace_behind_a_link_is_replaced_where_it_lies(stored):
 def test_what_is_no_trace_is_not_replaced(tmp_path, make):
     path = tmp_path / "mine.trace"
     make(path)
-    with pytest.raises(TraceFormatError, match="must be free, or a trace to replace"):
+    with pytest.raises(TraceFormatError, match="must be free, or a recording to replace"):
         write_trace(make_trace(SPEC), path)
     assert path.is_file() or (path / "mine").is_dir()
 
