@@ -16,7 +16,7 @@ from paceline.laboratory.model_runs import GREEDY, models_of, ran, ran_in_turns
 from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of, speed_of
 from paceline.laboratory.table import Cell, cell
 from paceline.reports import Quality, Summary, summarise_run
-from paceline.runs.text_quality import with_quality
+from paceline.runs.log import with_quality
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.quality import Alone, text_qualities

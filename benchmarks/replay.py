@@ -1,9 +1,10 @@
 """Simulated output tokens per second on one core, metrics included.
 
-python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7]
+python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--against ANOTHER_CHECKOUT]
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from paceline.laboratory.table import Cell, cell
@@ -18,6 +19,7 @@ from paceline.traces import SyntheticSpec, TrieRecording, make_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from shared.against import show_against
 from shared.report import parser_of, show
 
 GOALS = (200_000, 500_000)
@@ -81,7 +83,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--against", type=Path, help="compare with another checkout of this repository, in turns")
     options = parser.parse_args()
+    if options.against is not None:
+        show_against(options.against, requests=options.requests, tokens=options.tokens, turns=options.runs)
+        return
     spec = SyntheticSpec(
         requests=options.requests,
         tokens=options.tokens,

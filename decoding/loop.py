@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeGuard, TypeVar
 
 from ..foreign_code import at, decides_at, pass_interrupt, said
-from .contract import Commit, Draft, Outcome, PolicyError, Step, Verify
+from .contract import Commit, Draft, Outcome, PolicyError, Step
 from .ledger import COMMIT, DRAFT, VERIFY, Ledger, OpRecord, StepRecord
 from .observation import Load, Observation
 from .policy import Policy
@@ -19,7 +19,7 @@ from .pool import Pool
 from .prefill import Prefills
 from .results import Deferred, DraftResults, Failed, Judged, Results, Row, VerifyResults, made
 from .session import Session
-from .world import DraftItem, DraftOp, Op, VerifyItem, VerifyOp, World
+from .world import DraftItem, DraftOp, Op, VerifyItem, VerifyOp, WaitingOps, World
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
@@ -61,12 +61,10 @@ class Loop:
         self._ledger = ledger
         self._decide_s = decide_s
         self._ready: deque[Session] = deque()
-        self._drafts: dict[int, DraftOp] = {}
-        self._verifies: dict[int, VerifyOp] = {}
+        self._waiting = WaitingOps()
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
         self._prefills = Prefills(pool)
-        self._held: list[tuple[int, Session, Draft | Verify]] = []
         self._deferred_ops = 0
 
     def admit(self, session: Session) -> None:
@@ -77,38 +75,32 @@ class Loop:
         self._views[session.request_id] = Observation(session, self.load, self._world.signal)
         self.load.num_running += 1
         if self._prefills.due_first(session):
-            self._join(self.pool.target_level, session, self._prefills.step)
+            self._waiting.join(self.pool.target_level, session, self._prefills.step)
         else:
             self._ready.append(session)
 
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
-        The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
-        largest batch.
-
         Raises:
             PolicyError: the policy raised, returned an illegal step or makes no progress.
         """
         self.load.now_s = now_s
-        ready, drafts, verifies, prefills = self._ready, self._drafts, self._verifies, self._prefills
+        ready, waiting, prefills = self._ready, self._waiting, self._prefills
         while ready:
             session = ready.popleft()
             step, level = self._ask(session)
             if isinstance(step, Commit):
                 self._commit(session, step)
             elif prefills.undecided and prefills.due_before(session, step, level):
-                self._join(self.pool.target_level, session, prefills.step)
-            elif ready or drafts or verifies:
-                self._join(level, session, step)
+                self._waiting.join(self.pool.target_level, session, prefills.step)
+            elif ready or waiting.drafts or waiting.verifies:
+                waiting.join(level, session, step)
             elif isinstance(step, Draft):
                 return made(DraftOp, (level, [(session, step)]))
             else:
                 return made(VerifyOp, (level, [(session, step)]))
-        if not (drafts or verifies):
-            self._release()
-        level = min([*drafts, *verifies], default=-1)
-        return drafts.pop(level) if level in drafts else verifies.pop(level, None)
+        return waiting.pop()
 
     def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
@@ -128,27 +120,27 @@ class Loop:
             raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
 
     def _finish_drafts(self, op: DraftOp, results: DraftResults, start_s: float) -> None:
-        level, items = op
-        rows, num_rows = results.rows, len(items)
-        if not _all_ran(rows):
-            items, rows, num_rows = self._set_aside(level, items, rows)
-            if not num_rows:
-                return
+        level = op.level
+        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
+        if not num_rows:
+            return
         self._note_ran(DRAFT, level, num_rows, results, start_s)
         ledger, now_s, duration_s = self._ledger, self.load.now_s, results.duration_s
         for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
-            counts = (step.tokens, outcome.num_drafted, 0, 0, 0, 0, row.num_modelled)
-            ledger.note_step(made(StepRecord, (session.request_id, DRAFT, level, *counts, now_s, 0, 0)))
+            num_drafted, num_modelled = outcome.num_drafted, row.num_modelled
+            # fmt: off
+            ledger.note_step(made(StepRecord, (
+                session.request_id, DRAFT, level, step.tokens, num_drafted, 0, 0, 0, 0, num_modelled, now_s, 0, 0,
+            )))
+            # fmt: on
             self._feed_back(session, outcome)
 
     def _finish_verifies(self, op: VerifyOp, results: VerifyResults, start_s: float) -> None:
-        level, items = op
-        rows, num_rows = results.rows, len(items)
-        if not _all_ran(rows):
-            items, rows, num_rows = self._set_aside(level, items, rows)
-            if not num_rows:
-                return
+        level = op.level
+        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
+        if not num_rows:
+            return
         self._note_ran(VERIFY, level, num_rows, results, start_s)
         duration_s, prefill = results.duration_s, self._prefills.step
         for (session, step), row in zip(items, rows):  # noqa: B905 - as above
@@ -163,22 +155,23 @@ class Loop:
 
     def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
         request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
-        counts = (0, 0, judged, accepted, own, emitted, row.num_modelled)
-        self._ledger.note_step(
-            made(StepRecord, (request_id, VERIFY, level, *counts, self.load.now_s, escalated, prefill))
-        )
+        modelled, now_s = row.num_modelled, self.load.now_s
+        # fmt: off
+        self._ledger.note_step(made(StepRecord, (
+            request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, modelled, now_s, escalated, prefill,
+        )))
+        # fmt: on
 
     def _begin(self, session: Session, outcome: Outcome) -> None:
         """The prefill is done: the policy is asked next, or what it asked for before is carried out."""
         if outcome.done:
-            self.finished.append(session)
-            self._leave(session)
+            self._end(session)
             return
         draft = self._prefills.waiting(session.request_id)
         if draft is None:
             self._ready.append(session)
         else:  # it is legal as long as there is room
-            self._join(session.check(draft), session, draft)
+            self._waiting.join(session.check(draft), session, draft)
 
     def _commit(self, session: Session, step: Commit) -> None:
         outcome = session.committed(step)
@@ -187,17 +180,6 @@ class Loop:
             StepRecord(session.request_id, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, self.load.now_s)
         )
         self._feed_back(session, outcome)
-
-    def _join(self, level: int, session: Session, step: Draft | Verify) -> None:
-        """Let a step wait for its operation, in which others may join it."""
-        if isinstance(step, Draft):
-            if level not in self._drafts:
-                self._drafts[level] = DraftOp(level, [])
-            self._drafts[level].items.append((session, step))
-        else:
-            if level not in self._verifies:
-                self._verifies[level] = VerifyOp(level, [])
-            self._verifies[level].items.append((session, step))
 
     def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
         _, forwards, duration_s, _ = results
@@ -215,6 +197,8 @@ class Loop:
         self, level: int, items: list[Item], rows: Sequence[Row | Failed | Deferred]
     ) -> tuple[list[Item], Sequence[Row], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
+        if _all_ran(rows):
+            return items, rows, len(items)
         ran: list[Item] = []
         others: list[Row] = []
         failures: list[tuple[Session, Exception]] = []
@@ -222,7 +206,7 @@ class Loop:
         for item, row in zip(items, rows, strict=True):
             session, step = item
             if isinstance(row, Deferred):
-                self._held.append((level, session, step))
+                self._waiting.held.append((level, session, step))
                 self._ledger.note_preempted(session.request_id)
                 reason = row.reason
             elif isinstance(row, Failed):
@@ -241,15 +225,9 @@ class Loop:
         """Fail the latest held request of a world that defers all there is, over and over."""
         self._deferred_ops += 1
         if self._deferred_ops > self.load.num_running + DEFERRED_OPS:
-            _, session, _ = self._held.pop()
+            _, session, _ = self._waiting.held.pop()
             self._fail(session, MemoryError(f"deferred {self._deferred_ops} times while nothing ran: {reason}"))
             self._deferred_ops = 0
-
-    def _release(self) -> None:
-        """Put held steps back into their operations."""
-        for level, session, step in self._held:
-            self._join(level, session, step)
-        self._held.clear()
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._ledger.note_failed(session.request_id, str(error) or repr(error), self.load.now_s)
@@ -263,17 +241,14 @@ class Loop:
         self._prefills.forget(session.request_id)
         self._world.close(session)
         self.load.num_running -= 1
-        self._release()
+        self._waiting.release()
 
     def _ask(self, session: Session) -> tuple[Step, int]:
         self.load.now_s += self._decide_s
         try:
             step = self._policy.decide(self._views[session.request_id])
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
-            pass_interrupt(error)
-            raise PolicyError(
-                self._name, session.request_id, None, f"decide raised {said(error, repr)}{at(error)}"
-            ) from error
+            raise self._raised(session, None, "decide", error) from error
         try:
             return step, session.check(step)
         except BaseException as error:  # a step may be foreign as well
@@ -284,13 +259,9 @@ class Loop:
         try:
             self._policy.learn(outcome)
         except BaseException as error:  # foreign code, as above
-            pass_interrupt(error)
-            raise PolicyError(
-                self._name, session.request_id, outcome.step, f"learn raised {said(error, repr)}{at(error)}"
-            ) from error
+            raise self._raised(session, outcome.step, "learn", error) from error
         if outcome.done:
-            self.finished.append(session)
-            self._leave(session)
+            self._end(session)
             return
         if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
             self._guard_progress(session, outcome)
@@ -298,11 +269,21 @@ class Loop:
             self._idle.pop(session.request_id, None)
         self._ready.append(session)
 
+    def _end(self, session: Session) -> None:
+        """A request is done."""
+        self.finished.append(session)
+        self._leave(session)
+
     def _guard_progress(self, session: Session, outcome: Outcome) -> None:
         idle = self._idle.get(session.request_id, 0) + 1
         self._idle[session.request_id] = idle
         if idle >= IDLE_STEPS:
             raise self._breach(session, outcome.step, f"no progress in {idle} steps: nothing was drafted or judged")
+
+    def _raised(self, session: Session, step: Step | None, method: str, error: BaseException) -> PolicyError:
+        """What a method of the policy raised, and where; Ctrl-C is raised on."""
+        pass_interrupt(error)
+        return PolicyError(self._name, session.request_id, step, f"{method} raised {said(error, repr)}{at(error)}")
 
     def _breach(self, session: Session, step: object, rule: str) -> PolicyError:
         """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""

@@ -140,10 +140,12 @@ class Session(RequestText):
             self._keep_judged(first, num_accepted, level, escalated)
             num_own, num_emitted, done = self._append_own(level, own_token, own_place), 0, False
         refused_at = num_accepted if num_accepted < num_judged else None
-        counts = (0, num_judged, num_accepted, num_own, num_emitted, refused_at)
-        self.last = outcome = made(
-            Outcome, (self.request_id, step, *counts, tvd, duration_s, num_rows, done, len(escalated))
-        )
+        # fmt: off
+        self.last = outcome = made(Outcome, (
+            self.request_id, step, 0, num_judged, num_accepted, num_own, num_emitted, refused_at, tvd,
+            duration_s, num_rows, done, len(escalated),
+        ))
+        # fmt: on
         return outcome
 
     def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:

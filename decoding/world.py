@@ -81,3 +81,47 @@ class VerifyOp(NamedTuple):
 
 
 Op = DraftOp | VerifyOp
+
+
+class WaitingOps:
+    """Operations that further steps may still join, and steps that were put off. Mutated by all its methods.
+
+    Attributes:
+        drafts, verifies: by level.
+        held: steps that wait for memory, each with its level.
+    """
+
+    __slots__ = ("drafts", "held", "verifies")
+
+    def __init__(self) -> None:
+        self.drafts: dict[int, DraftOp] = {}
+        self.verifies: dict[int, VerifyOp] = {}
+        self.held: list[tuple[int, Session, Draft | Verify]] = []
+
+    def join(self, level: int, session: Session, step: Draft | Verify) -> None:
+        """Let a step wait for its operation."""
+        if isinstance(step, Draft):
+            if level not in self.drafts:
+                self.drafts[level] = DraftOp(level, [])
+            self.drafts[level].items.append((session, step))
+        else:
+            if level not in self.verifies:
+                self.verifies[level] = VerifyOp(level, [])
+            self.verifies[level].items.append((session, step))
+
+    def release(self) -> None:
+        """Let held steps join their operations again."""
+        for level, session, step in self.held:
+            self.join(level, session, step)
+        self.held.clear()
+
+    def pop(self) -> Op | None:
+        """The operation that runs next, held steps with the others if there is no other; None if nothing waits.
+
+        The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
+        largest batch.
+        """
+        if not (self.drafts or self.verifies):
+            self.release()
+        level = min([*self.drafts, *self.verifies], default=-1)
+        return self.drafts.pop(level) if level in self.drafts else self.verifies.pop(level, None)

@@ -77,7 +77,7 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
-        What is known of the texts' quality is added by `text_quality.with_quality`.
+        What is known of the texts' quality is added by `log.with_quality`.
 
         Args:
             meta: what was run.

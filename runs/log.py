@@ -6,7 +6,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,14 @@ from numpy.typing import NDArray
 from ..decoding.ledger import VERIFY, OpRecord, StepRecord
 from ..traces.folder import check_outside
 from ..whole_files import whole_folder
+from .text_quality import TextQuality
 
 Columns = dict[str, NDArray[Any]]
 
 OP_FIELDS = OpRecord._fields
 # A step's operation and its request, by index, then what its record says.
 STEP_FIELDS = ("op", "request", *StepRecord._fields[1:])
-# Of a request's text, see `text_quality.TextQuality`.
-QUALITY_FIELDS = (
-    "divergences",
-    "seen_tokens",
-    "scored_tokens",
-    "log_prob",
-    "trunk_tokens",
-    "trunk_log_prob",
-    "same_tokens",
-    "same_start",
-    "exact_start",
-    "right",
-    "trunk_right",
-)
+QUALITY_FIELDS = tuple(field.name for field in fields(TextQuality))
 REQUEST_FIELDS = (
     "request_id",
     "tag",
@@ -101,6 +89,22 @@ class RunLog:
             "accepted": steps["accepted"][at],
             "emitted": steps["emitted"][at],
         }
+
+
+def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
+    """The log with what is known of its requests' texts.
+
+    Args:
+        log: of a run.
+        qualities: by request; one that is missing stays unknown.
+    """
+    unknown = TextQuality()
+    rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
+    columns = {name: np.asarray([getattr(row, name) for row in rows]) for name in QUALITY_FIELDS}
+    emitted, trunk, same = (log.requests["emitted_tokens"], columns["trunk_tokens"], columns["same_tokens"])
+    # Of a lossy run on real models nothing else says how many positions differ.
+    differ = np.where(same >= 0, np.maximum(emitted, trunk) - same, log.requests["divergent_tokens"])
+    return replace(log, requests={**log.requests, **columns, "divergent_tokens": differ})
 
 
 def to_columns(fields: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Columns:

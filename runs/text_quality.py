@@ -1,11 +1,6 @@
 """How good a request's text is in the eyes of the target: what both worlds measure of lossy policies."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-
-import numpy as np
-
-from .log import QUALITY_FIELDS, RunLog
+from dataclasses import dataclass
 
 UNKNOWN_COUNT = -1
 
@@ -48,20 +43,3 @@ def same_counts(tokens: list[int], trunk: list[int]) -> tuple[int, int]:
     """(positions at which two texts are the same, leading ones among them)."""
     same = [ours == theirs for ours, theirs in zip(tokens, trunk, strict=False)]
     return sum(same), next((index for index, alike in enumerate(same) if not alike), len(same))
-
-
-def with_quality(log: RunLog, qualities: Mapping[str, TextQuality]) -> RunLog:
-    """The log with what is known of its requests' texts.
-
-    Args:
-        log: of a run.
-        qualities: by request; one that is missing stays unknown.
-    """
-    unknown = TextQuality()
-    rows = [qualities.get(request_id, unknown) for request_id in log.requests["request_id"].tolist()]
-    columns = {field.name: np.asarray([getattr(row, field.name) for row in rows]) for field in fields(TextQuality)}
-    emitted, trunk, same = (log.requests["emitted_tokens"], columns["trunk_tokens"], columns["same_tokens"])
-    # Of a lossy run on real models nothing else says how many positions differ.
-    differ = np.where(same >= 0, np.maximum(emitted, trunk) - same, log.requests["divergent_tokens"])
-    assert tuple(columns) == QUALITY_FIELDS
-    return replace(log, requests={**log.requests, **columns, "divergent_tokens": differ})

@@ -25,6 +25,8 @@ def draft_forwards(
 ) -> list[Forward]:
     """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
     terms = cost.draft_terms(model)
+    if terms is None and len(items) == 1:  # most of replay
+        return _row_forwards(cost, model, items[0][0], len(drafted[0].tokens), level)
     if terms is None:
         return _token_forwards(cost, model, items, drafted, level)
     if terms.per_token_s is not None:

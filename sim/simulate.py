@@ -11,8 +11,7 @@ from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..policies.about import about_of
 from ..runs.ledger import RunLedger
-from ..runs.log import RunLog
-from ..runs.text_quality import with_quality
+from ..runs.log import RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .cost.base import CostModel
 from .device import device_process

@@ -12,8 +12,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
 from ..reports.tables.run import run_table
 from ..reports.tables.start_words import start_words
-from ..runs.log import RunLog, write_run_log
-from ..runs.text_quality import with_quality
+from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward import ForwardKind

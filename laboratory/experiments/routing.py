@@ -12,8 +12,7 @@ from ...counted import counted
 from ...decoding.ledger import VERIFY
 from ...reports.quality import Quality, quality_of
 from ...reports.rejection import rejection_rate
-from ...runs.log import RunLog
-from ...runs.text_quality import with_quality
+from ...runs.log import RunLog, with_quality
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.quality import Alone, text_qualities

@@ -1,8 +1,11 @@
 """What an imported recording says of one drafter's tokens in one request."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+import numpy as np
 
 from ...traces.rounds.meta import DrafterInfo
 from ...traces.rounds.rounds import MOST, Rounds, RoundsRequest
@@ -10,34 +13,6 @@ from ..hazard.beside import Beside, Outcome
 
 REFUSED, AGREED, UNKNOWN = range(3)
 WHOLE = MOST  # tokens that a drafter drafts if it does not stop by itself: as many as it is asked for
-
-
-class Known(Protocol):
-    """What the recording says of one drafter's tokens in one request."""
-
-    def agrees(self, start: int, depth: int) -> bool | None:
-        """Whether token `depth` of a round started at `start` is the target's, if all before it are; None: unknown."""
-        ...
-
-    def num_agreed(self, start: int) -> int:
-        """Leading tokens of a round started at `start` that are known to be the target's."""
-        ...
-
-    def num_drafted(self, start: int) -> int | None:
-        """Tokens after which the drafter itself stops in a round started at `start`; None where no round started."""
-        ...
-
-    def num_placed(self, start: int, first: int, last: int) -> int:
-        """Of tokens `first` to `last` - 1 of a round started at `start`, how many only placed rounds speak of."""
-        ...
-
-    def was_placed(self, start: int) -> bool:
-        """Whether a round stands at `start` because it was placed there."""
-        ...
-
-    def beside(self, start: int, depth: int) -> Beside | None:
-        """What rounds that started elsewhere say of token `depth` of a round started at `start`; None: nothing."""
-        ...
 
 
 class _Round(NamedTuple):
@@ -60,10 +35,51 @@ class _Round(NamedTuple):
         return self.accepted + self.refused
 
 
+_NOTHING = np.zeros(0, np.int32)
+_NO_ROUNDS = Rounds(start=_NOTHING, accepted=_NOTHING, drafted=_NOTHING)
 _NO_ROUND = _Round(accepted=0, refused=False, num_drafted=WHOLE, placed=False)
 
 
-class RoundsKnown:
+class Known(ABC):
+    """What the recording says of one drafter's tokens in one request.
+
+    Args:
+        rounds: recorded ones.
+        refused: of each whether a refusal was seen after what it kept.
+        window: most tokens the drafter drafts, None if unknown.
+        num_tokens: of the text they are rounds of.
+    """
+
+    def __init__(self, rounds: Rounds, refused: list[bool], window: int | None, num_tokens: int) -> None:
+        self._rounds = _by_start(rounds, refused, window, num_tokens)
+
+    @abstractmethod
+    def agrees(self, start: int, depth: int) -> bool | None:
+        """Whether token `depth` of a round started at `start` is the target's, if all before it are; None: unknown."""
+
+    @abstractmethod
+    def num_agreed(self, start: int) -> int:
+        """Leading tokens of a round started at `start` that are known to be the target's."""
+
+    @abstractmethod
+    def num_placed(self, start: int, first: int, last: int) -> int:
+        """Of tokens `first` to `last` - 1 of a round started at `start`, how many only placed rounds speak of."""
+
+    @abstractmethod
+    def beside(self, start: int, depth: int) -> Beside | None:
+        """What rounds that started elsewhere say of token `depth` of a round started at `start`; None: nothing."""
+
+    def num_drafted(self, start: int) -> int | None:
+        """Tokens after which the drafter itself stops in a round started at `start`; None where no round started."""
+        found = self._rounds.get(start)
+        return None if found is None else found.num_drafted
+
+    def was_placed(self, start: int) -> bool:
+        """Whether a round stands at `start` because it was placed there."""
+        return self._rounds.get(start, _NO_ROUND).placed
+
+
+class RoundsKnown(Known):
     """Of a drafter whose tokens depend on where the round started: a round answers for its own start only.
 
     Args:
@@ -74,7 +90,7 @@ class RoundsKnown:
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
         refused = ~rounds.censored(window) & (rounds.start + rounds.accepted < num_tokens)
-        self._rounds = _by_start(rounds, refused.tolist(), window, num_tokens)
+        super().__init__(rounds, refused.tolist(), window, num_tokens)
         self._starts = rounds.start.tolist()
 
     def agrees(self, start: int, depth: int) -> bool | None:
@@ -88,19 +104,10 @@ class RoundsKnown:
         """See `Known`."""
         return self._rounds.get(start, _NO_ROUND).accepted
 
-    def num_drafted(self, start: int) -> int | None:
-        """See `Known`."""
-        found = self._rounds.get(start)
-        return None if found is None else found.num_drafted
-
     def num_placed(self, start: int, first: int, last: int) -> int:
         """See `Known`."""
         found = self._rounds.get(start, _NO_ROUND)
         return max(min(last, found.num_known) - first, 0) if found.placed else 0
-
-    def was_placed(self, start: int) -> bool:
-        """See `Known`."""
-        return self._rounds.get(start, _NO_ROUND).placed
 
     def beside(self, start: int, depth: int) -> Beside | None:
         """See `Known`: the round that started last before the token, or at it, speaks."""
@@ -118,7 +125,7 @@ class RoundsKnown:
         return Beside(Outcome.reached, depth) if other + found.num_known > start else None
 
 
-class TokensKnown:
+class TokensKnown(Known):
     """Of a drafter that reads tokens only: rounds answer for their positions, whatever round these are drafted in.
 
     Where a round ends by the drafter's own rule is known of its own start only. Where two rounds contradict each other
@@ -134,7 +141,7 @@ class TokensKnown:
         bits = bytearray([UNKNOWN]) * (num_tokens + 1)
         placed = bytearray(num_tokens + 1)
         refused = (~rounds.censored(window)).tolist()
-        self._rounds = _by_start(rounds, refused, window, num_tokens)
+        super().__init__(rounds, refused, window, num_tokens)
         for start, found in self._rounds.items():
             bits[start : start + found.accepted] = bytes([AGREED]) * found.accepted
             if found.refused:
@@ -159,18 +166,9 @@ class TokensKnown:
         unknown, refused = bits.index(UNKNOWN, start), bits.find(REFUSED, start)
         return (unknown if refused < 0 else min(unknown, refused)) - start
 
-    def num_drafted(self, start: int) -> int | None:
-        """See `Known`."""
-        found = self._rounds.get(start)
-        return None if found is None else found.num_drafted
-
     def num_placed(self, start: int, first: int, last: int) -> int:
         """See `Known`."""
         return sum(self._placed[start + first : start + last])
-
-    def was_placed(self, start: int) -> bool:
-        """See `Known`."""
-        return self._rounds.get(start, _NO_ROUND).placed
 
     def beside(self, start: int, depth: int) -> Beside | None:
         """See `Known`: how many tokens before this one are known to be the target's, whatever round they were in."""
@@ -179,39 +177,11 @@ class TokensKnown:
         return Beside(Outcome.reached, run) if run > depth else None
 
 
-class NothingKnown:
-    """Of a drafter that never ran on the request."""
-
-    def agrees(self, start: int, depth: int) -> bool | None:
-        """See `Known`."""
-        return None
-
-    def num_agreed(self, start: int) -> int:
-        """See `Known`."""
-        return 0
-
-    def num_drafted(self, start: int) -> int | None:
-        """See `Known`."""
-        return None
-
-    def num_placed(self, start: int, first: int, last: int) -> int:
-        """See `Known`."""
-        return 0
-
-    def was_placed(self, start: int) -> bool:
-        """See `Known`."""
-        return False
-
-    def beside(self, start: int, depth: int) -> Beside | None:
-        """See `Known`."""
-        return None
-
-
 def known_tokens(request: RoundsRequest, drafter: DrafterInfo) -> Known:
-    """What the recording says of `drafter` in `request`."""
+    """What the recording says of `drafter` in `request`; nothing if it never ran there."""
     rounds = request.rounds.get(drafter.name)
     if rounds is None:
-        return NothingKnown()
+        return RoundsKnown(_NO_ROUNDS, None, 0)
     kind = RoundsKnown if drafter.by_start else TokensKnown
     return kind(rounds, drafter.window, request.length(drafter.name))
 

@@ -9,8 +9,8 @@ from paceline.reports import SideBySide, quality_of, summarise_run
 from paceline.reports.tables.comparison import comparison_table
 from paceline.reports.tables.quality import quality_line, quality_table
 from paceline.reports.tables.run import run_table
-from paceline.runs.log import QUALITY_FIELDS
-from paceline.runs.text_quality import TextQuality, with_quality
+from paceline.runs.log import QUALITY_FIELDS, with_quality
+from paceline.runs.text_quality import TextQuality
 from rich.console import Console
 
 from .test_side_by_side import META

@@ -7,8 +7,7 @@ import torch
 from paceline.policies import Commit, Draft, Ratio, Verify
 from paceline.reports import summarise_run
 from paceline.reports.quality import quality_of
-from paceline.runs.log import QUALITY_FIELDS
-from paceline.runs.text_quality import with_quality
+from paceline.runs.log import QUALITY_FIELDS, with_quality
 from paceline.runtime.answer_check import is_right
 from paceline.runtime.decode import decode
 from paceline.runtime.pools.loaded_pool import loaded_pool
