@@ -138,27 +138,16 @@ def agree(
     if recording is None:
         reach = needed_reach(deciders) if reach is None else reach
         closed = Closure(kind=closure or "monotone", reach=reach, run=reach if run is None else run)
-        replayed = recording_made_now(
-            models, requests, sampling=sampling, closure=closed, max_new_tokens=max_new_tokens
-        )
+        replayed = recording_made_now(models, requests, sampling, closed, max_new_tokens)
     else:
         replayed = matching_trace(recording, models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
-        pool=models,
-        recording=replayed,
-        prompts=requests,
-        batch=batch,
-        cache=cache,
-        start=start,
-        lossless=lossless,
+        pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=start, lossless=lossless
     )
     agreements = _agreements(worlds, asked, deciders)
-    return Agreements(
-        meta=_meta(worlds, max_new_tokens=max_new_tokens),
-        policies=agreements,
-        near_ties=tuple(near_ties_at(agreement, worlds.recording, models) for agreement in agreements),
-        decode=models.decode,
-    )
+    near_ties = tuple(near_ties_at(agreement, replayed, models) for agreement in agreements)
+    meta = _meta(worlds, max_new_tokens=max_new_tokens)
+    return Agreements(meta=meta, policies=agreements, near_ties=near_ties, decode=models.decode)
 
 
 def _decider(policy: NamedPolicy, pool: Pool, *, lossless: bool) -> Policy:

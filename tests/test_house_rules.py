@@ -24,13 +24,11 @@ LONG_FILES = {"decoding/loop.py"}
 LONG_FUNCTIONS = {
     "cli/commands/agree.py:agree",
     "cli/commands/compare.py:compare",
-    "cli/commands/record.py:record",
     "cli/commands/run.py:run",
     "cli/commands/search_slim.py:search_slim",
     "cli/commands/trace.py:make",
     "laboratory/experiments/slim_frontier.py:_panels",
     "runtime/generation/generate.py:generate",
-    "studies/agree.py:agree",
 }
 
 

@@ -8,8 +8,9 @@ import typer
 from ...counted import counted
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
-from ...traces.meta import Closure, check_title
+from ...traces.meta import Closure
 from ...traces.tries.meta import ROUNDING
+from ...traces.tries.recording import TrieRecording
 from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
 from ..options.sampling import (
     RecordedSamplingMode,
@@ -47,7 +48,6 @@ def record(
     mode = sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
-    check_title(out.stem if name is None else name)
     with needs_torch():
         from ...studies.record import record as record_prompts
     trace = record_prompts(
@@ -61,6 +61,10 @@ def record(
         costs=costs,
         threads=threads,
     )
+    _say_what_it_holds(trace, out)
+
+
+def _say_what_it_holds(trace: TrieRecording, out: Path) -> None:
     contexts = sum(request.trie.num_nodes for request in trace.requests)
     typer.echo(f"{out}: {counted(len(trace.requests), 'request')}, {counted(contexts, 'context')}")
     ties = trace.meta.trunk_near_ties

@@ -15,7 +15,7 @@ LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may
 
 
 def recording_made_now(
-    pool: ModelPool, prompts: Sequence[Prompt], *, sampling: Sampling, closure: Closure, max_new_tokens: int
+    pool: ModelPool, prompts: Sequence[Prompt], sampling: Sampling, closure: Closure, max_new_tokens: int
 ) -> TrieRecording:
     """A recording that is not kept on disk, without seconds; raises as `record`."""
     with TemporaryDirectory(prefix="paceline-agree-") as folder:

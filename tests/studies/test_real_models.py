@@ -1,0 +1,81 @@
+"""Decoding, recording and agreement as functions: what the commands print and write, and what they refuse by name."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.runtime.prompts import Prompt, prompts_of
+from paceline.studies.agree import agree
+from paceline.studies.decode import decode
+from paceline.studies.pool import load_pool
+from paceline.studies.record import record
+from paceline.traces.meta import Closure
+from paceline.traces.tries.store import read_trace
+
+from ..tiny_models import random_prompts, tiny_pool_of_four
+
+POOL = tiny_pool_of_four()
+PROMPTS = random_prompts(3, seed=2)
+LOSSLESS = ["plain", "draft:2/target", "draft:2/mid:3/target"]
+
+
+@pytest.fixture(scope="module")
+def decoded():
+    return {policy: decode(POOL, PROMPTS, policy, max_new_tokens=8) for policy in LOSSLESS}
+
+
+def test_lossless_policies_write_the_text_of_the_target(decoded):
+    plain = [output.tokens for output in decoded["plain"].outputs]
+    assert all([output.tokens for output in found.outputs] == plain for found in decoded.values())
+    assert all(found.log.meta["policy"] == policy for policy, found in decoded.items())
+
+
+def test_a_run_prints_itself_and_gives_rows(decoded, tmp_path):
+    found = decoded["draft:2/target"]
+    assert repr(found).startswith("draft:2/target: 3 requests")
+    assert found.to_dicts() == found.to_json()["outputs"] == [asdict(output) for output in found.outputs]
+    assert found.to_arrow().num_rows == 3
+    assert not found.failed
+    found.write(tmp_path / "run")
+    lines = (tmp_path / "run" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["request_id"] for line in lines] == [prompt.request_id for prompt in PROMPTS]
+
+
+def test_both_worlds_agree_on_a_recording_made_now_and_on_one_kept(tmp_path):
+    now = agree(POOL, PROMPTS, LOSSLESS, max_new_tokens=8, reach=6)
+    kept = record(
+        POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, closure=Closure(kind="monotone", reach=6, run=6),
+        costs=False,
+    )  # fmt: skip
+    assert read_trace(tmp_path / "a.trace").meta == kept.meta
+    then = agree(POOL, PROMPTS, LOSSLESS, max_new_tokens=8, recording=tmp_path / "a.trace")
+    assert now.agree
+    assert now.to_json()["policies"] == then.to_json()["policies"]
+    assert repr(now).startswith("pool tiny and recording made now (greedy; monotone, reach 6, run 6), 3 requests")
+    assert repr(now).endswith("no difference")
+    assert [row["policy"] for row in now.to_dicts()] == LOSSLESS
+    assert now.to_arrow().num_rows == len(LOSSLESS)
+
+
+def test_arguments_are_refused_by_name(tmp_path):
+    with pytest.raises(ArgumentError, match="`closure`, `reach` and `run` belong to a recording made now"):
+        agree(POOL, PROMPTS, recording=tmp_path, reach=3)
+    with pytest.raises(ArgumentError, match="`policies` plain is given twice"):
+        agree(POOL, PROMPTS, ["plain", "plain"], max_new_tokens=4)
+    with pytest.raises(ArgumentError, match=r"policy early-commit.* is lossy, and `lossless` was asked for"):
+        decode(POOL, PROMPTS, "early-commit", lossless=True)
+    with pytest.raises(ValueError, match="sees ahead, which only a recording can grant"):
+        decode(POOL, PROMPTS, "oracle-window")
+
+
+def test_prompts_are_a_file_or_texts(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
+    assert prompts_of(tmp_path / "p.jsonl") == (Prompt(request_id="a", text="x"),)
+    assert prompts_of(["x", PROMPTS[0]]) == (Prompt(request_id="0", text="x"), PROMPTS[0])
+    with pytest.raises(ValueError, match="prompts must be a list of texts, or the Path of a file, got 'x'"):
+        prompts_of("x")
+
+
+def test_models_in_hand_are_not_loaded_again():
+    assert load_pool(POOL) is POOL
