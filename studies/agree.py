@@ -22,11 +22,11 @@ from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.world import CacheKind
-from ..traces.meta import Closure, Sampling
+from ..traces.meta import Sampling
 from .agreeing.both_worlds import BothWorlds
 from .agreeing.matching_recording import matching_trace
 from .agreeing.near_ties import near_tie_line, near_ties_at
-from .agreeing.recording import needed_reach, recording_made_now
+from .agreeing.recording import closure_for, recording_made_now
 from .named_policies import NamedPolicy, PolicyGiven, named_policies
 from .pool import load_pool
 
@@ -136,18 +136,14 @@ def agree(
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, lossless=lossless) for policy in asked]  # a wrong one is told at once
     if recording is None:
-        reach = needed_reach(deciders) if reach is None else reach
-        closed = Closure(kind=closure or "monotone", reach=reach, run=reach if run is None else run)
+        closed = closure_for(deciders, closure, reach, run)
         replayed = recording_made_now(models, requests, sampling, closed, max_new_tokens)
     else:
         replayed = matching_trace(recording, models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
         pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=start, lossless=lossless
     )
-    agreements = _agreements(worlds, asked, deciders)
-    near_ties = tuple(near_ties_at(agreement, replayed, models) for agreement in agreements)
-    meta = _meta(worlds, max_new_tokens=max_new_tokens)
-    return Agreements(meta=meta, policies=agreements, near_ties=near_ties, decode=models.decode)
+    return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
 
 
 def _decider(policy: NamedPolicy, pool: Pool, *, lossless: bool) -> Policy:
@@ -157,7 +153,9 @@ def _decider(policy: NamedPolicy, pool: Pool, *, lossless: bool) -> Policy:
     return made
 
 
-def _agreements(worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy]) -> tuple[Agreement, ...]:
+def _agreements(
+    worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequence[Policy], *, max_new_tokens: int
+) -> Agreements:
     """Replay all policies, which is quick and may refuse, then run and compare each."""
     replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
@@ -166,7 +164,12 @@ def _agreements(worlds: BothWorlds, asked: Sequence[NamedPolicy], deciders: Sequ
             progress.note(policy.name)
             agreements.append(worlds.agreement(policy, decider, replay, progress))
             progress.advance()
-    return tuple(agreements)
+    return Agreements(
+        meta=_meta(worlds, max_new_tokens=max_new_tokens),
+        policies=tuple(agreements),
+        near_ties=tuple(near_ties_at(agreement, worlds.recording, worlds.pool) for agreement in agreements),
+        decode=worlds.pool.decode,
+    )
 
 
 def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from ...decoding.policy import Policy
 from ...runtime.pools.pool import ModelPool
@@ -30,6 +31,10 @@ def recording_made_now(
         )
 
 
-def needed_reach(policies: Iterable[Policy]) -> int:
-    """The most tokens that any of the policies says it may have pending."""
-    return max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies)])
+def closure_for(
+    policies: Iterable[Policy], kind: Literal["monotone", "full"] | None, reach: int | None, run: int | None
+) -> Closure:
+    """The closure asked for; by default as deep as the most tokens that any policy says it may have pending."""
+    if reach is None:
+        reach = max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies)])
+    return Closure(kind=kind or "monotone", reach=reach, run=reach if run is None else run)
