@@ -53,25 +53,6 @@ class _Turn:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """One line of a file: the turns of one answer.
-
-    Attributes:
-        fields: where it stood.
-        model_id: "" if it has none.
-        turns: those with tokens.
-        num_empty: turns without.
-        num_further: samples of the question after the first.
-    """
-
-    fields: Fields
-    model_id: str
-    turns: tuple[_Turn, ...]
-    num_empty: int
-    num_further: int
-
-
 def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """One request per question and turn."""
     parts = [_read_file(path, ongoing) for path in files]
@@ -81,45 +62,46 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
 
 def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[Answer]]:
     """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
-    lines = list(ongoing.each(path, _lines))
+    lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
     name = _name(path, lines, ongoing)
     return name, list(ongoing.each_of(path, lines, partial(_answers, ongoing, name, set())))
 
 
-def _name(path: Path, lines: list[_Line], ongoing: Ongoing) -> str:
+def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing) -> str:
     """What the method of a file is called; raises TraceFormatError for a drafter that never drafted."""
-    if all(turn.num_steps == turn.num_tokens for line in lines for turn in line.turns):
+    if all(turn.num_steps == turn.num_tokens for _, turns in lines for turn in turns):
         key = ongoing.options.key_of_file(path)
         if key is not None:
             rule = "must exceed one token in some step for a drafter; without, the file is the target alone"
             raise TraceFormatError(path, "accept_lengths", rule, ongoing.options.names[key])
         return TARGET_ALONE
-    method = method_name((line.model_id for line in lines), path)
+    method = method_name((line.text("model_id", default="") for line, _ in lines), path)
     by_start, prefilled = method not in TOKEN_METHODS, method in PREFILLED_METHODS
     return ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
 
 
-def _answers(ongoing: Ongoing, name: str, seen: set[str], line: _Line) -> list[Answer]:
+def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[Answer]:
     """The answers of a line that the file does not hold yet; raises TraceFormatError."""
-    if any(turn.request_id in seen for turn in line.turns):
-        raise line.fields.error("question_id", "must be unique in the file", line.fields.text("question_id"))
-    ongoing.findings.note(_FURTHER, line.num_further)
-    ongoing.findings.note(EMPTY, line.num_empty)
-    found = [_answer(ongoing, name, turn) for turn in line.turns]
-    seen.update(turn.request_id for turn in line.turns)
+    line, turns = told
+    if any(turn.request_id in seen for turn in turns):
+        raise line.error("question_id", "must be unique in the file", line.text("question_id"))
+    choice, *further = line.each("choices")
+    ongoing.findings.note(_FURTHER, len(further))
+    ongoing.findings.note(EMPTY, len(choice.sequence("new_tokens")) - len(turns))
+    found = [_answer(ongoing, name, turn) for turn in turns]
+    seen.update(turn.request_id for turn in turns)
     return found
 
 
-def _lines(line: Fields) -> Iterator[_Line]:
-    """The one line; raises TraceFormatError where lengths, steps and tokens do not fit."""
+def _turns(line: Fields) -> list[_Turn]:
+    """The turns that have tokens; raises TraceFormatError where lengths, steps and tokens do not fit."""
     question, tag = line.text("question_id"), line.text("category", default="")
-    model_id = line.text("model_id", default="")
+    line.text("model_id", default="")  # refused before what follows
     choices = list(line.each("choices"))
     if not choices:
         raise line.error("choices", "must hold an answer", [])
     choice = choices[0]
-    num_tokens = choice.counts("new_tokens", least=0)
-    steps = _steps(choice)
+    num_tokens, steps = choice.counts("new_tokens", least=0), _steps(choice)
     if not len(steps):
         raise choice.error("new_tokens", "must hold a turn", "none")
     if len(steps) != len(num_tokens):
@@ -128,7 +110,7 @@ def _lines(line: Fields) -> Iterator[_Line]:
     if len(wall_s) != len(steps):
         raise choice.error("wall_time", f"must hold {len(steps)} turns, as its steps do", wall_s.tolist())
     lengths = _lengths(choice, steps, num_tokens)
-    turns = tuple(
+    return [
         _Turn(
             request_id=f"{question}/{turn + 1}",
             tag=tag,
@@ -139,14 +121,7 @@ def _lines(line: Fields) -> Iterator[_Line]:
             wall_s=float(wall_s[turn]),
         )
         for turn in np.flatnonzero(num_tokens).tolist()
-    )
-    yield _Line(
-        fields=line,
-        model_id=model_id,
-        turns=turns,
-        num_empty=int((num_tokens == 0).sum()),
-        num_further=len(choices) - 1,
-    )
+    ]
 
 
 def _steps(choice: Fields) -> NDArray[np.int64]:
