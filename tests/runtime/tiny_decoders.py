@@ -80,6 +80,19 @@ def without_cache(model, text):
     return model(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0]
 
 
+def remembered(model):
+    """`without_cache` of a model, each text once: many forwards are compared with it on the same texts."""
+    known = {}
+
+    def stock(text):
+        key = tuple(text)
+        if key not in known:
+            known[key] = without_cache(model, text)
+        return known[key]
+
+    return stock
+
+
 class RaggedTexts:
     """Texts of several requests, one cache, and the forward that feeds it."""
 

@@ -17,6 +17,7 @@ from ..tiny_decoders import (
     MODULES_ONLY,
     VOCABULARY,
     RaggedTexts,
+    remembered,
     tiny_decoder,
     without_cache,
 )
@@ -28,7 +29,7 @@ def relative_difference(found, expected):
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def worst_difference(model, forward, cache, *, steps=20, seed=0):
+def worst_difference(stock, forward, cache, *, steps=20, seed=0):
     """Feed random subsets of five requests, roll some back, let others lag; compare with the stock model."""
     rng = random.Random(seed)
     ragged = RaggedTexts(forward, cache)
@@ -42,7 +43,7 @@ def worst_difference(model, forward, cache, *, steps=20, seed=0):
         new = {name: [rng.randrange(VOCABULARY) for _ in range(rng.choice([1, 1, 2, 5, 19]))] for name in chosen}
         keep = rng.choice([None, 1, 2])
         for name, logits in (ragged.feed(new, keep) if new else {}).items():
-            expected = without_cache(model, ragged.texts[name])[-len(logits) :]
+            expected = stock(ragged.texts[name])[-len(logits) :]
             worst = max(worst, relative_difference(logits, expected))
             assert not logits.isnan().any()
     return worst
@@ -53,10 +54,11 @@ def worst_difference(model, forward, cache, *, steps=20, seed=0):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ragged_batches_give_the_stock_logits(family, dtype, mode):
     model = tiny_decoder(family, dtype)
+    stock = remembered(model)
     for kind, share in (("modules", False), ("fused", False), ("fused", True)):
         forward = choose_forward(model, kind=kind, share_weights=share, context_tokens=CONTEXT)
         assert forward.name == kind
-        assert worst_difference(model, forward, CACHES[mode](forward.kv_shape)) < RELATIVE[dtype]
+        assert worst_difference(stock, forward, CACHES[mode](forward.kv_shape)) < RELATIVE[dtype]
 
 
 @pytest.mark.parametrize("mode", CACHES)
@@ -67,7 +69,7 @@ def test_ragged_batches_of_models_with_windows_and_caps(family, dtype, mode):
     forward = choose_forward(model, kind="auto", share_weights=False, context_tokens=CONTEXT)
     assert forward.name == "modules"
     # The eager attention of Gemma 2 takes its softmax in float32, whatever the weights are.
-    assert worst_difference(model, forward, CACHES[mode](forward.kv_shape)) < max(1e-6, RELATIVE[dtype])
+    assert worst_difference(remembered(model), forward, CACHES[mode](forward.kv_shape)) < max(1e-6, RELATIVE[dtype])
 
 
 @pytest.mark.parametrize("mode", CACHES)
@@ -75,10 +77,11 @@ def test_the_quick_multiplication_is_the_same(mode, monkeypatch):
     """Tiny matrices would never reach oneDNN."""
     monkeypatch.setattr(layouts, "ONEDNN_MULTIPLICATIONS", 1)
     for family in FAMILIES:
+        stock = remembered(tiny_decoder(family, torch.float32))
         for share in (False, True):
             model = tiny_decoder(family, torch.float32)
             forward = FusedForward(model, share_weights=share, context_tokens=CONTEXT)
-            assert worst_difference(model, forward, CACHES[mode](forward.kv_shape), steps=8) < 1e-3
+            assert worst_difference(stock, forward, CACHES[mode](forward.kv_shape), steps=8) < 1e-3
 
 
 def test_a_single_token_without_a_mask():
@@ -115,7 +118,7 @@ def test_other_decoders_run_through_their_modules(cls, config):
     forward = choose_forward(model, kind="auto", share_weights=True, context_tokens=CONTEXT)
     assert forward.name == "modules"
     for cache in CACHES.values():
-        assert worst_difference(model, forward, cache(forward.kv_shape)) < 1e-6
+        assert worst_difference(remembered(model), forward, cache(forward.kv_shape)) < 1e-6
     with pytest.raises(ValueError, match=f"model must be one of LlamaForCausalLM, .*, got {cls.__name__}"):
         choose_forward(model, kind="fused", share_weights=True, context_tokens=CONTEXT)
 
@@ -178,7 +181,7 @@ def test_fusing_within_inference_mode():
     with torch.inference_mode():
         forward = choose_forward(model, kind="fused", share_weights=True, context_tokens=CONTEXT)
     assert not any(parameter.is_inference() for parameter in model.parameters())
-    assert worst_difference(model, forward, CACHES["slots"](forward.kv_shape), steps=5) < 1e-3
+    assert worst_difference(remembered(model), forward, CACHES["slots"](forward.kv_shape), steps=5) < 1e-3
 
 
 def changed(family="llama", **changes):
@@ -247,7 +250,7 @@ def test_auto_takes_the_modules_where_fusing_is_not_possible(make):
     forward = choose_forward(model, kind="auto", share_weights=True, context_tokens=CONTEXT)
     assert forward.name == "modules"
     dtype = forward.kv_shape.dtype
-    assert worst_difference(model, forward, CACHES["slots"](forward.kv_shape), steps=8) < RELATIVE[dtype]
+    assert worst_difference(remembered(model), forward, CACHES["slots"](forward.kv_shape), steps=8) < RELATIVE[dtype]
 
 
 @pytest.mark.parametrize(
@@ -322,6 +325,7 @@ def test_positions_beyond_the_context():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ragged_batches_on_a_gpu(family, dtype, mode):
     model = tiny_decoder(family, dtype).cuda()
+    stock = remembered(model)
     for kind in ("modules", "fused"):
         forward = choose_forward(model, kind=kind, share_weights=True, context_tokens=CONTEXT)
-        assert worst_difference(model, forward, CACHES[mode](forward.kv_shape)) < RELATIVE[dtype]
+        assert worst_difference(stock, forward, CACHES[mode](forward.kv_shape)) < RELATIVE[dtype]
