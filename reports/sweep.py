@@ -8,7 +8,7 @@ from .conclusion import best_in_words
 from .side_by_side import SideBySide
 from .summary import Summary
 from .tables.comparison import chance_remark, comparison_title, shown_interval
-from .tables.grid import Column, Grid
+from .tables.grid import Grid, table
 from .tables.printed import Printed, flat_rows
 
 BEST = "*"
@@ -82,17 +82,19 @@ def sweep_table(sweep: Sweep) -> Grid:
     batches = list(sweep.comparisons)
     best = [sweep.best(batch) for batch in batches]
     first = next(iter(sweep.comparisons.values()))
-    return Grid(
+    return table(
+        [
+            {"chain": chain, **{f"batch {batch:,}": _cell(sweep, chain, batch) for batch in batches}}
+            for chain in sweep.chains
+        ],
         title=comparison_title(sweep.meta, first.rows[0] if first.baseline is None else first.baseline),
-        columns=(Column(heading="chain", number=False), *(Column(heading=f"batch {batch:,}") for batch in batches)),
-        rows=tuple((chain, *(_cell(sweep, chain, batch) for batch in batches)) for chain in sweep.chains),
-        remarks=tuple(_remarks(sweep)),
-        bold=frozenset(
+        remarks=_remarks(sweep),
+        bold={
             (row, column)
             for row, chain in enumerate(sweep.chains)
             for column, name in enumerate(best, start=1)
             if chain == name
-        ),
+        },
     )
 
 
