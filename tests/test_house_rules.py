@@ -17,7 +17,7 @@ MOST_FILES = 14
 MOST_FILE_LINES = 300
 MOST_FUNCTION_LINES = 40  # without the docstring
 MOST_IGNORED_TYPES = 8
-RECORDINGS = {"Trace", "RoundsTrace"}
+RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 CROWDED = {"laboratory"}
 LONG_FILES = {"decoding/loop.py"}
