@@ -5,21 +5,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from ...decoding.prefill import Start
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
+from ..options import models
+from ..options import sampling as sampled
 from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption
-from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
-from ..options.sampling import (
-    RecordedSamplingMode,
-    RecordedSamplingOption,
-    RecordedSeedOption,
-    RecordedTemperatureOption,
-    TopKOption,
-    TopPOption,
-    sampling_of,
-)
-from ..options.start import LiveStart, LiveStartOption
 from ..output import JsonOption, check_json_path, print_result, say, write_json
 
 DIFFERENT = 1  # exit code: the worlds differ
@@ -50,31 +42,31 @@ GivenRunOption = Annotated[
 
 
 def agree(
-    prompts: PromptsOption,
+    prompts: models.PromptsOption,
     policy: Annotated[
         list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
     ] = None,
-    pool: PoolOption = None,
+    pool: models.PoolOption = None,
     trace: GivenTraceOption = None,
-    max_new_tokens: MaxNewTokensOption = 64,
-    sampling: RecordedSamplingOption = RecordedSamplingMode.greedy,
-    temperature: RecordedTemperatureOption = None,
-    seed: RecordedSeedOption = None,
-    top_p: TopPOption = None,
-    top_k: TopKOption = None,
+    max_new_tokens: models.MaxNewTokensOption = 64,
+    sampling: sampled.RecordedSamplingOption = "greedy",
+    temperature: sampled.RecordedTemperatureOption = None,
+    seed: sampled.RecordedSeedOption = None,
+    top_p: sampled.TopPOption = None,
+    top_k: sampled.TopKOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: CacheOption = "slots",
-    start: LiveStartOption = LiveStart.prefill,
+    start: models.LiveStartOption = "prefill",
     closure: GivenClosureOption = None,
     reach: GivenReachOption = None,
     run: GivenRunOption = None,
-    limit: LimitOption = None,
+    limit: models.LimitOption = None,
     lossless: LosslessOption = False,
-    threads: ThreadsOption = 1,
+    threads: models.ThreadsOption = 1,
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
-    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k)
     check_json_path(json, prompts)
     requests = read_prompts(prompts)[:limit]
     with needs_torch():
@@ -88,7 +80,7 @@ def agree(
         max_new_tokens=max_new_tokens,
         batch=batch,
         cache=cache,
-        start=start.start,
+        start=Start(start),
         closure=closure,
         reach=reach,
         run=run,

@@ -11,41 +11,33 @@ from ...runtime.prompts import read_prompts
 from ...traces.meta import Closure
 from ...traces.tries.meta import ROUNDING
 from ...traces.tries.recording import TrieRecording
-from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
-from ..options.sampling import (
-    RecordedSamplingMode,
-    RecordedSamplingOption,
-    RecordedSeedOption,
-    RecordedTemperatureOption,
-    TopKOption,
-    TopPOption,
-    sampling_of,
-)
+from ..options import models
+from ..options import sampling as sampled
 from ..output import check_new_folder
 
 
 def record(
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
-    prompts: PromptsOption,
-    pool: PoolOption = None,
-    max_new_tokens: MaxNewTokensOption = 64,
-    sampling: RecordedSamplingOption = RecordedSamplingMode.greedy,
-    temperature: RecordedTemperatureOption = None,
-    seed: RecordedSeedOption = None,
-    top_p: TopPOption = None,
-    top_k: TopKOption = None,
+    prompts: models.PromptsOption,
+    pool: models.PoolOption = None,
+    max_new_tokens: models.MaxNewTokensOption = 64,
+    sampling: sampled.RecordedSamplingOption = "greedy",
+    temperature: sampled.RecordedTemperatureOption = None,
+    seed: sampled.RecordedSeedOption = None,
+    top_p: sampled.TopPOption = None,
+    top_k: sampled.TopKOption = None,
     closure: Annotated[
         Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
     ] = "monotone",
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
     run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8,
-    limit: LimitOption = None,
+    limit: models.LimitOption = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
-    threads: ThreadsOption = 1,
+    threads: models.ThreadsOption = 1,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
-    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():

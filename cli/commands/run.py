@@ -7,22 +7,14 @@ from typing import Annotated, Literal
 import typer
 
 from ...counted import counted
+from ...decoding.prefill import Start
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
+from ..options import models
+from ..options import sampling as sampled
 from ..options.comparison import LosslessOption
 from ..options.memory import CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
-from ..options.models import LimitOption, MaxNewTokensOption, PoolOption, PromptsOption, ThreadsOption
-from ..options.sampling import (
-    SamplingMode,
-    SamplingOption,
-    SeedOption,
-    TemperatureOption,
-    TopKOption,
-    TopPOption,
-    sampling_of,
-)
-from ..options.start import LiveStart, LiveStartOption
 from ..output import JsonOption, check_json_path, check_new_folder, print_result, write_json
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
@@ -41,27 +33,27 @@ QualityOption = Annotated[
 
 
 def run(
-    prompts: PromptsOption,
+    prompts: models.PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
-    pool: PoolOption = None,
+    pool: models.PoolOption = None,
     policy: Annotated[list[str] | None, typer.Option(help="One, as --policy of compare; default: plain.")] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
-    max_new_tokens: MaxNewTokensOption = 64,
+    max_new_tokens: models.MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
-    sampling: SamplingOption = SamplingMode.greedy,
-    temperature: TemperatureOption = None,
-    seed: SeedOption = None,
-    top_p: TopPOption = None,
-    top_k: TopKOption = None,
+    sampling: sampled.SamplingOption = "greedy",
+    temperature: sampled.TemperatureOption = None,
+    seed: sampled.SeedOption = None,
+    top_p: sampled.TopPOption = None,
+    top_k: sampled.TopKOption = None,
     cache: CacheOption = "slots",
     kv_limit_mib: KVLimitOption = None,
     dead_share: DeadShareOption = None,
     forward: ForwardOption = "auto",
-    start: LiveStartOption = LiveStart.prefill,
-    limit: LimitOption = None,
+    start: models.LiveStartOption = "prefill",
+    limit: models.LimitOption = None,
     lossless: LosslessOption = False,
     quality: QualityOption = True,
-    threads: ThreadsOption = 1,
+    threads: models.ThreadsOption = 1,
     debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
     json: JsonOption = None,
 ) -> None:
@@ -70,7 +62,7 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     name = _one_policy(policy)
-    mode = sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k, others="coupled or rejection")
     check_stops(stop or [])
     kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
     check_json_path(json, out, prompts)
@@ -88,7 +80,7 @@ def run(
         batch=batch,
         memory=Memory(cache=cache, limit_bytes=kv_bytes, dead_share=most_dead),
         forward=forward,
-        start=start.start,
+        start=Start(start),
         stop=stop or (),
         lossless=lossless,
         quality=quality,

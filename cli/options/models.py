@@ -1,7 +1,7 @@
 """The options of `run`, `record` and `agree` on models and what they read."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,3 +15,8 @@ PoolOption = Annotated[
 ]
 PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
 ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads of torch.", min=1, max=1024)]
+# Only a log can have begun in a way of its own.
+LiveStartOption = Annotated[
+    Literal["prefill", "draft"],
+    typer.Option("--start", help="How requests begin: the target's prefill writes the first token, or a draft does."),
+]

@@ -1,34 +1,21 @@
 """The sampling options of `record`, `run` and `agree`."""
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 import typer
 
 from ...traces.meta import LOWEST_TEMPERATURE, Sampling
 
+# Rejection sampling draws again for every chain, so that no recording holds it.
+RecordedMode = Literal["greedy", "coupled"]
+Mode = Literal["greedy", "coupled", "rejection"]
 
-class SamplingMode(StrEnum):
-    """How tokens are chosen."""
-
-    greedy = "greedy"
-    coupled = "coupled"
-    rejection = "rejection"
-
-
-class RecordedSamplingMode(StrEnum):
-    """How tokens of a recording are chosen: rejection sampling draws again for every chain, so that none holds it."""
-
-    greedy = "greedy"
-    coupled = "coupled"
-
-
-SamplingOption = Annotated[SamplingMode, typer.Option("--sampling", help="How tokens are chosen.")]
+SamplingOption = Annotated[Mode, typer.Option("--sampling", help="How tokens are chosen.")]
 TemperatureOption = Annotated[
     float | None, typer.Option("--temperature", help="Of coupled and rejection sampling, >= 0.001.")
 ]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Of coupled and rejection sampling.")]
-RecordedSamplingOption = Annotated[RecordedSamplingMode, typer.Option("--sampling", help="How tokens are chosen.")]
+RecordedSamplingOption = Annotated[RecordedMode, typer.Option("--sampling", help="How tokens are chosen.")]
 RecordedTemperatureOption = Annotated[
     float | None, typer.Option("--temperature", help="Of coupled sampling, >= 0.001.")
 ]
@@ -42,27 +29,31 @@ TopKOption = Annotated[
 
 
 def sampling_of(
-    mode: SamplingMode | RecordedSamplingMode,
+    mode: Mode,
     temperature: float | None,
     seed: int | None,
     top_p: float | None = None,
     top_k: int | None = None,
+    *,
+    others: str = "coupled",
 ) -> Sampling:
-    """The sampling asked for; raises ValueError for options that do not belong together."""
-    if mode.value == "greedy":
+    """The sampling asked for; `others` are the modes of the command beside greedy, in words.
+
+    Raises:
+        ValueError: options that do not belong together, or out of range.
+    """
+    if mode == "greedy":
         if any(option is not None for option in (temperature, seed, top_p, top_k)):
-            others = " or ".join(other.value for other in type(mode) if other is not mode)
             raise ValueError(
                 f"--temperature, --seed, --top-p, --top-k belong to --sampling {others}; greedy takes none"
             )
         return Sampling(mode="greedy")
     if temperature is None or seed is None:
-        raise ValueError(f"--sampling {mode.value} needs --temperature and --seed")
+        raise ValueError(f"--sampling {mode} needs --temperature and --seed")
     if not LOWEST_TEMPERATURE <= temperature < float("inf"):
         raise ValueError(f"--temperature must be >= {LOWEST_TEMPERATURE:g} and finite, got {temperature}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"--top-p must be in (0, 1], got {top_p}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"--top-k must be >= 1, got {top_k}")
-    name: Literal["coupled", "rejection"] = "coupled" if mode.value == "coupled" else "rejection"
-    return Sampling(mode=name, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)
+    return Sampling(mode=mode, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)
