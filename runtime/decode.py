@@ -164,18 +164,12 @@ def _plain_step_s(
     """Seconds of a step of the target alone at this batch, in the middle of an answer; None if there is none."""
     if not sessions:
         return None
+    middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
     try:
-        seconds = _middle_step_s(pool, sampling, sessions, batch, forward)
+        seconds = plain_step_s(pool, sampling, min(batch, len(sessions)), middle, forward=forward)
     except KeyboardInterrupt:  # every request is answered; only this measure is missing
         return None
     return seconds if isfinite(seconds) else None
-
-
-def _middle_step_s(
-    pool: ModelPool, sampling: Sampling, sessions: Sequence[Session], batch: int, forward: ForwardKind
-) -> float:
-    middle = sum(session.num_prompt + len(session.emitted) // 2 for session in sessions) // len(sessions)
-    return plain_step_s(pool, sampling, min(batch, len(sessions)), middle, forward=forward)
 
 
 def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:

@@ -163,6 +163,6 @@ class VerifyProcessor:
             drafted, judged = both.softmax(dim=-1).chunk(2)
             sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
             for (number, index), value in zip(at, sums, strict=True):
-                # As `views.total_variation`. A context without finite logits fails its request; any distance does.
+                # As `total_variation`. A context without finite logits fails its request; any distance does.
                 distances[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
         return distances

@@ -54,7 +54,7 @@ class PlacedLayer(CacheLayerMixin):
 
 
 class ModuleForward:
-    """Any causal language model of transformers that is supported (`pools.supported`).
+    """Any causal language model of transformers that is supported (`pools.configs.supported_models`).
 
     Args:
         model: in evaluation mode; it is not changed.

@@ -34,7 +34,7 @@ class NgramEntry(BaseModel):
     Attributes:
         max_match: longest run of newest tokens that is looked up.
         min_match: shortest one, 1 to `max_match`.
-        occurrence: which earlier occurrence is copied from (see `policies.lookup`).
+        occurrence: which earlier occurrence is copied from (see `decoding.prompt_lookup`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

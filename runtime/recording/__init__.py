@@ -1,6 +1,7 @@
 """Recording: every model's view of every context that a policy may ask about, request by request.
 
-May import torch, transformers, traces and, of the runtime, pools, views, noise and measure; knows nothing of decoding.
+May import torch, transformers, traces and, of the runtime, kv, forward, pools, views, sampling, timing; knows nothing
+of decoding.
 """
 
 from .finished_requests import Parts

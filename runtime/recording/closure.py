@@ -1,7 +1,7 @@
 """Which contexts a recording holds off the trunk, by the kind of its closure.
 
-Monotone (`traces.closure`): every context that a chain of Exact verifiers visits. Full: any model's next token at any
-step, the target's included, up to `reach`; for chains with lossy verifiers.
+Monotone (`traces.tries.closure`): every context that a chain of Exact verifiers visits. Full: any model's next token at
+any step, the target's included, up to `reach`; for chains with lossy verifiers.
 
 Levels are grown one token at a time; whoever grows them stops after `reach` levels, and gives no children to contexts
 that ended or used up the budget. Letters: Q contexts of one level, W models that may write off the trunk (all but the

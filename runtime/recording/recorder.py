@@ -58,7 +58,7 @@ def record(
         max_new_tokens: longest trunk, >= 1.
         out: directory to write; `OUT.part` beside it holds what is finished so far.
         name: of the trace, one line that is not empty; the name of `out` without its suffix if None.
-        costs: measured seconds to keep in the meta, by device and model (`measure.measure_costs`).
+        costs: measured seconds to keep in the meta, by device and model (`forward_seconds.measure_costs`).
         show_progress: say how far it has come.
 
     Raises:

@@ -89,7 +89,7 @@ class RequestRecorder:
 
     Attributes:
         near_ties: choices so far that fp32 noise could flip.
-        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`runtime.rounding_ties.near_ties`).
+        trunk_near_ties: tokens of the trunk whose choice rounding may turn over (`near_ties`).
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class RequestRecorder:
         return np.array(trunk, dtype=np.int32), torch.cat(logits)
 
     def _choose(self, logits: Tensor, position: int) -> int:
-        """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `views`."""
+        """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `next_token_views`."""
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 

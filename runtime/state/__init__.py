@@ -1,6 +1,6 @@
 """What the runtime holds for running requests: caches of every member, and what was said of pending tokens.
 
-May import runtime.kv, runtime.noise, runtime.views, runtime.sampling.chance, sessions and torch; knows nothing of
+May import runtime.kv, runtime.sampling, runtime.next_token_views, sessions and torch; knows nothing of
 operations.
 """
 

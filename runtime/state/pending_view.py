@@ -1,7 +1,7 @@
 """What models said of one pending token: its drafter, and whoever endorses it.
 
-Numbers leave here on the grids of `traces.resolution`, as a recording stores them, so that a policy sees the same in
-both worlds. Letters: N tokens, V vocabulary.
+Numbers leave here on the grids of `traces.tries.stored_resolution`, as a recording stores them, so that a policy sees
+the same in both worlds. Letters: N tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
