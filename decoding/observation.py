@@ -105,11 +105,17 @@ class Observation:
     @property
     def pending(self) -> tuple[PendingToken, ...]:
         """The pending tokens, oldest first."""
-        session = self._session
-        names = session.pool.names
+        return self.pending_from(0)
+
+    def pending_from(self, start: int) -> tuple[PendingToken, ...]:
+        """The pending tokens from index `start` >= 0 on: who needs the last ones only is spared the others."""
+        session, signal = self._session, self._signal
+        names, tokens, drafters, judges = session.pool.names, session.tokens, session.drafters, session.judges
         return tuple(
-            PendingToken(token, names[session.drafters[i]], names[session.judges[i]], self._signal(session, i))
-            for i, token in enumerate(session.tokens)
+            [
+                PendingToken(tokens[i], names[drafters[i]], names[judges[i]], signal(session, i))
+                for i in range(start, len(tokens))
+            ]
         )
 
     @property

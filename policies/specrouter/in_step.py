@@ -28,7 +28,7 @@ LONGER = 1.5  # windows that may stop early reach so much beyond the best one th
 
 
 class InStep(Selector):
-    """One choice for all; see the module and `Selector`. Its plans are of `plan.in_step`."""
+    """One choice for all; see the module and `Selector`."""
 
     hope: ClassVar[float] = 0.05
     shared: ClassVar[bool] = True
@@ -69,9 +69,9 @@ class InStep(Selector):
         assert choice.figures is not None
         if found.levels == choice.chain.levels or len(found.levels) == 1:
             return None
-        return self._planned(tag, found, choice.figures, trial=True)
+        return self._planned(tag, found, choice.figures)
 
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures, *, trial: bool = False) -> Plan:
+    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
         own = self._knowledge.hopeful(tag, figures, self.hope)
         levels, windows, level_s = chain.levels, chain.windows, chain.level_s
@@ -83,7 +83,7 @@ class InStep(Selector):
             kept = FoundChain(levels=levels, windows=(window, *windows[1:]), level_s=level_s)
         else:
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
-        return self._planner.in_step(tag, kept, own, front=front, trial=trial)
+        return self._planner.plan(tag, kept, own, front=front, in_step=True)
 
     def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> Draft | None:
         """The copy that goes before the lowest level, where it gains more than a draft does."""

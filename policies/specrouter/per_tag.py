@@ -61,10 +61,10 @@ class PerTag(Selector):
             return None
         assert choice.figures is not None
         chain = best_windows(found.levels, choice.figures)
-        return self._planner.gathering(tag, chain, choice.figures, front=front, trial=True)
+        return self._planner.plan(tag, chain, choice.figures, front=front)
 
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures, *, trial: bool = False) -> Plan:
-        return self._planner.gathering(tag, chain, figures, front=self._copies(chain, figures), trial=trial)
+    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
+        return self._planner.plan(tag, chain, figures, front=self._copies(chain, figures))
 
     def _copies(self, chain: FoundChain, figures: Figures) -> Draft | None:
         """The copy that goes before the lowest level, where it is the quicker way to feed the level above it."""

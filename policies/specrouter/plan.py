@@ -92,45 +92,35 @@ class Planner:
             least=LADDER_WINDOW,
         )
 
-    def gathering(self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, trial: bool) -> Plan:
-        """A chain that was found, with the rules of its levels; `figures` are those of the whole pool."""
-        verifies = self._above(chain)
-        if len(chain.levels) == 1:
-            return Plan(chain=chain, verifies=verifies, front=front, trial=trial)
-        lowest = chain.levels[0]
-        if self._fixed:
-            draft, fixed = self.draft(lowest, chain.windows[0]), self._fixed_chain(chain)
-            return Plan(chain=chain, verifies=verifies, front=front, draft=draft, fixed=fixed, trial=trial)
-        gammas = tuple(self._gammas(tag, chain, index, front) for index in range(len(chain.windows)))
-        most_doubt = tuple(_most_doubt(chain, index, figures) for index in range(len(chain.windows)))
-        return Plan(
-            chain=chain,
-            verifies=verifies,
-            front=front,
-            draft=self.draft(lowest, self._most, self._stop(most_doubt[0], gammas[0][self._pool.names[lowest]])),
-            most_doubt=most_doubt,
-            gammas=gammas,
-            trial=trial,
-        )
+    def plan(
+        self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, in_step: bool = False
+    ) -> Plan:
+        """A chain that was found, with the rules of its levels; `figures` are those of the whole pool.
 
-    def in_step(self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, trial: bool) -> Plan:
-        """A chain whose levels hand over at once; arguments as of `gathering`. Its window is the longest draft."""
-        draft = None
-        if len(chain.levels) > 1:
-            lowest = chain.levels[0]
-            stop = None
-            if not self._fixed:
-                gamma = self._gammas(tag, chain, 0, front)[self._pool.names[lowest]]
-                stop = self._stop(_most_doubt(chain, 0, figures), gamma)
-            draft = self.draft(lowest, chain.windows[0], stop)
+        In step, levels hand over at once, and the window is the longest draft.
+        """
+        draft, stop, fixed = None, None, None
+        most_doubt: tuple[float, ...] = (-inf,) * len(chain.windows)
+        gammas: tuple[dict[str, float], ...] = ()
+        if chain.windows and not self._fixed:
+            ruled = range(1 if in_step else len(chain.windows))
+            gammas = tuple(self._gammas(tag, chain, index, front) for index in ruled)
+            doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
+            stop = self._stop(doubts[0], gammas[0][self._pool.names[chain.levels[0]]])
+            most_doubt = most_doubt if in_step else doubts
+        if chain.windows:
+            found = self._fixed or in_step
+            draft = self.draft(chain.levels[0], chain.windows[0] if found else self._most, stop)
+            fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
         return Plan(
             chain=chain,
             verifies=self._above(chain),
             front=front,
             draft=draft,
-            most_doubt=(-inf,) * len(chain.windows),
-            trial=trial,
-            in_step=True,
+            most_doubt=most_doubt,
+            gammas=gammas,
+            fixed=fixed,
+            in_step=in_step,
         )
 
     def draft(self, level: int, tokens: int, stop: int | None = None) -> Draft:

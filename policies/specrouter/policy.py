@@ -10,6 +10,7 @@ Measured seconds differ between the simulator and a machine, and with them the c
 depends on tokens and signals alone and both worlds take the same steps.
 """
 
+from math import inf
 from typing import ClassVar
 
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
@@ -129,9 +130,9 @@ class SpecRouter:
             load = seen.load
             rows = load.batch[-1] or load.num_running  # what the target met last
             request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
-        step, pending = self._next(seen, request.plan)
+        step, held = self._next(seen, request.plan)
         if isinstance(step, Verify):
-            self._expect(seen, request, step.model, pending)
+            self._expect(seen, request, step.model, held)
         elif self._stated is None and isinstance(step, Draft):
             request.fed = seen.context_tokens - seen.cached(step.model)
         return step
@@ -157,25 +158,23 @@ class SpecRouter:
             del self._requests[outcome.request_id]
 
     def _next(self, seen: Observation, plan: Plan) -> tuple[Step, tuple[PendingToken, ...]]:
-        """The step, and the pending tokens where they were looked at."""
+        """The step, and the tokens that it verifies where they were looked at."""
         if not seen.num_pending:
             return self._write(seen, plan), ()
         if plan.fixed is not None:
             step = plan.fixed.decide(seen)
             return self._write(seen, plan) if isinstance(step, Draft) else step, ()
-        pending: tuple[PendingToken, ...] = ()
         for index, verify in enumerate(plan.verifies):
             waiting = seen.waiting(verify.model)
             if not waiting:
                 continue
             if not index and waiting < plan.least and seen.room > 1 and not found_nothing(seen.last):
                 return self._write(seen, plan), ()
-            if index and seen.room > 1 and seen.num_pending < 2 * self._most:
-                pending = pending or seen.pending
-                if _holds(pending[len(pending) - waiting :], plan, index):
-                    return self._write(seen, plan), pending
-            return verify, pending
-        return plan.verifies[-1], pending
+            if not index or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
+                return verify, ()
+            held = seen.pending_from(seen.num_pending - waiting)
+            return (self._write(seen, plan), ()) if _holds(held, plan, index) else (verify, held)
+        return plan.verifies[-1], ()
 
     def _write(self, seen: Observation, plan: Plan) -> Step:
         """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
@@ -192,14 +191,13 @@ class SpecRouter:
         """The lowest level that has something to judge."""
         return next(verify for verify in plan.verifies if seen.waiting(verify.model))
 
-    def _expect(self, seen: Observation, request: _Request, model: str, pending: tuple[PendingToken, ...]) -> None:
+    def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
         """Keep what the verifier is about to judge."""
         num_pending = seen.num_pending
-        waiting = seen.waiting(model) if num_pending else 0
-        first = num_pending - waiting
-        if waiting and not pending:
-            pending = seen.pending
-        request.evidence.before(model, pending[first:], first)
+        if num_pending and not held:
+            held = seen.pending_from(num_pending - seen.waiting(model))
+        waiting = len(held)
+        request.evidence.before(model, held, num_pending - waiting)
         if self._stated is None:
             context = seen.context_tokens
             request.fed = context - min(seen.cached(model), context - waiting - 1)
@@ -225,8 +223,7 @@ class SpecRouter:
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:
     """Whether the tokens that the level below verifier `index` holds are sure enough to gather more on top of them."""
-    gammas = plan.gammas[index] if plan.gammas else {}
-    most = plan.most_doubt[index]
+    gammas, most = plan.gammas[index], plan.most_doubt[index]
     doubts = 0.0
     for token in held:
         doubts += gammas.get(token.drafter, 0.0) * doubt(token.signal.prob)

@@ -12,7 +12,7 @@ two strategies: `per_tag` and `in_step`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ...decoding.pool import Pool
@@ -46,6 +46,7 @@ class Counters:
     refused_early: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class Choice:
     """What a tag, or all that run, use. Mutated by the selector.
 
@@ -59,13 +60,13 @@ class Choice:
         untried: rounds since the last trial.
     """
 
-    __slots__ = ("chain", "figures", "num_rows", "plans", "rounds", "total", "untried")
-
-    def __init__(self) -> None:
-        self.chain: FoundChain | None = None
-        self.figures: Figures | None = None
-        self.plans: dict[str, Plan] = {}
-        self.num_rows = self.rounds = self.total = self.untried = 0
+    chain: FoundChain | None = None
+    figures: Figures | None = None
+    num_rows: int = 0
+    plans: dict[str, Plan] = field(default_factory=dict)
+    rounds: int = 0
+    total: int = 0
+    untried: int = 0
 
 
 class Realised:
@@ -141,7 +142,7 @@ class Selector(ABC):
             trial = self._select(choice, tag, num_rows)
             if trial is not None:
                 self._counters.trials += 1
-                return trial
+                return replace(trial, trial=True)
         return self._plan_of(choice, tag)
 
     def note_round(self, tag: str) -> None:
@@ -165,7 +166,7 @@ class Selector(ABC):
         """A plan for what thin or old evidence may hide, by hopeful figures; None if it would change nothing."""
 
     @abstractmethod
-    def _planned(self, tag: str, chain: FoundChain, figures: Figures, *, trial: bool = False) -> Plan:
+    def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of a chain."""
 
     def _key(self, tag: str) -> str | None:
@@ -212,10 +213,12 @@ class Selector(ABC):
         Chains that were played on their own are candidates beside the one that the search finds: what they took
         corrects what is predicted for them.
         """
-        found = self._search(figures)
+        found, played = self._search(figures), self.realised.known()
+        if found.levels == current and not played:
+            return found
         best = present = best_windows(current, figures, self._form)
         least_s = present.token_s * self.realised.ratio(current) * (1.0 - self._options.hysteresis)
-        for levels in [found.levels, *self.realised.known()]:
+        for levels in dict.fromkeys((found.levels, *played)):
             if levels == current:
                 continue
             chain = best_windows(levels, figures, self._form)
