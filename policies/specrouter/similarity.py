@@ -69,6 +69,7 @@ class PairAgreement:
         self._size = num_members
         self._equal, self._similar = _Counts(num_members), _Counts(num_members)
         self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
+        self._shared: Floats | None = None  # rates of all tags, until a token is taken in
         # Of the tokens of which both are known: kept, SimScore, its variance if it were the chance to be kept, number.
         self._kept = self._predicted = self._spread = self._compared = 0.0
 
@@ -82,6 +83,7 @@ class PairAgreement:
             kept: whether `higher` kept it, or would have.
             similar: 1 - TVD of the two there; NaN if nobody knows.
         """
+        self._shared = None
         own = self._by_tag.get(tag)
         if own is None:
             own = self._by_tag[tag] = (_Counts(self._size), _Counts(self._size))
@@ -125,11 +127,13 @@ class PairAgreement:
     def rates(self, tag: str | None) -> Floats:
         """`[L, L]` acceptance of row's tokens by column's member, 0 to 1, above the diagonal; None for all tags."""
         overall, own = self._tables(tag)
-        counts, sums = self._square(overall.tokens), self._square(overall.sums)
-        rates: Floats = (sums + PRIOR_WEIGHT * _guess(counts[:, -1], sums[:, -1])) / (counts + PRIOR_WEIGHT)
-        if own is not None:
-            counts, sums = self._square(own.tokens), self._square(own.sums)
-            rates = (sums + GLOBAL_WEIGHT * rates) / (counts + GLOBAL_WEIGHT)
+        if self._shared is None:
+            counts, sums = self._square(overall.tokens), self._square(overall.sums)
+            self._shared = (sums + PRIOR_WEIGHT * _guess(counts[:, -1], sums[:, -1])) / (counts + PRIOR_WEIGHT)
+        if own is None:
+            return self._shared
+        counts, sums = self._square(own.tokens), self._square(own.sums)
+        rates: Floats = (sums + GLOBAL_WEIGHT * self._shared) / (counts + GLOBAL_WEIGHT)
         return rates
 
     def _tables(self, tag: str | None) -> tuple[_Counts, _Counts | None]:
