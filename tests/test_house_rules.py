@@ -26,7 +26,6 @@ LONG_FUNCTIONS = {
     "cli/commands/compare.py:compare",
     "cli/commands/run.py:run",
     "cli/commands/search_slim.py:search_slim",
-    "cli/commands/trace.py:make",
     "laboratory/experiments/slim_frontier.py:_panels",
     "runtime/generation/generate.py:generate",
 }

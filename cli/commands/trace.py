@@ -24,6 +24,12 @@ from ..output import JsonOption, check_json_path, check_new_folder, print_table,
 from .trace_import import import_
 
 TraceArgument = Annotated[Path, typer.Argument(help="A .trace folder.")]
+OffTrunkOption = Annotated[
+    str | None, typer.Option(help="Agreement with the next larger model off the trunk, one per model below it.")
+]
+CostRatiosOption = Annotated[
+    str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
+]
 
 
 def trace_app() -> typer.Typer:
@@ -83,14 +89,10 @@ def make(
     prompt_tokens: Annotated[int, typer.Option(help="Prompt tokens per request.")] = 32,
     models: Annotated[str, typer.Option(help="Names, smallest first, the target last.")] = "draft,target",
     acceptance: Annotated[str, typer.Option(help="Agreement with the target, one per model below it.")] = "0.8",
-    off_trunk: Annotated[
-        str | None, typer.Option(help="Agreement with the next larger model off the trunk, one per model below it.")
-    ] = None,
+    off_trunk: OffTrunkOption = None,
     depth_decay: Annotated[float, typer.Option(help="Share of off-trunk agreement lost per token.")] = 0.05,
     autocorrelation: Annotated[float, typer.Option(help="Lag-1 correlation of agreement, in [0, 1).")] = 0.0,
-    cost_ratios: Annotated[
-        str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
-    ] = None,
+    cost_ratios: CostRatiosOption = None,
     target_forward_seconds: Annotated[float, typer.Option(help="Of one token, by the target.")] = 0.02,
     vocab_size: Annotated[int, typer.Option(help="Number of token ids.")] = 32000,
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.")] = 16,
