@@ -27,7 +27,7 @@ from .agreeing.both_worlds import BothWorlds
 from .agreeing.matching_recording import matching_trace
 from .agreeing.near_ties import near_tie_line, near_ties_at
 from .agreeing.recording import closure_for, recording_made_now
-from .named_policies import NamedPolicy, PolicyGiven, named_policies
+from .named_policies import NamedPolicy, PoliciesGiven, named_policies
 from .pool import load_pool
 
 
@@ -89,7 +89,7 @@ class Agreements(Printed):
 def agree(
     pool: ModelPool | Path | str | None,
     prompts: Path | Sequence[Prompt | str],
-    policies: Sequence[PolicyGiven] | Mapping[str, PolicyGiven] | None = None,
+    policies: PoliciesGiven | None = None,
     *,
     recording: Path | None = None,
     sampling: Sampling | None = None,

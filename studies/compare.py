@@ -1,6 +1,5 @@
 """The main job: policies side by side on one recording."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
@@ -9,25 +8,25 @@ from ..traces.recording import Recording
 from .comparing.policy_runs import run_policies
 from .comparing.setting import SettingOptions, setting_of
 from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
-from .named_policies import PolicyGiven, named_policies
+from .named_policies import PoliciesGiven, named_policies
 
 
 def compare(
-    recording: Recording,
-    policies: Sequence[PolicyGiven] | Mapping[str, PolicyGiven] | None = None,
+    recording: Recording | str | Path,
+    policies: PoliciesGiven | None = None,
     *,
     batch: int = 1,
     by_tag: bool = False,
     regret: bool = False,
-    log: Path | None = None,
+    log: str | Path | None = None,
     **options: Unpack[SettingOptions],
 ) -> Comparison:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
     Args:
-        recording: that is replayed, as `open_recording` returns it.
-        policies: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or functions that make
-            a policy for a pool; by name where names are to be yours. None: a representative set.
+        recording: that is replayed, as `open_recording` returns it, or where it lies.
+        policies: one or several: texts ("draft:4/target", "adaptive,most=12", "file.py:Class"), specs, classes, or
+            functions that make a policy for a pool; by name where names are to be yours. None: a representative set.
         batch: requests running at a time.
         by_tag: also the speed-up of each tag's own requests.
         regret: also the oracles, and what each policy loses against the best chain of every round.
@@ -47,8 +46,10 @@ def compare(
     if regret:
         asked = with_oracles(asked, pool)
     meta = setting.meta(scenarios.first)
-    partial = policies is None and not recording.about.all_defaults
-    runs = run_policies(scenarios, asked, lossless=setting.lossless, partial=partial, log=log)
+    partial = policies is None and not setting.recording.about.all_defaults
+    runs = run_policies(
+        scenarios, asked, lossless=setting.lossless, partial=partial, log=None if log is None else Path(log)
+    )
     made = {policy.name: policy.build(pool) for policy in asked}
     found = runs.side_by_side(meta, scenarios.first.cost)
     tags = tags_of(runs)

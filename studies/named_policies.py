@@ -13,6 +13,7 @@ from ..policies.registry import own_policies
 from ..policies.spec import PolicySpec
 
 PolicyGiven = str | PolicySpec | Callable[[Pool], Policy]
+PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +69,14 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
     return NamedPolicy(name=getattr(spec, "__name__", repr(spec)), build=spec, made_by=spec)
 
 
-def named_policies(given: Sequence[PolicyGiven] | Mapping[str, PolicyGiven]) -> list[NamedPolicy]:
-    """Policies in their order, a mapping's by the names it gives them.
+def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
+    """One or several policies in their order, a mapping's by the names it gives them.
 
     Raises:
         ArgumentError: none at all, or a name given twice.
     """
+    if isinstance(given, str | PolicySpec) or callable(given):
+        return [named_policy(given)]
     if not given:
         raise ArgumentError("`policies` must hold at least one, got none")
     if isinstance(given, Mapping):

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from ..arguments import ArgumentError
@@ -21,7 +22,7 @@ MOST_CELLS = 1000
 
 
 def sweep(
-    recording: Recording,
+    recording: Recording | str | Path,
     chains: str | Sequence[str],
     *,
     batches: Sequence[int] = (1,),
@@ -30,7 +31,7 @@ def sweep(
     """Compare chains with every window of a range.
 
     Args:
-        recording: that is replayed, as `open_recording` returns it.
+        recording: that is replayed, as `open_recording` returns it, or where it lies.
         chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
         batches: requests running at a time, each with every chain; at most 1,000 chains x batches.
         options: as of `compare`.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypedDict
 
 from ...arguments import ArgumentError
@@ -12,6 +13,7 @@ from ...sim.cost.what_if.other_device import Reading
 from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
 from ...traces.recording import Recording
+from ..open_recording import open_recording
 from ..remarks import remarks_on
 from .scenarios import Scenarios
 
@@ -85,6 +87,8 @@ class Setting:
     def __post_init__(self) -> None:
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise ArgumentError(f"`seeds` must be in [1, {MOST_SEEDS}], got {self.seeds}")
+        if self.start is not None and self.start not in set(Start):
+            raise ArgumentError(f"`start` must be one of {', '.join(Start)}, got {self.start!r}")
         if self.measured_on is not None and self.on is None:
             raise ArgumentError(f"`measured_on` goes with `on` DEVICE, got `measured_on` {self.measured_on}")
 
@@ -152,8 +156,9 @@ class Setting:
         }
 
 
-def setting_of(recording: Recording, batch: int, options: SettingOptions) -> Setting:
+def setting_of(recording: Recording | str | Path, batch: int, options: SettingOptions) -> Setting:
     """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`."""
+    opened = open_recording(recording) if isinstance(recording, str | Path) else recording
     models = options.get("models")
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
-    return Setting(recording=recording.with_shapes(texts) if texts else recording, batch=batch, **options)
+    return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)

@@ -2,6 +2,7 @@
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 
 import paceline
 import pyarrow as pa
@@ -103,6 +104,13 @@ def test_policies_are_texts_classes_or_functions(recording):
     named = compare(recording, {"three": Mine, "five": lambda pool: Mine(pool, tokens=5)}).runs.rows
     assert [row.policy for row in named] == ["three", "five"]
     assert [row.duration_s for row in named] == [row.duration_s for row in found[-2:]]
+
+
+def test_one_policy_and_a_path_do_as_well(recording, folder):
+    found = compare(folder, "draft:4/target", log="logs")
+    assert found.to_json() == compare(recording, ["draft:4/target"]).to_json()
+    assert [path.name for path in (Path(folder).parent / "logs").iterdir()] == ["00-draft_4_target"]
+    assert sweep(Path(folder), "draft:1..2/target").best(1) in {"draft:1/target", "draft:2/target"}
 
 
 @pytest.mark.parametrize(
