@@ -9,14 +9,11 @@ import argparse
 import ast
 import inspect
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
-from paceline.laboratory.table import Cell, cell
-from paceline.runtime.executor.foreign_drafter import num_common
+from paceline.laboratory.findings.table import Cell, cell
+from paceline.laboratory.perfect_drafts import Tally, add_drafts
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tokenizers import Alignment
 from shared.report import parser_of, show
@@ -27,17 +24,6 @@ DRAFT_TOKENS = 6
 SOURCES = (argparse, inspect, ast)
 TEXTS = (json, argparse, ast)
 LONGEST_TEXT = 4000  # characters
-
-
-@dataclass
-class Tally:
-    """What came of the drafts of one pair."""
-
-    drafts: int = 0
-    empty: int = 0
-    tokens: int = 0
-    as_spelled: int = 0
-    seconds: list[float] = field(default_factory=list)
 
 
 def trained(size: int) -> Tokenizer:
@@ -56,19 +42,7 @@ def tally(target: Tokenizer, other: Tokenizer, texts: Sequence[str], every: int)
     result = Tally()
     for text in texts:
         trunk = target.encode(text, add_special_tokens=False).ids
-        written = alignment.to_other(trunk)
-        for cut in range(1, len(trunk) - 8, every):
-            before = alignment.to_other(trunk[:cut])
-            draft = written[len(before) : len(before) + DRAFT_TOKENS]
-            if written[: len(before)] != before or not draft:
-                continue
-            start_s = time.perf_counter()
-            drafted = alignment.drafted(trunk[:cut], draft)
-            result.seconds.append(time.perf_counter() - start_s)
-            result.drafts += 1
-            result.empty += not drafted
-            result.tokens += len(drafted)
-            result.as_spelled += num_common(drafted, trunk[cut:])
+        add_drafts(result, alignment, trunk, range(1, len(trunk) - 8, every), DRAFT_TOKENS)
     return result
 
 
@@ -89,11 +63,11 @@ def main() -> None:
 def row(name: str, found: Tally) -> list[Cell]:
     return [
         cell("drafter -> target", name),
-        cell("drafts", found.drafts),
-        cell("nothing counted", f"{found.empty / found.drafts:.1%}"),
-        cell("target tokens per draft", found.tokens / found.drafts, digits=1),
-        cell("spelled alike", f"{found.as_spelled / found.tokens:.0%}"),
-        cell("µs", median(found.seconds) * 1e6, digits=0),
+        cell("drafts", len(found.counted)),
+        cell("nothing counted", f"{found.counted.count(0) / len(found.counted):.1%}"),
+        cell("target tokens per draft", found.counted_a_draft, digits=1),
+        cell("spelled alike", f"{found.spelled_share:.0%}"),
+        cell("µs", found.typical_s[1] * 1e6, digits=0),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from paceline.laboratory.chains import chain
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.policies import make_policy
 from paceline.policies.speed import chain_speed, speedup
 from paceline.reports import summarise_run

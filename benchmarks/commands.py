@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import RUNS, interleaved
 from paceline.shipped import shipped
 from shared.report import parser_of, show

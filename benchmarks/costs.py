@@ -16,15 +16,23 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from paceline.laboratory.table import cell
+from paceline.laboratory.findings.table import cell
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
+from paceline.traces.shapes.presets import presets
 from shared.report import show
 
 SHAPES = {
-    "llama2-70b": (68_976_648_192, 80, 8192, 2 * 80 * 8 * 128 * 2),
-    "bloom-176b": (176_247_271_424, 70, 14336, 2 * 70 * 14336 * 2),
+    "llama2-70b": presets()["llama-2-70b"].info("target"),
+    "bloom-176b": ModelInfo(
+        name="target",
+        parameters=176_247_271_424,
+        layers=70,
+        hidden_size=14336,
+        kv_bytes_per_token=2 * 70 * 14336 * 2,
+        dtype="float16",
+    ),
 }
 DEVICES = {"a100-80gb": "a100-80gb", "h100-80gb": "h100-sxm"}
 HOST_LAUNCH_S = 4.5e-4  # per layer, chosen after the decoding of Llama below; the host launches while devices compute
@@ -49,16 +57,7 @@ def measured(path: Path) -> dict[Key, tuple[float, float]]:
 
 
 def predicted(model: str, hardware: str, split: int) -> RooflineCost:
-    parameters, layers, hidden_size, kv_bytes_per_token = SHAPES[model]
-    shape = ModelInfo(
-        name="target",
-        parameters=parameters,
-        layers=layers,
-        hidden_size=hidden_size,
-        kv_bytes_per_token=kv_bytes_per_token,
-        dtype="float16",
-    )
-    return RooflineCost(device_sheet()[DEVICES[hardware]], (shape,), tensor_parallel=split)
+    return RooflineCost(device_sheet()[DEVICES[hardware]], (SHAPES[model],), tensor_parallel=split)
 
 
 def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -> None:
@@ -66,7 +65,7 @@ def compare(times: dict[Key, tuple[float, float]], floor_s: float, title: str) -
     rows = []
     for model, hardware, split in sorted({key[:3] for key in times}):
         cost = predicted(model, hardware, split)
-        least_s = SHAPES[model][1] * floor_s
+        least_s = SHAPES[model].layers * floor_s
         cells = [cell("model", model), cell("device", hardware), cell("TP", split)]
         for part, (kind, cases) in enumerate((("prefill", PREFILLS), ("decode", DECODES))):
             for prompt, num_rows in cases:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from statistics import fmean, median
 
 from paceline.laboratory.cache_watch import watch_caches
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import RUNS, in_turns, peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.policies import make_policy
 from paceline.policies.speed import round_tokens
 from paceline.reports import Summary, summarise_run

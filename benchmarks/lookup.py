@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean
 
 from paceline.decoding.prompt_lookup import LookupRule, prompt_lookup
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import RUNS, interleaved
 from paceline.sim.cost.base import LOOKUP_S
 from shared.report import parser_of, show

@@ -7,14 +7,16 @@ policies in turn; of RUNS turns each prompt's least seconds count, as whatever e
 python benchmarks/lossy.py [--models] [--speeds RUNS]
 """
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.finding import Setting
+from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.model_runs import GREEDY, models_of, ran, ran_in_turns
 from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of, speed_of
-from paceline.laboratory.table import Cell, cell
 from paceline.reports import Quality, Summary, summarise_run
 from paceline.runs.log import with_quality
 from paceline.runtime.pools.pool import ModelPool
@@ -24,50 +26,8 @@ from paceline.sim import Scenario
 from shared.report import parser_of, show
 
 TIMED_PROMPTS = 18
-POLICIES = (
-    "draft:5/target",
-    "via-sd",
-    "via-sd,draft=mid",
-    "via-sd,slim=mid",
-    "via-sd,guard=0.3",
-    "via-sd,budget=20",
-    "via-sd-lossless",
-    "via-sd-lossless,slim=mid",
-    "cascade,eps=0.05",
-    "cascade",
-    "cascade,rule=opt",
-    "cascade,rule=chow,eps=0.5",
-    "pyramid-sd",
-    "pyramid-sd,qualifier=mid",
-    "early-commit",
-    "early-commit,draft=mid",
-    "entropy-patch",
-    "equilibrium",
-)
-# To compare the above with: shorter blocks, and rules at equal divergences.
-FURTHER = (
-    "draft:4/target",
-    "cascade,eps=0.1",
-    "cascade,eps=0.7",
-    "cascade,rule=diff,eps=0",
-    "cascade,rule=opt,eps=0",
-)
+POLICIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 BUDGETS = (5, 10, 20, 40, 60)
-BUDGETED = ("via-sd", "via-sd,slim=mid")
-ON_MODELS = (
-    "draft:5/target",
-    "via-sd",
-    "via-sd,draft=mid",
-    "via-sd,guard=0.3",
-    "via-sd,budget=20",
-    "via-sd-lossless",
-    "cascade",
-    "pyramid-sd",
-    "early-commit",
-    "entropy-patch",
-    "equilibrium",
-)
-TIMED = ("draft:5/target", "via-sd", "via-sd,draft=mid", "via-sd,slim=mid", "via-sd,budget=20", "cascade")
 
 
 def quality_of(summary: Summary) -> Quality:
@@ -108,8 +68,8 @@ def show_simulated(scenario: Scenario) -> None:
         return [cell("policy", policy), *(cell(str(budget), text) for budget, text in texts.items())]
 
     title = f"simulated, {alone.requests} requests, {alone.output_tokens:,} tokens"
-    show(title, map(row, (*POLICIES, *FURTHER)), lines=[len(POLICIES) - 1])
-    show("divergences per 1,000 tokens, and speed-up, by budget", map(by_budget, BUDGETED))
+    show(title, map(row, POLICIES["policies"] + POLICIES["further"]), lines=[len(POLICIES["policies"]) - 1])
+    show("divergences per 1,000 tokens, and speed-up, by budget", map(by_budget, POLICIES["budgeted"]))
 
 
 def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> None:
@@ -127,14 +87,14 @@ def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int)
             cell(f"answers right (own {quality.answers_own} of {quality.answers_total})", quality.answers_right),
         ]
 
-    show(f"on the models, {len(prompts)} prompts, greedy, one at a time", map(row, ON_MODELS))
+    show(f"on the models, {len(prompts)} prompts, greedy, one at a time", map(row, POLICIES["on_models"]))
 
 
 def show_speeds(setting: Setting, pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int, runs: int) -> None:
     """Tokens per second on the models, at the least seconds of each prompt, beside the same prompts simulated."""
     setting = replace(setting, limit=len(prompts))
     scenario = scenario_of(setting, recording_of(setting))
-    names = ("plain", *TIMED)
+    names = ("plain", *POLICIES["timed"])
     simulated = {policy: speed_of(replayed(scenario, policy)).tokens_per_s for policy in names}
     speeds = {}
     for policy, turns in ran_in_turns(pool, names, prompts, runs=runs, max_new_tokens=max_new_tokens).items():

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-from paceline.laboratory.finding import Setting
+from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.recording_replays import recording_of, scenario_of
-from paceline.laboratory.table import Cell, cell
 from paceline.laboratory.timed_policy import TimedPolicy
 from paceline.laboratory.timing import interleaved
 from paceline.policies.registry import own_policies

@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from paceline.laboratory.table import cell
+from paceline.laboratory.findings.table import cell
 from paceline.laboratory.timing import peak_bytes
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts

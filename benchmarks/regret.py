@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 from paceline.laboratory.chains import chain, three_levels, two_levels
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.recording_replays import ALL, replayed, speed_of
-from paceline.laboratory.table import Cell, cell
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario
 from paceline.sim.tries.tables import TrieTables

@@ -3,11 +3,10 @@
 python benchmarks/replay.py [--requests 200] [--tokens 256] [--runs 7] [--against ANOTHER_CHECKOUT]
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import RUNS, Timing, interleaved, peak_bytes
 from paceline.policies.spec import make_policy
 from paceline.reports.summary import summarise_run
@@ -16,10 +15,11 @@ from paceline.sim.cost.make import make_cost
 from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace
-from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
-from paceline.traces.rounds.rounds import Rounds, RoundsRequest
+from paceline.traces.rounds.rounds import RoundsRequest
+from paceline.traces.tries.trie import TrieRequest
 from shared.against import show_against
+from shared.engine_logs import log_of, sequential
 from shared.report import parser_of, show
 
 GOALS = (200_000, 500_000)
@@ -40,37 +40,19 @@ CASES = (
 
 def rounds_of(trace: TrieRecording) -> RoundsRecording:
     """The same texts as an engine logs them: rounds of the smallest model, whose tokens count for their round only."""
-    requests = []
-    for record in trace.requests:
+
+    def request(record: TrieRequest) -> RoundsRequest:
         trie = record.trie
-        agrees = (trie.next_token[0] == trie.next_token[-1])[trie.trunk[:-1]].tolist()
-        requests.append(
-            RoundsRequest(
-                request_id=record.request_id,
-                tag=record.tag,
-                prompt_tokens=len(record.prompt),
-                num_tokens={"": len(agrees)},
-                rounds={"draft": sequential(agrees)},
-            )
+        agrees = (trie.next_token[0] == trie.next_token[-1])[trie.trunk[:-1]]
+        return RoundsRequest(
+            request_id=record.request_id,
+            tag=record.tag,
+            prompt_tokens=len(record.prompt),
+            num_tokens={"": len(agrees)},
+            rounds={"draft": sequential(len(agrees), WINDOW, lambda start: agrees[start : start + WINDOW])},
         )
-    drafters = (DrafterInfo(name="draft", by_start=True, window=WINDOW),)
-    return RoundsRecording(meta=RoundsMeta(name="rounds", source="made", drafters=drafters), requests=tuple(requests))
 
-
-def sequential(agrees: Sequence[bool]) -> Rounds:
-    starts, accepted = [], []
-    start = 0
-    while start < len(agrees):
-        asked = agrees[start : start + WINDOW]
-        kept = asked.index(False) if False in asked else len(asked)
-        starts.append(start)
-        accepted.append(kept)
-        start += kept + 1
-    return Rounds(
-        start=np.array(starts, np.int32),
-        accepted=np.array(accepted, np.int32),
-        drafted=np.full(len(starts), WINDOW, np.int32),
-    )
+    return log_of("rounds", map(request, trace.requests), window=WINDOW)
 
 
 def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:

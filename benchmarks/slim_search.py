@@ -8,7 +8,7 @@ Every mask of the shipped pool's target is measured once; then searches with oth
 from collections.abc import Mapping
 from statistics import fmean
 
-from paceline.laboratory.table import Cell, cell
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts

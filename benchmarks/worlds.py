@@ -9,10 +9,10 @@ python benchmarks/worlds.py [PROMPTS]
 from collections.abc import Sequence
 from statistics import median
 
-from paceline.laboratory.finding import Setting
+from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.model_runs import models_of, ran_in_turns
 from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of
-from paceline.laboratory.table import Cell, cell
 from paceline.reports import Summary, summarise_run
 from shared.report import parser_of, show
 

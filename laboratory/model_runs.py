@@ -12,7 +12,7 @@ from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
 from ..studies.agreeing.matching_recording import matching_trace
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
-from .finding import Setting
+from .findings.finding import Setting
 from .timing import in_turns
 
 GREEDY = Sampling(mode="greedy")

@@ -13,7 +13,7 @@ from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
 from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
-from .finding import Setting
+from .findings.finding import Setting
 
 ALL = "all"
 TARGET_ALONE = "plain"

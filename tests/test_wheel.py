@@ -20,6 +20,7 @@ BESIDE_CODE = {
     "laboratory/training/text/dialogue.toml",
     "laboratory/training/text/edits.toml",
     "laboratory/training/text/number_words.toml",
+    "laboratory/training/text/stdlib_text.toml",
     "laboratory/training/text/translation.toml",
     "laboratory/training/text/word_problems.toml",
     "laboratory/training/text/words.toml",

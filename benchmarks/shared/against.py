@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from paceline.laboratory.table import cell
+from paceline.laboratory.findings.table import cell
 
 from .report import show
 

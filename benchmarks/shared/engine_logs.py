@@ -1,6 +1,6 @@
 """Logs of rounds as engines write them: cut from a run, thinned, or made up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import erfc
 
@@ -22,23 +22,37 @@ def difficult_texts(persistence: float) -> np.ndarray:
     return np.vectorize(lambda z: 0.5 * erfc(-z / 2**0.5))(np.array(walk).T)
 
 
+def sequential(num_tokens: int, window: int, agrees: Callable[[int], np.ndarray]) -> Rounds:
+    """Rounds drafted one after another over a text; `agrees(start)` are the verdicts on a draft from there."""
+    starts, accepted = [], []
+    start = 0
+    while start < num_tokens:
+        asked = agrees(start)
+        starts.append(start)
+        accepted.append(len(asked) if asked.all() else int(np.argmin(asked)))
+        start += accepted[-1] + 1
+    columns = [np.array(column, np.int32) for column in (starts, accepted, [window] * len(starts))]
+    return Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
+
+
+def log_of(
+    name: str, requests: Iterable[RoundsRequest], *, window: int, drafter: str = "draft", **about: bool
+) -> RoundsRecording:
+    """The log of one drafter; `about` says more of it."""
+    info = DrafterInfo(name=drafter, window=window, **{"by_start": True, **about})
+    return RoundsRecording(meta=RoundsMeta(name=name, source="made", drafters=(info,)), requests=tuple(requests))
+
+
 def difficult_rounds(texts: np.ndarray, window: int) -> RoundsRecording:
     """The log of a drafter that agrees at depth d where the difficulty is below `FALLING[d]`."""
-    records = []
-    for index, text in enumerate(texts):
-        starts, kept = [], []
-        start = 0
-        while start < len(text):
-            agrees = text[start : start + window] < np.array(FALLING[: len(text[start : start + window])])
-            starts.append(start)
-            kept.append(len(agrees) if agrees.all() else int(np.argmin(agrees)))
-            start += kept[-1] + 1
-        columns = [np.array(column, np.int32) for column in (starts, kept, [window] * len(starts))]
-        found = Rounds(start=columns[0], accepted=columns[1], drafted=columns[2])
-        length = {"": len(text)}
-        records.append(RoundsRequest(request_id=f"r{index}", tag="", num_tokens=length, rounds={"draft": found}))
-    info = DrafterInfo(name="draft", by_start=True, window=window)
-    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
+
+    def request(index: int) -> RoundsRequest:
+        text = texts[index]
+        falling = np.array(FALLING[:window])
+        found = sequential(len(text), window, lambda start: text[start : start + window] < falling[: len(text) - start])
+        return RoundsRequest(request_id=f"r{index}", tag="", num_tokens={"": len(text)}, rounds={"draft": found})
+
+    return log_of("made up", map(request, range(len(texts))), window=window)
 
 
 def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecording:
@@ -56,8 +70,8 @@ def cut(log: RunLog, drafter: str, *, by_start: bool, most: int) -> RoundsRecord
         )
         length = int(log.requests["emitted_tokens"][index])
         records.append(RoundsRequest(request_id=request_id, tag="", num_tokens={"": length}, rounds={drafter: found}))
-    info = DrafterInfo(name=drafter, by_start=by_start, window=most, prefilled=bool(prefills.any()))
-    return RoundsRecording(meta=RoundsMeta(name="cut", source="run log", drafters=(info,)), requests=tuple(records))
+    begun = bool(prefills.any())
+    return log_of("cut", records, window=most, drafter=drafter, by_start=by_start, prefilled=begun)
 
 
 def keeping(recording: RoundsRecording, kept: Callable[[int, int], np.ndarray]) -> RoundsRecording:
@@ -86,5 +100,4 @@ def made_up(requests: int) -> RoundsRecording:
         records.append(
             RoundsRequest(request_id=f"r{index}", tag=f"t{index % 7}", num_tokens={"": 200}, rounds={"draft": found})
         )
-    info = DrafterInfo(name="draft", by_start=True, window=5)
-    return RoundsRecording(meta=RoundsMeta(name="made up", source="none", drafters=(info,)), requests=tuple(records))
+    return log_of("made up", records, window=5)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from paceline.cli.output import print_table
-from paceline.laboratory.table import Cell, table, terminal_table
+from paceline.laboratory.findings.table import Cell, table, terminal_table
 
 
 def parser_of(doc: str | None) -> argparse.ArgumentParser:

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from ...laboratory.experiments.catalogue import Experiment, experiments
-from ...laboratory.experiments_page import experiments_page, link_between, write_page
-from ...laboratory.figure import check_figure, write_figure
-from ...laboratory.finding import Finding, Setting
-from ...laboratory.table import cell, table, terminal_table
+from ...laboratory.findings.figure import check_figure, write_figure
+from ...laboratory.findings.finding import Finding, Setting
+from ...laboratory.findings.page import experiments_page, link_between, write_page
+from ...laboratory.findings.table import cell, table, terminal_table
 from ...progress import Progress
 from ...traces.tries.store import read_trace
 from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json

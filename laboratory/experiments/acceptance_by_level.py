@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ...decoding.ledger import VERIFY
 from ...runs.log import RunLog
 from ..chains import chain
-from ..finding import Finding, Setting
-from ..panel import Panel, by_category
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, by_category
+from ..findings.table import Cell, cell, table
 from ..recording_replays import (
     ALL,
     TARGET_ALONE,
@@ -27,7 +28,6 @@ from ..recording_replays import (
     steps_of,
     tags_of,
 )
-from ..table import Cell, cell, table
 
 # Windows of the handovers, the last one before the target. The deepest add up to the shipped recording's reach, 16.
 WINDOWS = {2: (3, 6), 3: (3, 5, 8)}

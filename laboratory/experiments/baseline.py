@@ -12,11 +12,11 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...traces.tries.recording import TrieRecording
 from ..chains import chain
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, by_category, series_of
+from ..findings.table import Cell, Rows, cell, table
 from ..model_runs import models_of, ran_in_turns
-from ..panel import Panel, by_category, series_of
 from ..recording_replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
-from ..table import Cell, Rows, cell, table
 
 WINDOWS = tuple(range(1, 9))
 MEASURED_PROMPTS = 12
@@ -43,9 +43,8 @@ def run(setting: Setting) -> Finding:
         for window in WINDOWS
     }
     speed_ups = {(*key, tag): _speed_up(log, plain, tag) for key, log in logs.items() for tag in _with_all(trace)}
-    best = {drafter: _best_window(speed_ups, drafter, ALL) for drafter in drafters}
-    names = {drafter: chain((drafter, target), (best[drafter],)) for drafter in drafters}
-    chosen = {names[drafter]: logs[drafter, best[drafter]] for drafter in drafters}
+    best = [(drafter, _best_window(speed_ups, drafter, ALL)) for drafter in drafters]
+    chosen = {chain((drafter, target), (window,)): logs[drafter, window] for drafter, window in best}
     measured = _measured(pool, prompts, chosen, plain, max_new_tokens=trace.requests[0].max_new_tokens)
     windows = table(
         "simulated speed-up over the target alone, by drafter and window",

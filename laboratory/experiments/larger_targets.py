@@ -18,11 +18,11 @@ from ...traces.meta import ModelInfo
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ..chains import three_levels, two_levels
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, by_category
+from ..findings.table import Cell, Rows, cell, table
 from ..model_families import Family, families, submodel
-from ..panel import Panel, by_category
 from ..recording_replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
-from ..table import Cell, Rows, cell, table
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 11)
 LOWER_WINDOWS, UPPER_WINDOWS = (2, 3, 5), (4, 7, 11)  # together at most 16, the shipped recording's reach

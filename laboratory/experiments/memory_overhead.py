@@ -14,10 +14,10 @@ from ...runtime.prompts import Prompt
 from ...runtime.world import CacheKind
 from ..cache_watch import Held, watch_caches
 from ..chains import chain
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, Series, by_category
+from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of
-from ..panel import Panel, Series, by_category
-from ..table import Cell, cell, table
 
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 BATCH, PROMPTS, NEW_TOKENS = 8, 16, 48

@@ -17,9 +17,10 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.quality import Alone, text_qualities
 from ...traces.tries.recording import TrieRecording
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, Series, by_category
+from ..findings.table import Cell, Value, cell, table
 from ..model_runs import GREEDY, models_of, ran_in_turns
-from ..panel import Panel, Series, by_category
 from ..recording_replays import (
     ALL,
     TARGET_ALONE,
@@ -31,7 +32,6 @@ from ..recording_replays import (
     steps_of,
     tags_of,
 )
-from ..table import Cell, Value, cell, table
 
 BLOCK = 5
 MEASURED_PROMPTS = 12

@@ -17,10 +17,10 @@ from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
 from ...traces.tries.recording import TrieRecording
 from ..chains import three_levels, two_levels
-from ..finding import Finding, Setting
-from ..panel import Panel, series_of
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, series_of
+from ..findings.table import Cell, Rows, cell, table
 from ..recording_replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
-from ..table import Cell, Rows, cell, table
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 WINDOWS = (1, 2, 4, 8)

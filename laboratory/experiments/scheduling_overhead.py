@@ -18,10 +18,10 @@ from ...decoding.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
 from ...policies.specrouter.search import Figures, best_chain
 from ...sim.simulate import simulate
-from ..finding import Finding, Setting
-from ..panel import Panel, series_of
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, series_of
+from ..findings.table import Cell, Rows, cell, table
 from ..recording_replays import TARGET_ALONE, recording_of, replayed, scenario_of
-from ..table import Cell, Rows, cell, table
 from ..timed_policy import TimedPolicy
 
 SIZES = (2, 4, 8, 16, 32, 64)

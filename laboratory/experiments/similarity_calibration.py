@@ -31,10 +31,10 @@ from ...runtime.slim.perturbed import perturbed
 from ...runtime.slim.shared_noise import measure_agreement
 from ...traces.meta import Sampling
 from ..chains import chain
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, Series, by_category, series_of
+from ..findings.table import Cell, cell, table
 from ..model_runs import GREEDY, pool_of, prompts_of
-from ..panel import Panel, Series, by_category, series_of
-from ..table import Cell, cell, table
 
 LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
 NOISE = (0.1, 0.2, 0.3, 0.4)

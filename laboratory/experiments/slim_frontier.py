@@ -21,11 +21,11 @@ from ...runtime.slim.find_slims import find_slims
 from ...runtime.slim.mask_search import Budget
 from ...runtime.slim.with_slims import with_slims
 from ..chains import chain
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, Series, series_of
+from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of, ran_in_turns
-from ..panel import Panel, Series, series_of
 from ..recording_replays import TARGET_ALONE
-from ..table import Cell, cell, table
 
 SHARES = (0.1, 0.2, 0.35, 0.45, 0.6, 0.75)
 TRIALS, RANDOM_TRIALS = 24, 8
@@ -164,12 +164,9 @@ def _panels(points: Sequence[Point], without: str, two_levels: SpeedUp) -> tuple
 
     def series(read: Callable[[Point], float], suffix: str = "") -> list[Series]:
         return [
-            Series(
-                name=name + suffix,
-                x=tuple(point.found.share * 100 for point in ones),
-                y=tuple(read(point) for point in ones),
-            )
-            for name, ones in groups.items()
+            one
+            for name, points in groups.items()
+            for one in series_of([point.found.share * 100 for point in points], {name + suffix: map(read, points)})
         ]
 
     ends = [point.found.share * 100 for point in (points[0], points[-1])]

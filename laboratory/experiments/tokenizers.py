@@ -4,10 +4,8 @@ The same small network is trained on the same texts, once in the target's tokens
 that what differs is the vocabulary. All of them draft for the pool's target.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from ...counted import counted
 from ...reports.summary import Summary, summarise_run
@@ -15,11 +13,12 @@ from ...runtime.decode import Output
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ..chains import chain
-from ..finding import Finding, Setting
+from ..findings.finding import Finding, Setting
+from ..findings.panel import Panel, by_category
+from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of, ran_in_turns
-from ..panel import Panel, by_category
+from ..perfect_drafts import Tally, add_drafts
 from ..recording_replays import TARGET_ALONE
-from ..table import Cell, cell, table
 from ..trained_drafters import DrafterTraining
 
 SAME = "same"
@@ -54,30 +53,6 @@ class Speed:
     def judged_a_round(self) -> float:
         """Tokens that the target judged in the mean of its verifications."""
         return self.summary.levels[-1].judged / _num_rounds(self.summary)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """What the alignment does to perfect drafts of one vocabulary, in the answers of the target.
-
-    Attributes:
-        drafts: number of them.
-        counted: target tokens that counted as drafted, per draft.
-        spelled_share: of these, spelled as the target spells the text; 0 to 1.
-        to_other_s: median seconds of reading a context in the other's tokens.
-        drafted_s: median seconds of spelling a draft in the target's tokens.
-    """
-
-    drafts: int
-    counted: float
-    spelled_share: float
-    to_other_s: float
-    drafted_s: float
-
-    @property
-    def round_s(self) -> float:
-        """Seconds of alignment in a round."""
-        return self.to_other_s + self.drafted_s
 
 
 def run(setting: Setting) -> Finding:
@@ -129,48 +104,20 @@ def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output],
     return answers, speeds
 
 
-def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Carried:
+def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Tally:
     """Draft the target's own text in the other's tokens, from every place of every answer.
 
     Raises:
         ValueError: no answer is long enough for a draft.
     """
-    alignment = pool.alignment(name)
-    to_other_s, drafted_s, counted, spelled = [], [], 0, 0
+    tally = Tally()
     for prompt, output in zip(prompts, outputs, strict=True):
         start = pool.encode(prompt.text)
-        trunk = [*start, *output.tokens]
-        written = alignment.to_other(trunk)
-        for cut in range(len(start), len(trunk) - PERFECT_TOKENS):
-            begin_s = time.perf_counter()
-            before = alignment.to_other(trunk[:cut])
-            read_s = time.perf_counter()
-            draft = written[len(before) : len(before) + PERFECT_TOKENS]
-            if written[: len(before)] != before or not draft:  # the cut parts a token of the other vocabulary
-                continue
-            spelling_s = time.perf_counter()
-            tokens = alignment.drafted(trunk[:cut], draft)
-            drafted_s.append(time.perf_counter() - spelling_s)
-            to_other_s.append(read_s - begin_s)
-            counted += len(tokens)
-            spelled += _num_equal(tokens, trunk[cut:])
-    if not drafted_s:
+        text = [*start, *output.tokens]
+        add_drafts(tally, pool.alignment(name), text, range(len(start), len(text) - PERFECT_TOKENS), PERFECT_TOKENS)
+    if not tally.counted:
         raise ValueError(f"answers must hold more than {PERFECT_TOKENS} tokens, got none such of {len(outputs)}")
-    return Carried(
-        drafts=len(drafted_s),
-        counted=counted / len(drafted_s),
-        spelled_share=spelled / counted if counted else 0.0,
-        to_other_s=median(to_other_s),
-        drafted_s=median(drafted_s),
-    )
-
-
-def _num_equal(tokens: Sequence[int], text: Sequence[int]) -> int:
-    """Tokens of the longest common prefix."""
-    for place, (one, other) in enumerate(zip(tokens, text, strict=False)):
-        if one != other:
-            return place
-    return min(len(tokens), len(text))
+    return tally
 
 
 def _speed_row(one: Speed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
@@ -188,16 +135,17 @@ def _speed_row(one: Speed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
     ]
 
 
-def _carried_row(name: str, one: Carried, size: int, round_s: float) -> list[Cell]:
+def _carried_row(name: str, one: Tally, size: int, round_s: float) -> list[Cell]:
+    reading_s, spelling_s = one.typical_s
     return [
         cell("drafter", name),
         cell("vocabulary", size),
-        cell("drafts", one.drafts),
-        cell("target tokens a draft", one.counted, digits=2),
+        cell("drafts", len(one.counted)),
+        cell("target tokens a draft", one.counted_a_draft, digits=2),
         cell("spelled as the target spells", one.spelled_share * 100, "%", 1),
-        cell("reading the context", one.to_other_s * 1e6, "µs", 0),
-        cell("spelling the draft", one.drafted_s * 1e6, "µs", 0),
-        cell("of a round's seconds", one.round_s / round_s * 100, "%", 1),
+        cell("reading the context", reading_s * 1e6, "µs", 0),
+        cell("spelling the draft", spelling_s * 1e6, "µs", 0),
+        cell("of a round's seconds", (reading_s + spelling_s) / round_s * 100, "%", 1),
     ]
 
 
@@ -216,14 +164,14 @@ def _num_rounds(summary: Summary) -> int:
     return sum(summary.accepted_histogram)
 
 
-def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float) -> tuple[Panel, ...]:
+def _panels(speeds: Sequence[Speed], carried: dict[str, Tally], plain_s: float) -> tuple[Panel, ...]:
     names, x_label = (SAME, *VOCABULARIES), "vocabulary of the drafter"
     by_window = {f"window {window}": [one for one in speeds if one.window == window] for window in WINDOWS}
     lengths = {name: [one.summary.acceptance_length for one in ones] for name, ones in by_window.items()}
     gains = {name: [plain_s / one.token_s for one in ones] for name, ones in by_window.items()}
     parts = {
-        "reading the context": [one.to_other_s * 1e6 for one in carried.values()],
-        "spelling the draft": [one.drafted_s * 1e6 for one in carried.values()],
+        "reading the context": [one.typical_s[0] * 1e6 for one in carried.values()],
+        "spelling the draft": [one.typical_s[1] * 1e6 for one in carried.values()],
     }
     return (
         by_category("acceptance length", "tokens per check by the target", names, lengths, x_label=x_label),
@@ -232,7 +180,7 @@ def _panels(speeds: Sequence[Speed], carried: dict[str, Carried], plain_s: float
     )
 
 
-def _answer(speeds: Sequence[Speed], carried: dict[str, Carried], sizes: dict[str, int], plain_s: float) -> str:
+def _answer(speeds: Sequence[Speed], carried: dict[str, Tally], sizes: dict[str, int], plain_s: float) -> str:
     same = _fastest(speeds, SAME)
     parts = []
     for name in VOCABULARIES:
@@ -241,7 +189,7 @@ def _answer(speeds: Sequence[Speed], carried: dict[str, Carried], sizes: dict[st
             f"{name} ({sizes[name]:,} tokens) {one.summary.acceptance_length:.2f} tokens a check and "
             f"{plain_s / one.token_s:.2f}x"
         )
-    share = {name: one.round_s / _fastest_round_s(speeds, name) for name, one in carried.items()}
+    share = {name: sum(one.typical_s) / _fastest_round_s(speeds, name) for name, one in carried.items()}
     kept = [one.spelled_share for one in carried.values()]
     return (
         f"At its better window the drafter with the target's vocabulary reaches {same.summary.acceptance_length:.2f} "

@@ -3,8 +3,8 @@
 May import torch, transformers and the pool; nothing outside this folder needs it.
 """
 
-from .agreement import Agreement, TaggedPrompt, agreement
-from .pipeline import read_prompts, train_pool
+from .agreement import Agreement, agreement
+from .pipeline import train_pool
 from .recipe import Recipe, Schedule, Shape, tiny_recipe
 
 __all__ = [
@@ -12,9 +12,7 @@ __all__ = [
     "Recipe",
     "Schedule",
     "Shape",
-    "TaggedPrompt",
     "agreement",
-    "read_prompts",
     "tiny_recipe",
     "train_pool",
 ]

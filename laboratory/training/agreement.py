@@ -9,24 +9,10 @@ import torch
 from ...progress import Progress
 from ...runtime.pools.loaded_members import LoadedMember
 from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import Prompt
 from .writing import write_texts
 
 BATCH_ROWS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaggedPrompt:
-    """A held-out prompt.
-
-    Attributes:
-        tag: its domain.
-        prompt: its text.
-        answer: what should follow, where it can be scored.
-    """
-
-    tag: str
-    prompt: str
-    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +36,7 @@ class Agreement:
         return equal / max(1, sum(self.num_tokens[each] for each in tags))
 
 
-def agreement(pool: ModelPool, prompts: Sequence[TaggedPrompt], *, num_tokens: int = 64) -> Agreement:
+def agreement(pool: ModelPool, prompts: Sequence[Prompt], *, num_tokens: int = 64) -> Agreement:
     """Let the target continue every prompt greedily and compare every member's choices on that text.
 
     Members without a network are left out.
@@ -59,7 +45,7 @@ def agreement(pool: ModelPool, prompts: Sequence[TaggedPrompt], *, num_tokens: i
     tags = list(dict.fromkeys(prompt.tag for prompt in prompts))
     totals = dict.fromkeys(tags, 0)
     equal = {member.name: dict.fromkeys(tags, 0) for member in members}
-    encoded = [pool.encode(prompt.prompt) for prompt in prompts]
+    encoded = [pool.encode(prompt.text) for prompt in prompts]
     written = _write_greedily(pool, encoded, num_tokens)
     with Progress("agreement", len(prompts), unit="prompts") as progress:
         for row, prompt in enumerate(prompts):

@@ -8,7 +8,8 @@ import torch
 
 from ...runtime.answer_check import is_right
 from ...runtime.pools.pool import ModelPool
-from .agreement import Agreement, TaggedPrompt, agreement
+from ...runtime.prompts import Prompt
+from .agreement import Agreement, agreement
 from .loop import TrainingRun
 from .measure import held_out_loss, seconds_per_token
 from .recipe import TAGS, Recipe
@@ -36,7 +37,7 @@ class MemberFacts:
 
 def make_card(
     pool: ModelPool,
-    prompts: Sequence[TaggedPrompt],
+    prompts: Sequence[Prompt],
     held_out: dict[str, list[Item]],
     runs: dict[str, TrainingRun],
     *,
@@ -122,7 +123,7 @@ def _loss_table(facts: dict[str, MemberFacts]) -> str:
     return _table(["member", *TAGS], rows)
 
 
-def _answer_table(prompts: Sequence[TaggedPrompt], agreed: Agreement) -> str:
+def _answer_table(prompts: Sequence[Prompt], agreed: Agreement) -> str:
     rows = []
     for tag in TAGS:
         pairs = [
@@ -136,12 +137,12 @@ def _answer_table(prompts: Sequence[TaggedPrompt], agreed: Agreement) -> str:
     return _table(["domain", "right"], rows)
 
 
-def _samples(prompts: Sequence[TaggedPrompt], agreed: Agreement) -> str:
+def _samples(prompts: Sequence[Prompt], agreed: Agreement) -> str:
     parts = []
     for tag in TAGS:
         for prompt, text in zip(prompts, agreed.texts, strict=True):
             if prompt.tag == tag:
-                sample = f"{prompt.prompt[-SAMPLE_CHARACTERS:]}▶{text[:SAMPLE_CHARACTERS]}"
+                sample = f"{prompt.text[-SAMPLE_CHARACTERS:]}▶{text[:SAMPLE_CHARACTERS]}"
                 parts.append(f"{tag}:\n\n" + "\n".join(f"    {line}" for line in sample.splitlines()))
                 break
     return "\n\n".join(parts)

@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 
 from ...runtime.pools.pool import ModelPool
+from ...runtime.prompts import read_prompts
 from ...whole_files import write_whole
-from .agreement import TaggedPrompt
 from .card import make_card
 from .checkpoint import read_tensors, write_json, write_tensors
 from .distil import train_student
@@ -53,12 +53,6 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
         command=command,
     )
     write_whole(out_dir / "CARD.md", card)
-
-
-def read_prompts(path: Path) -> list[TaggedPrompt]:
-    """Read the held-out prompts of a pool."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [TaggedPrompt(tag=row["tag"], prompt=row["prompt"], answer=row.get("answer")) for row in rows]
 
 
 def _claim(work_dir: Path, recipe: Recipe) -> None:

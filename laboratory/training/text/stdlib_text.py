@@ -10,24 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .item import Item
+from .text_data import text_data
 
-# Tables, generated files and tests would teach a small model little.
-SKIPPED_FOLDERS = frozenset(
-    {
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "site-packages",
-        "encodings",
-        "turtledemo",
-        "pydoc_data",
-        "ensurepip",
-        "__pycache__",
-        "__phello__",
-        "_pyrepl",
-    }
-)
 MIN_CHARACTERS, MAX_CHARACTERS = 160, 900
 HELD_OUT_ONE_IN = 20
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,8 +48,9 @@ def read_stdlib(seed: int) -> StdlibText:
 
 
 def _module_files(root: Path) -> Iterator[Path]:
+    skipped = frozenset(text_data("stdlib_text")["skipped_folders"])
     for path in sorted(root.rglob("*.py")):
-        if not SKIPPED_FOLDERS.intersection(path.relative_to(root).parts):
+        if not skipped.intersection(path.relative_to(root).parts):
             yield path
 
 

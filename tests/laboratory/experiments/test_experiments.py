@@ -12,10 +12,10 @@ import pytest
 from paceline.installing import install_hint
 from paceline.laboratory.experiments import catalogue
 from paceline.laboratory.experiments.catalogue import Experiment, experiments
-from paceline.laboratory.figure import write_figure
-from paceline.laboratory.finding import Finding, Setting
-from paceline.laboratory.panel import Panel, Series
-from paceline.laboratory.table import Column, Rows, cell, markdown_table, table
+from paceline.laboratory.findings.figure import write_figure
+from paceline.laboratory.findings.finding import Finding, Setting
+from paceline.laboratory.findings.panel import Panel, Series
+from paceline.laboratory.findings.table import Column, Rows, cell, markdown_table, table
 from paceline.shipped import shipped
 
 from ...cli.command_line import done, paceline, refused

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from paceline.laboratory.experiments import similarity_calibration, slim_frontier
-from paceline.laboratory.finding import Setting
+from paceline.laboratory.findings.finding import Setting
 
 from ...cli.untrained_pool import write_untrained_pool
 

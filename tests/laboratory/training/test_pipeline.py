@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.training import agreement, pipeline, read_prompts, tiny_recipe, train_pool
+from paceline.laboratory.training import agreement, pipeline, tiny_recipe, train_pool
 from paceline.laboratory.training.distil import _top_cross_entropy
 from paceline.laboratory.training.loop import make_model, run_training
 from paceline.laboratory.training.recipe import TAGS, warm_up_and_decay
@@ -22,6 +22,7 @@ from paceline.laboratory.training.text.translation import english_ordinal, engli
 from paceline.laboratory.training.writing import write_texts
 from paceline.runtime.answer_check import is_right
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import read_prompts
 
 SEEDS = st.integers(0, 10**9)
 POOL_FILES = (
@@ -265,7 +266,7 @@ def test_agreement_counts_equal_choices(trained):
 
 def test_batched_text_equals_single_text(trained):
     pool = ModelPool.load(trained)
-    prompts = [pool.encode(prompt.prompt) for prompt in read_prompts(trained / "prompts.jsonl")]
+    prompts = [pool.encode(prompt.text) for prompt in read_prompts(trained / "prompts.jsonl")]
     together = write_texts(pool.target.model, prompts, num_tokens=12, temperature=0.0, seed=0)
     for prompt, text in zip(prompts, together, strict=True):
         assert write_texts(pool.target.model, [prompt], num_tokens=12, temperature=0.0, seed=0) == [text]

@@ -4,7 +4,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from paceline.laboratory.table import Column, Rows, terminal_table
+from paceline.laboratory.findings.table import Column, Rows, terminal_table
 from paceline.reports import summarise_run
 from paceline.reports.agreement import Agreement
 from paceline.reports.regret import Regret

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from ..installing import install_hint
-from ..whole_files import whole_file
+from ...installing import install_hint
+from ...whole_files import whole_file
 from .panel import Panel
 
 SUFFIXES = (".svg", ".png")

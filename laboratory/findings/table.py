@@ -6,7 +6,7 @@ Letters: R rows, C columns.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..reports.tables import grid
+from ...reports.tables import grid
 
 Value = str | int | float | None
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..shipped import shipped
+from ...shipped import shipped
 from .panel import Panel
 from .table import Rows
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..traces.tries.meta import TrieMeta
-from ..whole_files import write_whole
+from ...traces.tries.meta import TrieMeta
+from ...whole_files import write_whole
 from .finding import Finding
 from .table import markdown_table
 

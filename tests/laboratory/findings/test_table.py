@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.table import cell, markdown_table, table, terminal_table
+from paceline.laboratory.findings.table import cell, markdown_table, table, terminal_table
 
 VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.text("ab|*_\\ ", max_size=8)
 
