@@ -6,7 +6,7 @@ Imports nothing but numbers: a rule knows neither sessions nor worlds.
 from .deferral import Deferral
 from .equilibrium import Equilibrium
 from .facts import Facts, unknown_facts
-from .judging import Band, Divergence, Exact, Fuzzy, Lenience, Ratio, Rule, Ruling, Typical, Vouched, ruling
+from .judging import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Ruling, Typical, Vouched, ruling
 
 __all__ = [
     "Band",
@@ -16,7 +16,6 @@ __all__ = [
     "Exact",
     "Facts",
     "Fuzzy",
-    "Lenience",
     "Ratio",
     "Rule",
     "Ruling",

@@ -45,7 +45,10 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Keep a token with target_prob >= theta x top_prob (the ratio VIA-SD routes on, arXiv:2606.12243). Lossy."""
+    """Keep a token with target_prob >= theta x top_prob (the ratio VIA-SD routes on, arXiv:2606.12243). Lossy.
+
+    With greedy decoding it is the lenience of Leviathan et al. 2023 (arXiv:2211.17192, A.5).
+    """
 
     theta: float
     lossless: ClassVar[bool] = False
@@ -75,26 +78,6 @@ class Typical:
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays; `a > min(b, c)` is written `a > b or a > c`."""
         return (facts.target_prob > self.eps) | (facts.target_prob > self.delta * math.e ** (-facts.entropy))
-
-
-@dataclass(frozen=True, slots=True)
-class Lenience:
-    """Greedy lenience of Leviathan et al. 2023 (arXiv:2211.17192, A.5): target_prob >= lenience x top_prob. Lossy.
-
-    At `lenience` 1 only tokens as probable as the verifier's best stay. It is `Ratio` under the field's other name for
-    greedy decoding; kept apart so that tables print what the user asked for.
-    """
-
-    lenience: float
-    lossless: ClassVar[bool] = False
-    needs_target_prob: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_open_unit("lenience", self.lenience)
-
-    def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
-        """Whether the token stays."""
-        return facts.target_prob >= self.lenience * facts.top_prob
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +174,7 @@ class Vouched:
         return facts.same | (facts.judge >= self.level)
 
 
-Rule = Exact | Ratio | Typical | Lenience | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium
+Rule = Exact | Ratio | Typical | Divergence | Fuzzy | Band | Vouched | Deferral | Equilibrium
 
 
 def ruling(rule: Rule, facts: Facts) -> Ruling:

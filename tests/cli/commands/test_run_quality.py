@@ -8,12 +8,12 @@ import pytest
 from ..command_line import done, paceline, refused
 
 LOSSY = """
-from paceline.policies import Draft, Lenience, Verify
+from paceline.policies import Draft, Ratio, Verify
 
 
 class Lossy:
     def __init__(self, pool, lenience: float = 0.001):
-        self.draft, self.verify = Draft("draft", 2), Verify(pool.target, Lenience(lenience))
+        self.draft, self.verify = Draft("draft", 2), Verify(pool.target, Ratio(lenience))
 
     def decide(self, seen):
         return self.verify if seen.num_pending or seen.room < 1 else self.draft
@@ -105,4 +105,4 @@ def test_who_will_not_wait_keeps_the_answers(prompts, lossy, monkeypatch):
 
 def test_bad_options_of_a_lossy_policy(prompts):
     line = refused(*ran(prompts, "--policy", "mine.py:Lossy,lenience=2"))
-    assert "lenience must be in (0, 1], got 2.0" in line
+    assert "theta must be in (0, 1], got 2.0" in line

@@ -6,7 +6,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 import torch
-from paceline.policies import ConfidenceBelow, Draft, Lenience, Verify, make_policy
+from paceline.policies import ConfidenceBelow, Draft, Ratio, Verify, make_policy
 from paceline.policies.lossless.chain import Chain
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
@@ -126,7 +126,7 @@ def test_policies_that_look_at_signals_find_broken_logits_too(pool, name, batch)
 def test_lossy_rules_find_broken_logits_too(muted_pool, sampling):
     class Lenient:
         def decide(self, seen):
-            return Verify("target", Lenience(0.5)) if seen.num_pending else Draft("draft", 3)
+            return Verify("target", Ratio(0.5)) if seen.num_pending else Draft("draft", 3)
 
         def learn(self, outcome):
             pass

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.contract import PolicyError
 from paceline.decoding.prefill import Start
-from paceline.decoding.rules import Lenience
+from paceline.decoding.rules import Ratio
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.replay_tables import tables_of
@@ -276,12 +276,12 @@ def test_drafts_that_a_commit_takes_leave_the_text_and_are_counted():
 
 @pytest.mark.parametrize(
     "steps",
-    [[Draft("feature", 3, ConfidenceBelow(0.4))], [Draft("feature", 3), Verify("target", Lenience(0.5))]],
+    [[Draft("feature", 3, ConfidenceBelow(0.4))], [Draft("feature", 3), Verify("target", Ratio(0.5))]],
 )
 def test_what_needs_probabilities_is_refused(steps):
     recording = recording_of(one_request({"": 6}, {"feature": BITS}))
     with pytest.raises(
-        ValueError, match=r"(ConfidenceBelow|Lenience).* needs probabilities, and recording 'by hand' holds"
+        ValueError, match=r"(ConfidenceBelow|Ratio).* needs probabilities, and recording 'by hand' holds"
     ):
         follow(recording, steps)
 
