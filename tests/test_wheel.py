@@ -25,6 +25,7 @@ BESIDE_CODE = {
     "laboratory/training/text/word_problems.toml",
     "laboratory/training/text/words.toml",
     "py.typed",
+    "runtime/generation/refused_options.toml",
     "sim/cost/devices.toml",
     "traces/importers/formats.toml",
     "traces/shapes/presets.toml",

@@ -3,10 +3,12 @@
 Processors and criteria are read as transformers prepared them: what is in the lists is what `generate()` would apply.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from numbers import Integral, Number
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -27,51 +29,8 @@ from ..world import CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]
 
-# Options of a GenerationConfig that choose another way of decoding or ask for what is not computed here, and the values
-# that leave them off.
-OFF: Mapping[str, tuple[object, ...]] = {
-    "num_beams": (None, 1),
-    "num_beam_groups": (None, 1),
-    "num_return_sequences": (None, 1),
-    "constraints": (None,),
-    "force_words_ids": (None,),
-    "penalty_alpha": (None, 0.0),
-    "dola_layers": (None,),
-    "use_mtp": (None, False),
-    "assistant_early_exit": (None,),
-    "cache_implementation": (None,),
-    "output_scores": (None, False),
-    "output_logits": (None, False),
-    "output_attentions": (None, False),
-    "output_hidden_states": (None, False),
-}
-# Which option a processor comes from, where its class does not say so.
-OPTION_OF = {
-    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
-    "NoBadWordsLogitsProcessor": "bad_words_ids",
-    "SequenceBiasLogitsProcessor": "sequence_bias",
-    "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
-    "EncoderRepetitionPenaltyLogitsProcessor": "encoder_repetition_penalty",
-    "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
-    "EncoderNoRepeatNGramLogitsProcessor": "encoder_no_repeat_ngram_size",
-    "MinLengthLogitsProcessor": "min_length or min_new_tokens",
-    "MinNewTokensLengthLogitsProcessor": "min_new_tokens",
-    "PrefixConstrainedLogitsProcessor": "prefix_allowed_tokens_fn",
-    "ForcedBOSTokenLogitsProcessor": "forced_bos_token_id",
-    "ForcedEOSTokenLogitsProcessor": "forced_eos_token_id",
-    "InfNanRemoveLogitsProcessor": "remove_invalid_values",
-    "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
-    "SuppressTokensLogitsProcessor": "suppress_tokens",
-    "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
-    "TopHLogitsWarper": "top_h",
-    "MinPLogitsWarper": "min_p",
-    "TypicalLogitsWarper": "typical_p",
-    "EpsilonLogitsWarper": "epsilon_cutoff",
-    "EtaLogitsWarper": "eta_cutoff",
-    "WatermarkLogitsProcessor": "watermarking_config",
-    "SynthIDTextWatermarkLogitsProcessor": "watermarking_config",
-    "LogitNormalization": "renormalize_logits",
-}
+# Options and processors that are not honoured.
+REFUSED = tomllib.loads(Path(__file__).with_name("refused_options.toml").read_text(encoding="utf-8"))
 # The order in which `truncated` applies them.
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 # What `generate()` itself hands to a model, and what is made of it here: nothing.
@@ -95,8 +54,8 @@ class Limits:
 
 def check_config(config: GenerationConfig) -> None:
     """Raises ValueError for another way of decoding, or an output that is not computed."""
-    for option, off in OFF.items():
-        value = getattr(config, option, None)
+    for option, others in REFUSED["off"].items():
+        value, off = getattr(config, option, None), (None, *others)
         if value not in off:
             raise ValueError(f"{option} must be left at {off[-1]}, as paceline does not honour it, got {value!r}")
 
@@ -227,7 +186,7 @@ def _check_processors(processors: Sequence[object], *, do_sample: bool) -> None:
     last = -1
     for processor in processors:
         kind: Any = type(processor)
-        option = OPTION_OF.get(kind.__name__)
+        option = REFUSED["option_of"].get(kind.__name__)
         if option is not None:
             raise ValueError(f"{option} must be left out, as paceline does not honour it ({kind.__name__})")
         place = WARPERS.index(kind) if do_sample and kind in WARPERS else -1
