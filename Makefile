@@ -8,9 +8,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# As many workers as cores, each with one thread of torch; a file's tests stay together, since they share fixtures.
+# As many workers as cores, each with one thread of torch. Each gets a run of neighbouring tests, which share fixtures,
+# and takes from others once it is done.
 WORKERS ?= auto
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 .PHONY: demo check test slow bench docs screens experiments clean lint types layers
 
