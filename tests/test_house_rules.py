@@ -1,6 +1,6 @@
 """What CONTRIBUTING.md asks of the code and a linter does not see: rooms and functions of a size, no import circle.
 
-Sets of exceptions shrink only: what keeps a rule again has to leave its set.
+The set of exceptions shrinks only: what keeps the rule again has to leave it.
 """
 
 import ast
@@ -19,8 +19,7 @@ MOST_FUNCTION_LINES = 40  # without the docstring
 MOST_IGNORED_TYPES = 8
 RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
-CROWDED: set[str] = set()
-LONG_FILES = {"decoding/loop.py"}
+# Their options stand one a line; what they do is shorter than the limit.
 LONG_FUNCTIONS = {
     "cli/commands/agree.py:agree",
     "cli/commands/compare.py:compare",
@@ -54,12 +53,12 @@ def module_name(path):
 
 def test_folders_hold_what_a_reader_can():
     folders = Counter(path.parent.as_posix() for path in sources())
-    assert {folder for folder, count in folders.items() if count > MOST_FILES} <= CROWDED
+    assert {folder: count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
 def test_files_are_short():
     lengths = {path.as_posix(): sources()[path].count("\n") for path in package()}
-    assert {path for path, length in lengths.items() if length > MOST_FILE_LINES} <= LONG_FILES
+    assert {path: length for path, length in lengths.items() if length > MOST_FILE_LINES} == {}
 
 
 def functions(tree):
@@ -80,7 +79,7 @@ def test_functions_are_short():
         for function in functions(tree)
         if length(function) > MOST_FUNCTION_LINES
     }
-    assert long <= LONG_FUNCTIONS
+    assert long == LONG_FUNCTIONS
 
 
 def imported(path, node, modules):
