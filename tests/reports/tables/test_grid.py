@@ -5,7 +5,7 @@ from io import StringIO
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.reports.tables.grid import Column, Grid, facts
+from paceline.reports.tables.grid import Column, Grid, facts, shown, table
 from paceline.reports.tables.terminal_encoding import draws_boxes, shown_in
 from rich.cells import cell_len
 from rich.console import Console
@@ -57,8 +57,8 @@ def test_nothing_is_cut_at_any_width(grid, width):
     text = printed(grid, width)
     assert "…" not in text
     assert all(cell_len(line) <= width for line in text.splitlines())
-    for table in parts_of(text):
-        assert len({cell_len(line) for line in table}) == 1
+    for part in parts_of(text):
+        assert len({cell_len(line) for line in part}) == 1
     figures = [cell for row in grid.rows for cell in row[1:] if cell]
     shown = re.findall(r"[^│┃]+", text)
     for figure in figures:
@@ -118,3 +118,23 @@ def test_only_what_is_bold_stands_out():
     Console(file=screen, width=60, highlight=False, force_terminal=True, color_system="standard").print(grid)
     assert "\x1b[1m    1.70x \x1b[0m" in screen.getvalue()
     assert "1m    1.00x" not in screen.getvalue()
+
+
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from(HEADINGS), FIGURES), max_size=5),
+    texts=st.sets(st.sampled_from(HEADINGS)),
+)
+def test_rows_say_what_column_each_cell_is_in(rows, texts):
+    rows = [{"policy": f"p{index}", **row} for index, row in enumerate(rows)]
+    grid = table(rows, texts=texts, title="t", remarks=["r"], bold={(0, 0)}, lines=[0])
+    headings = [column.heading for column in grid.columns]
+    assert headings == list(dict.fromkeys(heading for row in rows for heading in row))
+    assert [dict(zip(headings, cells, strict=True)) for cells in grid.rows] == [
+        {heading: row.get(heading, "") for heading in headings} for row in rows
+    ]
+    assert all(column.number == (column.heading not in {"policy", *texts}) for column in grid.columns)
+    assert (grid.title, grid.remarks, grid.bold, grid.lines) == ("t", ("r",), {(0, 0)}, {0})
+
+
+def test_a_figure_that_is_unknown():
+    assert (shown(0.0, ".1%"), shown(None, ".1%"), shown(None, ".1%", unknown="-")) == ("0.0%", "", "-")
