@@ -92,7 +92,9 @@ class InStep(Selector):
         above = chain.levels[1:] or chain.levels
         worth_s = chain.level_s[min(1, len(chain.level_s) - 1)]
         window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1)
-        return self._planner.draft(self._front, window) if window and gain_s > least_s else None
+        if not window or gain_s <= least_s:
+            return None
+        return self._planner.draft(self._pool.names[self._front], window)
 
 
 def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:

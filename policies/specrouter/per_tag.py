@@ -75,4 +75,4 @@ class PerTag(Selector):
         best = int(token_s.argmin())
         if token_s[best] >= chain.level_s[min(1, len(chain.level_s) - 1)]:
             return None
-        return self._planner.draft(self._front, best + 1)
+        return self._planner.draft(self._pool.names[self._front], best + 1)

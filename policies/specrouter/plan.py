@@ -11,7 +11,7 @@ from math import inf, log
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import ProductBelow
+from ...decoding.rules.stops import ProductBelow, Stop
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
 from .confidence import Survival
@@ -65,7 +65,7 @@ class Planner:
         self._survival = survival
         self._most = options.most
         self._fixed = options.stop == "window"
-        self._drafts: dict[tuple[str, int, int | None], Draft] = {}
+        self._drafts: dict[tuple[str, int, Stop | None], Draft] = {}
         self._verifies = [Verify(name) for name in pool.names]
         self._chains: dict[FoundChain, Chain] = {}
         self._stops = [ProductBelow(2.0 ** (-step / 2)) for step in range(STOP_STEPS + 1)]
@@ -86,7 +86,7 @@ class Planner:
         return Plan(
             chain=chain,
             verifies=self._above(chain),
-            draft=self.draft(levels[0], 1),
+            draft=self.draft(self._pool.names[levels[0]], 1),
             most_doubt=(-inf,) * len(windows),
             trial=True,
             least=LADDER_WINDOW,
@@ -100,17 +100,18 @@ class Planner:
         In step, levels hand over at once, and the window is the longest draft.
         """
         draft, stop, fixed = None, None, None
+        lowest = self._pool.names[chain.levels[0]]
         most_doubt: tuple[float, ...] = (-inf,) * len(chain.windows)
         gammas: tuple[dict[str, float], ...] = ()
         if chain.windows and not self._fixed:
             ruled = range(1 if in_step else len(chain.windows))
             gammas = tuple(self._gammas(tag, chain, index, front) for index in ruled)
             doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
-            stop = self._stop(doubts[0], gammas[0][self._pool.names[chain.levels[0]]])
+            stop = self._stop(doubts[0], gammas[0][lowest])
             most_doubt = most_doubt if in_step else doubts
         if chain.windows:
             found = self._fixed or in_step
-            draft = self.draft(chain.levels[0], chain.windows[0] if found else self._most, stop)
+            draft = self.draft(lowest, chain.windows[0] if found else self._most, stop)
             fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
         return Plan(
             chain=chain,
@@ -123,33 +124,25 @@ class Planner:
             in_step=in_step,
         )
 
-    def draft(self, level: int, tokens: int, stop: int | None = None) -> Draft:
-        """A draft by the member of that level; `stop` is an index of `_stops`."""
-        return self._draft(self._pool.names[level], tokens, stop)
-
-    def shortened(self, draft: Draft, tokens: int) -> Draft:
-        """The same draft with a smaller window."""
-        stop = draft.stop
-        return self._draft(draft.model, tokens, self._stops.index(stop) if isinstance(stop, ProductBelow) else None)
+    def draft(self, model: str, tokens: int, stop: Stop | None = None) -> Draft:
+        """A draft, made once."""
+        key = (model, tokens, stop)
+        draft = self._drafts.get(key)
+        if draft is None:
+            draft = self._drafts[key] = Draft(model, tokens, stop)
+        return draft
 
     def notation(self, chain: FoundChain) -> str:
         """A chain with the windows that were found."""
         members = tuple(self._pool.names[level] for level in chain.levels)
         return str(ChainSpec(members=members, windows=chain.windows))
 
-    def _draft(self, model: str, tokens: int, stop: int | None) -> Draft:
-        key = (model, tokens, stop)
-        draft = self._drafts.get(key)
-        if draft is None:
-            draft = self._drafts[key] = Draft(model, tokens, None if stop is None else self._stops[stop])
-        return draft
-
     def _above(self, chain: FoundChain) -> tuple[Verify, ...]:
         return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
 
-    def _stop(self, most_doubt: float, gamma: float) -> int:
-        """Index of the rule that stops a draft of exponent `gamma` at a survival of exp(-most_doubt)."""
-        return round(min(max(2.0 * most_doubt / (gamma * log(2.0)), 0.0), STOP_STEPS))
+    def _stop(self, most_doubt: float, gamma: float) -> Stop:
+        """What stops a draft of exponent `gamma` at a survival of exp(-most_doubt)."""
+        return self._stops[round(min(max(2.0 * most_doubt / (gamma * log(2.0)), 0.0), STOP_STEPS))]
 
     def _fixed_chain(self, chain: FoundChain) -> Chain:
         found = self._chains.get(chain)

@@ -184,7 +184,7 @@ class SpecRouter:
         if draft is None or room < 2 or (dry and draft is plan.front):
             return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)
         if draft.tokens >= room:  # the verifier writes the last token of the budget itself
-            return self.scheduler.planner.shortened(draft, room - 1)
+            return self.scheduler.planner.draft(draft.model, room - 1, draft.stop)
         return draft
 
     def _above(self, seen: Observation, plan: Plan) -> Verify:
