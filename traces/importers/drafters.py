@@ -119,5 +119,5 @@ class Drafters:
         )
 
     def _widen(self, name: str, window: int) -> None:
-        found = self._found[name]
-        self._found[name] = replace(found, window=max(found.window, window))
+        if window > self._found[name].window:
+            self._found[name] = replace(self._found[name], window=window)

@@ -70,12 +70,14 @@ def rounds_at(
     if drafted is None:
         drafted = np.full(len(accepted), UNKNOWN_DRAFTED if window is None else window)
     cut = start + accepted > length
-    ongoing.findings.note(_CUT, int(cut.sum()))
-    accepted = np.where(cut, length - start, accepted)
+    if cut.any():
+        ongoing.findings.note(_CUT, int(cut.sum()))
+        accepted = np.where(cut, length - start, accepted)
+        drafted = np.where(cut, accepted, drafted)
     return Rounds(
         start=start.astype(np.int32),
         accepted=accepted.astype(np.int32),
-        drafted=np.where(cut, accepted, drafted).astype(np.int32),
+        drafted=drafted.astype(np.int32),
         draft_s=draft_s,
         verify_s=verify_s,
         placed=placed,
