@@ -9,7 +9,7 @@ policy; the session says when it is due.
 
 from .contract import Commit, Draft, Outcome, Step, Verify
 from .pool import Pool
-from .request_text import Ending, RequestText
+from .request_tokens import Ending, RequestText
 from .results import Drafted, Judged, made
 
 

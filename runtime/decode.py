@@ -9,7 +9,7 @@ import numpy as np
 
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
-from ..decoding.request_text import FinishReason
+from ..decoding.request_tokens import FinishReason
 from ..decoding.session import Session
 from ..progress import Progress
 from ..runs.log import RunLog

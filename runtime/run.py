@@ -8,7 +8,7 @@ from ..decoding.loop import Loop
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start, prefill_before
-from ..decoding.request_text import Ending
+from ..decoding.request_tokens import Ending
 from ..decoding.session import Session
 from ..policies.about import about_of
 from ..policies.step_watch import StepWatch

@@ -3,10 +3,10 @@
 Imports nothing but numbers: a rule knows neither sessions nor worlds.
 """
 
+from .acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Ruling, Typical, Vouched, ruling
 from .deferral import Deferral
 from .equilibrium import Equilibrium
 from .facts import Facts, unknown_facts
-from .judging import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Ruling, Typical, Vouched, ruling
 
 __all__ = [
     "Band",

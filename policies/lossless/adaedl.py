@@ -14,6 +14,7 @@ from ...decoding.contract import Draft, Outcome, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
+from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
@@ -59,6 +60,7 @@ class AdaEDL(DraftedBlocks):
         smooth_threshold: float = 0.9,
         most: int = 12,
     ) -> None:
+        check_count("most", most)
         if not 0.0 < gamma < float("inf"):
             raise ValueError(f"gamma must be > 0 and finite, got {gamma!r}")
         for name, share in (("threshold", threshold), ("wanted", wanted), ("step", step)):

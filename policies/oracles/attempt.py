@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...decoding.contract import Draft, Step, Verify
 from ...decoding.observation import Load, Observation
-from ...decoding.request_text import RequestText
+from ...decoding.request_tokens import RequestText
 from ...decoding.results import Drafted, Judged, Results
 from ...decoding.session import Session
 from ...decoding.signal import Signal

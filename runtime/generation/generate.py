@@ -17,7 +17,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from ...decoding.pool import Pool
-from ...decoding.request_text import Ending
+from ...decoding.request_tokens import Ending
 from ...decoding.session import Session
 from ...runs.log import RunLog
 from ..forward.forward_choice import CHECKED_POSITIONS

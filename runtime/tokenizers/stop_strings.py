@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from ...decoding.request_text import Ending
+from ...decoding.request_tokens import Ending
 from .pieces import REPLACEMENT, Pieces
 
 

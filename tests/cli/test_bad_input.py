@@ -52,7 +52,7 @@ POLICIES = [
     ("confident,below=x", "option 'below' must be a number, got 'x'"),
     ("confident,below=2", "below must be in [0, 1], got 2.0"),
     ("confident,below=nan", "below must be in [0, 1], got nan"),
-    ("ngram,tokens=0", "the window of ngram must be a whole number >= 1, got '0'"),
+    ("ngram,tokens=0", "draft tokens must be >= 1, got 0"),
     ("adaptive,draft=target", "draft must be a member below the target, got 'target'"),
 ]
 
