@@ -6,6 +6,7 @@ decides: it is kept while the prefill runs, so that nobody is asked twice.
 
 from enum import StrEnum
 
+from ..arguments import ArgumentError
 from .contract import Draft, Step, Verify
 from .pool import Pool
 from .session import Session
@@ -25,20 +26,28 @@ class Start(StrEnum):
     recorded = "recorded"
 
 
-def prefill_before(start: Start, pool: Pool, *, what: str = "this run") -> tuple[bool, ...]:
+def start_of(given: str) -> Start:
+    """A start by its name; raises ArgumentError for any other text."""
+    if given not in set(Start):
+        raise ArgumentError(f"`start` must be one of {', '.join(Start)}, got {given!r}")
+    return Start(given)
+
+
+def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[bool, ...]:
     """`[L]` for the sessions of a pool of L members: whether a draft by each comes after the target's prefill.
 
     Args:
-        start: `prefill` or `draft`, the same for every member.
+        start: `prefill` or `draft`, as text or as a `Start`, the same for every member.
         pool: the members.
         what: is run, for the error.
 
     Raises:
         ValueError: `recorded`, which only a log can answer.
     """
-    if start is Start.recorded:
-        raise ValueError(f"start must be prefill or draft for {what}, which holds no start of its own, got {start}")
-    return (start is Start.prefill,) * len(pool.members)
+    begins = start_of(start)
+    if begins is Start.recorded:
+        raise ValueError(f"start must be prefill or draft for {what}, which holds no start of its own, got {begins}")
+    return (begins is Start.prefill,) * len(pool.members)
 
 
 class Prefills:

@@ -1,4 +1,4 @@
-"""What decides: the contract, the state of a request, the loop that asks, and the policies by name.
+"""What decides: the algorithms, what they are built from, and the policies by name.
 
 Standard library and numpy only; imports neither traces nor either world.
 """

@@ -10,7 +10,7 @@ class TextQuality:
     """One answer beside the target's own text for the same prompt, its *trunk*; the columns of a run log.
 
     A count is -1 where nobody knows. Log-probabilities are the target's, of the distribution that sampling draws from,
-    each at least -64 nats (`resolution.LOG_PROBS`).
+    each at least -64 nats (`stored_resolution.LOG_PROBS`).
 
     Attributes:
         divergences: committed tokens that the target would not have written in their very context.

@@ -112,7 +112,7 @@ def decode(
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
-    meta |= {"start": start.value, "plain_step_s": plain_s, "interrupted": interrupted}
+    meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
         log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))

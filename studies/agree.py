@@ -9,7 +9,7 @@ from ..arguments import ArgumentError
 from ..counted import counted
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
-from ..decoding.prefill import Start
+from ..decoding.prefill import Start, start_of
 from ..policies.default_policies import default_policies
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
@@ -96,7 +96,7 @@ def agree(
     max_new_tokens: int = 64,
     batch: int = 1,
     cache: CacheKind = "slots",
-    start: Start = Start.prefill,
+    start: Start | str = "prefill",
     closure: Literal["monotone", "full"] | None = None,
     reach: int | None = None,
     run: int | None = None,
@@ -124,6 +124,7 @@ def agree(
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
+    begins = start_of(start)
     given = None if policies is None else named_policies(policies)
     for policy in given or ():
         refuse_oracle(policy.made_by, policy.name)
@@ -141,7 +142,7 @@ def agree(
     else:
         replayed = matching_trace(recording, models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
-        pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=start, lossless=lossless
+        pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=begins, lossless=lossless
     )
     return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..decoding.prefill import Start
+from ..decoding.prefill import Start, start_of
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
@@ -94,7 +94,7 @@ def decode(
     batch: int = 1,
     memory: Memory | None = None,
     forward: ForwardKind = "auto",
-    start: Start = Start.prefill,
+    start: Start | str = "prefill",
     stop: Sequence[str] = (),
     lossless: bool = False,
     quality: bool = True,
@@ -123,6 +123,7 @@ def decode(
         ValueError: a wrong policy, pool or prompt; nothing has run then.
         PolicyError: the policy broke the contract.
     """
+    begins = start_of(start)
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
     requests = prompts_of(prompts)
@@ -136,7 +137,7 @@ def decode(
         forward=forward,
         stop=stop,
     )
-    outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=start, debug=debug, **alone)
+    outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=begins, debug=debug, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
     lossy = log.meta["lossy_steps"] or log.meta["lossless"] is False
     if not quality or not lossy or log.meta["interrupted"]:

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...decoding.prefill import Start
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..options import models
@@ -80,7 +79,7 @@ def agree(
         max_new_tokens=max_new_tokens,
         batch=batch,
         cache=cache,
-        start=Start(start),
+        start=start,
         closure=closure,
         reach=reach,
         run=run,

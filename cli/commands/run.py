@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from ...counted import counted
-from ...decoding.prefill import Start
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
@@ -80,7 +79,7 @@ def run(
         batch=batch,
         memory=Memory(cache=cache, limit_bytes=kv_bytes, dead_share=most_dead),
         forward=forward,
-        start=Start(start),
+        start=start,
         stop=stop or (),
         lossless=lossless,
         quality=quality,

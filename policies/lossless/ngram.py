@@ -1,4 +1,4 @@
-"""Prompt lookup in front of the target: no drafting model at all (see `lookup`)."""
+"""Prompt lookup in front of the target: no drafting model at all (`decoding.prompt_lookup`)."""
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool

@@ -1,6 +1,6 @@
 """What a recorded drafter drafts: looked up in its rounds, and drawn where no round says it.
 
-Tokens are the target's or refused ones; see `rounds_world`. Letters: a round starts at an output position, and a token
+Tokens are the target's or refused ones; see `world`. Letters: a round starts at an output position, and a token
 of it stands at a depth, 0 for the first.
 """
 

@@ -1,7 +1,7 @@
 """The world that answers from an imported recording: rounds are looked up, and what no round says is drawn.
 
 A drafted token is either the target's own or a refused one. Whether it is the target's is known from the rounds, or
-drawn from the fitted hazard and counted as modelled, when it is drafted (`round_drafts`); after a token that is not the
+drawn from the fitted hazard and counted as modelled, when it is drafted (`drafts`); after a token that is not the
 target's nothing is drawn, since the target refuses all of it. Verification then compares tokens, and models nothing.
 
 A drafter that stopped by itself in a recorded round stops there again: what it drafted is all there is, and where it

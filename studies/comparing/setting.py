@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from ...arguments import ArgumentError
-from ...decoding.prefill import Start
+from ...decoding.prefill import Start, start_of
 from ...sim.cost.base import CostModel
 from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ...sim.cost.what_if.other_device import Reading
@@ -87,8 +87,8 @@ class Setting:
     def __post_init__(self) -> None:
         if not 1 <= self.seeds <= MOST_SEEDS:
             raise ArgumentError(f"`seeds` must be in [1, {MOST_SEEDS}], got {self.seeds}")
-        if self.start is not None and self.start not in set(Start):
-            raise ArgumentError(f"`start` must be one of {', '.join(Start)}, got {self.start!r}")
+        if self.start is not None:
+            start_of(self.start)
         if self.measured_on is not None and self.on is None:
             raise ArgumentError(f"`measured_on` goes with `on` DEVICE, got `measured_on` {self.measured_on}")
 

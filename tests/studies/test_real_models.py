@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import pytest
 from paceline.arguments import ArgumentError
+from paceline.decoding.prefill import Start
 from paceline.runtime.prompts import Prompt, prompts_of
 from paceline.studies.agree import agree
 from paceline.studies.decode import decode
@@ -67,6 +68,22 @@ def test_arguments_are_refused_by_name(tmp_path):
         decode(POOL, PROMPTS, "early-commit", lossless=True)
     with pytest.raises(ValueError, match="sees ahead, which only a recording can grant"):
         decode(POOL, PROMPTS, "oracle-window")
+
+
+@pytest.mark.parametrize("start", Start)
+def test_a_start_may_be_its_text(start):
+    """A text that is compared by identity would silently mean the other start."""
+    if start is Start.recorded:
+        with pytest.raises(ValueError, match="which holds no start of its own"):
+            decode(POOL, PROMPTS, start="recorded", max_new_tokens=4)
+        return
+    named, meant = (decode(POOL, PROMPTS, LOSSLESS[1], start=given, max_new_tokens=8) for given in (str(start), start))
+    assert named.log.meta["start"] == meant.log.meta["start"] == start.value
+    assert named.log.steps["prefill"].tolist() == meant.log.steps["prefill"].tolist()
+    assert any(named.log.steps["prefill"]) == (start is Start.prefill)
+    for ask in (decode, agree):
+        with pytest.raises(ArgumentError, match="`start` must be one of prefill, draft, recorded, got 'prefil'"):
+            ask(POOL, PROMPTS, start="prefil")
 
 
 def test_prompts_are_a_file_or_texts(tmp_path):

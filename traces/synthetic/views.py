@@ -31,7 +31,7 @@ _TAIL_TOP, _TAIL_ENTROPY = _tail()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """What the models say at F contexts, on the grids of `resolution`.
+    """What the models say at F contexts, on the grids of `stored_resolution`.
 
     Attributes:
         choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice (0.0 if nobody's).

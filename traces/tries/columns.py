@@ -129,6 +129,6 @@ def _encode(values: NDArray[np.float64], grid: Grid, name: str, path: Path) -> C
         raise TraceFormatError(path / NODES, name, "must be numbers on its grid", str(error)) from None
     off_grid = values != grid.decode(codes)
     if off_grid.any():
-        rule = f"must be a multiple of {grid.step:g} in range (`resolution`)"
+        rule = f"must be a multiple of {grid.step:g} in range (`stored_resolution`)"
         raise TraceFormatError(path / NODES, name, rule, float(values[off_grid][0]))
     return codes

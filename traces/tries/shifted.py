@@ -1,7 +1,7 @@
 """What if a drafter agreed with the target more often, or less: a recording with some decisions turned over.
 
-What turns over is drawn by (seed, request, drafter) and by place (`turning`): other requests do not matter, and a
-larger shift of the same sign turns over all that a smaller one does.
+What turns over is drawn by (seed, request, drafter) and by place (`shifted_decisions`): other requests do not matter,
+and a larger shift of the same sign turns over all that a smaller one does.
 """
 
 from collections.abc import Mapping, Sequence

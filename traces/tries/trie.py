@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trie:
-    """Contexts reached from one prompt. All probabilities are on the grids of `resolution`.
+    """Contexts reached from one prompt. All probabilities are on the grids of `stored_resolution`.
 
     Attributes:
         parent: `[N]` node index, -1 at the root.
