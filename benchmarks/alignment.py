@@ -10,16 +10,16 @@ import ast
 import inspect
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.perfect_drafts import Tally, add_drafts
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.tokenizers import Alignment
+from paceline.shipped import shipped
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-PICO = Path(__file__).parent.parent / "pools" / "pico"
+PICO = shipped("pools", "pico")
 DRAFT_TOKENS = 6
 SOURCES = (argparse, inspect, ast)
 TEXTS = (json, argparse, ast)

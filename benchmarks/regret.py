@@ -13,6 +13,7 @@ import numpy as np
 from paceline.laboratory.chains import chain, three_levels, two_levels
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.recording_replays import ALL, replayed, speed_of
+from paceline.shipped import shipped
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.simulate import Scenario
 from paceline.sim.tries.tables import TrieTables
@@ -20,7 +21,7 @@ from paceline.traces import TrieRecording
 from paceline.traces.tries.store import read_trace
 from shared.report import parser_of, show
 
-TRACE = Path(__file__).parent.parent / "recordings" / "pico.trace"
+TRACE = shipped("recordings", "pico.trace")
 GOAL = 0.98
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 LOWER, UPPER = (1, 2, 3, 4, 5, 6, 8), (2, 4, 6, 8, 10, 12)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from paceline.laboratory.findings.table import Cell, cell
+from paceline.progress import tracked
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.prompts import read_prompts
@@ -17,8 +18,6 @@ from paceline.runtime.slim.distance import Distance, measure_distance
 from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
 from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
 from paceline.shipped import shipped
-from rich.console import Console
-from rich.progress import track
 from shared.report import parser_of, show
 
 SEEDS = range(12)
@@ -31,9 +30,8 @@ def every_mask(pool: ModelPool, skipped: int, num_prompts: int) -> dict[Mask, Di
     prompts = read_prompts(folder / "prompts.jsonl")[:num_prompts]
     calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS)
     masks = list(all_masks(pool.target.num_layers, skipped))
-    console = Console(stderr=True)
-    shown = track(masks, "every mask", console=console, transient=True, disable=not console.is_terminal)
-    return {mask: measure_distance(make_submodel(pool.target.model, mask), calibration) for mask in shown}
+    every = tracked(masks, "every mask", total=len(masks), unit="masks")
+    return {mask: measure_distance(make_submodel(pool.target.model, mask), calibration) for mask in every}
 
 
 def ranks(known: Mapping[Mask, Distance], num_layers: int, skipped: int, trials: int, random_trials: int) -> list[int]:

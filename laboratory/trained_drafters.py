@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from ..runtime.pools.loaded_members import LoadedMember, describe_model
 from ..runtime.pools.pool import ModelPool
 from .training.recipe import Recipe, Shape, warm_up_and_decay
-from .training.target import train_target
 from .training.text.corpus import build_corpus, pack_corpus
 from .training.text.tokenizer import train_tokenizer
+from .training.trained_models import train_target
 
 SEQUENCE_TOKENS, ROWS, STEPS = 256, 8, 400
 CORPUS_TOKENS = 600_000

@@ -13,7 +13,7 @@ from ..reports.tables.printed import Printed
 from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of, read_prompts
-from ..runtime.slim import VERIFIED_TOKENS, Frontier, NewSlim, SlimFound, add_slims, check_names, slim_name
+from ..runtime.slim import VERIFIED_TOKENS, Frontier, SlimFound, add_slims, check_names, slim_name
 from ..runtime.slim.find_slims import find_slims
 from ..runtime.slim.mask_search import Budget
 from ..runtime.timing.forward_seconds import hardware
@@ -157,11 +157,8 @@ def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
 
 
 def _edited(file: Path, content: PoolFile, pool: ModelPool, found: Sequence[SlimFound], *, folder: Path) -> str:
-    slims = [
-        NewSlim(name=each.name, skip_layers=each.skip_layers, num_parameters=each.num_parameters) for each in found
-    ]
     sizes = {member.name: member.num_parameters for member in pool.members}
-    return add_slims(file, content, slims, sizes, folder=folder)
+    return add_slims(file, content, found, sizes, folder=folder)
 
 
 def _cells(row: SlimFound) -> dict[str, str]:

@@ -1,26 +1,26 @@
 """The whole way from a recipe to a pool on disk, one stage after another."""
 
+import copy
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
+from transformers import LlamaForCausalLM
 
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import read_prompts
 from ...whole_files import write_whole
 from .card import make_card
 from .checkpoint import read_tensors, write_json, write_tensors
-from .distil import train_student
-from .export import export_model, write_pool_file
 from .loop import TrainingRun
 from .recipe import Recipe
-from .target import train_target
 from .teacher import make_teacher
 from .text import Item
 from .text.corpus import Corpus, build_corpus, fit_items, held_out_rows, pack_corpus, write_prompts
 from .text.tokenizer import train_tokenizer
+from .trained_models import train_student, train_target
 
 
 def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = "train_pool(...)") -> None:
@@ -100,3 +100,27 @@ def _train_members(
 def _held_out_items(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> dict[str, list[Item]]:
     """The documents whose beginnings are the held-out prompts."""
     return {tag: fit_items(items, tokenizer)[: recipe.prompts_per_tag] for tag, items in corpus.held_out.items()}
+
+
+def export_model(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write `config.json` and the weights in bfloat16; the tied output matrix is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.dtype = "bfloat16"
+    write_whole(folder / "config.json", config.to_json_string())
+    tensors = {name: tensor.detach().to(torch.bfloat16) for name, tensor in model.named_parameters()}
+    write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_pool_file(recipe: Recipe, path: Path) -> None:
+    """Write `pool.toml`: lookup, draft, mid, slim, target."""
+    members = "".join(
+        f'\n[[members]]\nname = "{name}"\npath = "{name}"\ndtype = "float32"\ndevice = "cpu"\n'
+        if name != "slim"
+        else f'\n[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = {list(recipe.skip_layers)}\n'
+        for name in ("draft", "mid", "slim", "target")
+    )
+    head = f'name = "{recipe.name}"\ntokenizer = "tokenizer.json"\ncontext_tokens = {recipe.context_tokens}\n'
+    lookup = '\n[[members]]\nname = "ngram"\nngram = { max_match = 3 }\n'
+    write_whole(path, head + lookup + members)

@@ -15,8 +15,8 @@ from transformers import LlamaForCausalLM
 from ...progress import Progress
 from .checkpoint import read_tensors, write_tensors
 from .recipe import TAGS, Recipe
-from .target import logits_of
 from .text.corpus import Corpus
+from .trained_models import logits_of
 from .writing import write_texts
 
 SCORED_ROWS = 32

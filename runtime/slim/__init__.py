@@ -6,6 +6,6 @@ pools, decode, prompts, timing and sampling, and policies; knows nothing of the 
 
 from .frontier import VERIFIED_TOKENS, Frontier, SlimFound
 from .masks import slim_name
-from .pool_text import NewSlim, add_slims, check_names
+from .pool_text import add_slims, check_names
 
-__all__ = ["VERIFIED_TOKENS", "Frontier", "NewSlim", "SlimFound", "add_slims", "check_names", "slim_name"]
+__all__ = ["VERIFIED_TOKENS", "Frontier", "SlimFound", "add_slims", "check_names", "slim_name"]

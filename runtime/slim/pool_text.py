@@ -5,7 +5,6 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -13,26 +12,11 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from ..pools.pool_file import MemberEntry, PoolFile, PoolFileError
-from .masks import Mask
+from .frontier import SlimFound
 
 # Comments right above a header are about what follows.
 _MEMBER = re.compile(r"(?:^[ \t]*#[^\n]*\n)*^[ \t]*\[\[[ \t]*members[ \t]*\]\]", re.MULTILINE)
 _SKIPPED = re.compile(r"^([ \t]*skip_layers[ \t]*=[ \t]*)\[[^\]]*\]", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSlim:
-    """A member to write.
-
-    Attributes:
-        name: of the member.
-        skip_layers: layers of the target that it leaves out.
-        num_parameters: that it uses; they decide where it stands.
-    """
-
-    name: str
-    skip_layers: Mask
-    num_parameters: int
 
 
 class _Block(NamedTuple):
@@ -67,7 +51,7 @@ def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace:
 
 
 def add_slims(
-    file: Path, content: PoolFile, slims: Sequence[NewSlim], sizes: Mapping[str, int], *, folder: Path
+    file: Path, content: PoolFile, slims: Sequence[SlimFound], sizes: Mapping[str, int], *, folder: Path
 ) -> str:
     """The text of a pool file with slim verifiers of its target, each after the members that are no larger.
 
@@ -108,7 +92,7 @@ def _split(text: str) -> tuple[str, list[str]]:
     return head, parts
 
 
-def _placed(blocks: Sequence[_Block], slim: NewSlim, newline: str) -> list[_Block]:
+def _placed(blocks: Sequence[_Block], slim: SlimFound, newline: str) -> list[_Block]:
     """The blocks with a slim verifier in order of size; the target, last, is larger than any."""
     others = [block for block in blocks if block.entry.name != slim.name]
     old = next((block.text for block in blocks if block.entry.name == slim.name), None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from paceline.laboratory.training.checkpoint import read_tensors, write_json, write_tensors
-from paceline.laboratory.training.export import write_pool_file
+from paceline.laboratory.training.pipeline import write_pool_file
 from paceline.laboratory.training.recipe import tiny_recipe
 from paceline.laboratory.training.text.corpus import write_prompts
 

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.laboratory.training import agreement, pipeline, tiny_recipe, train_pool
-from paceline.laboratory.training.distil import _top_cross_entropy
 from paceline.laboratory.training.loop import make_model, run_training
 from paceline.laboratory.training.recipe import TAGS, warm_up_and_decay
 from paceline.laboratory.training.text import make_dialogue, make_edit, make_translation, make_word_problem, read_stdlib
 from paceline.laboratory.training.text.corpus import build_corpus
 from paceline.laboratory.training.text.number_words import english, french, german
 from paceline.laboratory.training.text.translation import english_ordinal, english_year, german_ordinal, german_year
+from paceline.laboratory.training.trained_models import _top_cross_entropy
 from paceline.laboratory.training.writing import write_texts
 from paceline.runtime.answer_check import is_right
 from paceline.runtime.pools.pool import ModelPool

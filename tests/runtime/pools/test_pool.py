@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.export import export_model, write_pool_file
 from paceline.laboratory.training.loop import make_model
+from paceline.laboratory.training.pipeline import export_model, write_pool_file
 from paceline.laboratory.training.recipe import tiny_recipe
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError

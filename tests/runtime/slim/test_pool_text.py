@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 from paceline.runtime.pools import PoolFileError, read_pool_file
-from paceline.runtime.slim import NewSlim, add_slims, check_names
+from paceline.runtime.slim import SlimFound, add_slims, check_names
 
 TEXT = """\
 # Of the club.
@@ -50,7 +50,8 @@ def file(tmp_path):
 
 
 def slim(name="slim45", layers=(1, 3), size=70):
-    return NewSlim(name=name, skip_layers=layers, num_parameters=size)
+    measured = {"share": 0.5, "tvd": 0.1, "disagreement": 0.1, "seconds": 1.0, "seconds_share": 0.5, "how": "random"}
+    return SlimFound(name=name, skip_layers=layers, num_parameters=size, **measured)
 
 
 def added(file, *slims, folder=None):
