@@ -78,7 +78,7 @@ def test_svip_drafts_end_at_the_first_token_of_too_much_entropy():
         (AdaEDL, {"step": 2.0}, r"step must be in \[0, 1\], got 2.0"),
         (AdaEDL, {"smooth_rate": 1.0}, r"smooth_rate must be in \[0, 1\), got 1.0"),
         (AdaEDL, {"smooth_threshold": -1.0}, r"smooth_threshold must be in \[0, 1\), got -1.0"),
-        (AdaEDL, {"most": 0}, "draft tokens must be >= 1, got 0"),
+        (AdaEDL, {"most": 0}, r"most must be in \[1, 1,000,000\], got 0"),
         (Svip, {"h": 0.0}, "h must be > 0 and finite, got 0.0"),
         (Svip, {"h": float("nan")}, "h must be > 0 and finite, got nan"),
         (Svip, {"draft": "target"}, "draft must be a member below the target"),
