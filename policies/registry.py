@@ -33,8 +33,7 @@ from .lossy.equilibrium import EquilibriumDecoding
 from .lossy.pyramid_sd import PyramidSD
 from .lossy.via_sd import ViaSD
 from .options import PolicyClass
-from .oracles.chain import OracleChain
-from .oracles.window import OracleWindow
+from .oracles.choices import OracleChain, OracleWindow
 from .specrouter.policy import SpecRouter
 
 

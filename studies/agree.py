@@ -14,9 +14,9 @@ from ..policies.default_policies import default_policies
 from ..progress import Progress, tracked
 from ..reports.agreement import Agreement
 from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
+from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
-from ..reports.tables.start_words import start_words
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool

@@ -8,10 +8,10 @@ from typing import Any
 
 from ..decoding.prefill import Start, start_of
 from ..reports.summary import Summary, summarise_run
+from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
 from ..reports.tables.run import run_table
-from ..reports.tables.start_words import start_words
 from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..arguments import ArgumentError
-from ..policies.chain_notation import ChainSpec
-from ..policies.chain_ranges import chains_in
+from ..policies.chain_notation import ChainSpec, chains_in
 from ..reports.side_by_side import SideBySide
 from ..reports.sweep import Sweep
 from ..sim.cost.base import CostRangeError

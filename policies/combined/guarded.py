@@ -8,9 +8,8 @@ from ...decoding.contract import Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About
+from ..about import About, about_parts, most_pending
 from ..parts.member_seconds import MemberSeconds
-from .about_parts import about_parts, most_pending
 
 
 class Guarded:

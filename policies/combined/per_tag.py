@@ -4,8 +4,7 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About
-from .about_parts import about_parts, most_pending
+from ..about import About, about_parts, most_pending
 
 
 class PerTag:

@@ -8,8 +8,7 @@ from ...policies.about import about_of
 from ...policies.default_policies import BASELINE
 from ...policies.lossless.chain import Chain
 from ...policies.lossless.plain import Plain
-from ...policies.oracles.chain import OracleChain
-from ...policies.oracles.window import OracleWindow
+from ...policies.oracles.choices import OracleChain, OracleWindow
 from ...reports.device_range import DeviceRange
 from ...reports.regret import REFERENCE, Regret, regret_of
 from ...reports.side_by_side import SideBySide

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
 from paceline.policies import PolicyError, make_policy
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.oracles.chain import OracleChain
-from paceline.policies.oracles.window import OracleWindow
+from paceline.policies.oracles.choices import OracleChain, OracleWindow
 from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost.base import DraftTerms

@@ -7,9 +7,8 @@ from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import check_policy
 from paceline.policies.check import check_pool
-from paceline.policies.oracles.chain import OracleChain
+from paceline.policies.oracles.choices import OracleChain, OracleWindow
 from paceline.policies.oracles.foresight import Answer, Foresight
-from paceline.policies.oracles.window import OracleWindow
 from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
 from paceline.runs.ledger import RunLedger
 
