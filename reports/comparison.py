@@ -9,8 +9,7 @@ from .device_range import DeviceRange, device_range_table
 from .quality import Quality
 from .regret import Regret
 from .side_by_side import SideBySide
-from .tables.comparison import comparison_table
-from .tables.detail import detail_tables
+from .tables.comparison import comparison_table, detail_tables
 from .tables.grid import Grid
 from .tables.printed import Printed, flat_rows
 from .tables.quality import quality_table

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...counted import counted
 from ...decoding.ledger import VERIFY
 from ...reports.quality import Quality, quality_of
-from ...reports.rejection import rejection_rate
+from ...reports.summary import rejection_rate
 from ...runs.log import RunLog, with_quality
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
@@ -43,7 +43,7 @@ class Figures(NamedTuple):
     """What one policy did with the requests of one tag.
 
     Attributes:
-        rejection_rate: see `reports.rejection`.
+        rejection_rate: see `reports.summary`.
         calls_per_token: target calls per committed token.
         speed_up: over the target alone.
         quality: of the texts; None where nothing is known.

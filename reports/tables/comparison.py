@@ -1,16 +1,21 @@
-"""A comparison as a table for the terminal: the first screen, few columns and the fastest policy first."""
+"""A comparison as tables for the terminal: the first screen, few columns and the fastest policy first.
 
+`compare --detail` adds what the first table leaves out, by policy and by member.
+"""
+
+from collections.abc import Mapping
 from math import floor
 from typing import Any
 
 from ...counted import counted
 from ..interval import Interval
 from ..side_by_side import SideBySide
-from ..summary import Summary
+from ..summary import LevelSummary, Summary
 from .grid import Grid, table
-from .start_words import start_words
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
+# How requests begin, by kind of recording; `prefill` for all others and for models.
+DEFAULT_STARTS = {"imported": "recorded"}
 # Of columns that are no means over seeds.
 AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
 
@@ -63,6 +68,16 @@ def comparison_title(meta: dict[str, Any], first: Summary) -> str:
     )
 
 
+def start_words(meta: Mapping[str, Any]) -> str:
+    """How requests began, to stand in a title, a comma before it; empty for the default.
+
+    Args:
+        meta: of a comparison or a run log, with `start`; with `kind` where a recording was replayed.
+    """
+    start = meta.get("start", "")
+    return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
+
+
 def _what_if(meta: dict[str, Any]) -> str:
     shifts = meta.get("what_if", {}).get("acceptance", {})
     changes = ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items())
@@ -94,3 +109,48 @@ def _speed_up(comparison: SideBySide, row: Summary) -> str:
 def _share(share: float) -> str:
     """Rounded down: 1 is shown only where every decision was replayed."""
     return f"{floor(share * 1e4) / 1e4:.4f}" if share < 1 else "1"
+
+
+def detail_tables(comparison: SideBySide) -> tuple[Grid, Grid]:
+    """Further figures of every policy, and what each of its members did; the fastest policy first.
+
+    Columns are defined in docs/glossary.md.
+    """
+    rows = comparison.ranked()
+    by_policy = table([_detail_cells(comparison, row) for row in rows], title="further figures")
+    return by_policy, _by_member(rows)
+
+
+def _detail_cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
+    chance = shown_interval(comparison.output_tokens_per_s_interval(row), ",.1f")
+    return {
+        "policy": row.policy,
+        "target calls /token": f"{row.target_calls_per_token:.3f}",
+        "accepted share": f"{row.draft_acceptance_rate:.1%}",
+        "wasted tokens": f"{row.wasted_tokens:,}",
+        "TTFT ms": f"{1e3 * row.ttft_s.mean:,.1f}",
+        "TPOT ms": f"{1e3 * row.tpot_s.mean:,.2f}",
+        "tokens/s": f"{comparison.output_tokens_per_s(row):,.1f}{chance}",
+    }
+
+
+def _by_member(rows: tuple[Summary, ...]) -> Grid:
+    """A line for each policy, and one for each of its members that did something."""
+    cells: list[dict[str, str]] = []
+    ends: list[int] = []
+    for row in rows:
+        active = [level for level in row.levels if level.forwards or level.drafted or level.judged]
+        cells += [{"policy, member": row.policy}, *map(_member_cells, active)]
+        ends.append(len(cells) - 1)
+    return table(cells, title="what each member did", lines=ends)
+
+
+def _member_cells(level: LevelSummary) -> dict[str, str]:
+    return {
+        "policy, member": f"  {level.name}",
+        "share of seconds": f"{level.share_of_seconds:.0%}",
+        "drafted": f"{level.drafted:,}" if level.drafted else "",
+        "accepted / judged": f"{level.accepted:,}/{level.judged:,}" if level.judged else "",
+        "refused": f"{level.refused:,}" if level.judged else "",
+        "own tokens": f"{level.own:,}" if level.own else "",
+    }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.reports.rejection import rejection_rate
+from paceline.reports.summary import rejection_rate
 from paceline.sim.recorded_pool import recorded_pool
 
 from ..sim.tries.small_traces import Anything, replay, with_ngram

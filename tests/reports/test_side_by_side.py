@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.reports import SideBySide, summarise_run
 from paceline.reports.interval import mean_interval, t_quantile
-from paceline.reports.tables.comparison import comparison_table
-from paceline.reports.tables.detail import detail_tables
+from paceline.reports.tables.comparison import comparison_table, detail_tables
 from rich.console import Console
 from scipy.stats import t as student
 

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
-from paceline.reports.tables.comparison import comparison_table
-from paceline.reports.tables.detail import detail_tables
+from paceline.reports.tables.comparison import comparison_table, detail_tables
 from paceline.reports.tables.run import run_table
 from paceline.runs.ledger import RunLedger
 from paceline.runs.log import RunLog
