@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.perfect_drafts import Tally, add_drafts
 from paceline.runtime.prompts import read_prompts
-from paceline.runtime.tokenizers import Alignment
+from paceline.runtime.tokenizers.alignment import Alignment
 from paceline.shipped import shipped
 from shared.report import parser_of, show
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..policies.spec import make_policy
-from ..runtime.kv import MemberKV
+from ..runtime.kv.member_kv import MemberKV
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt

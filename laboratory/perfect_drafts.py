@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from ..runtime.executor.foreign_drafter import num_common
-from ..runtime.tokenizers import Alignment
+from ..runtime.tokenizers.alignment import Alignment
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,9 +2,3 @@
 
 Imports decoding and traces; neither world, no policy and no report.
 """
-
-from .ledger import RunLedger
-from .log import RunLog, write_run_log
-from .text_quality import TextQuality
-
-__all__ = ["RunLedger", "RunLog", "TextQuality", "write_run_log"]

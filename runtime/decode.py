@@ -16,14 +16,15 @@ from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token
 from ..traces.meta import Sampling
 from .driver import INTERRUPTED, Driver, OnCommit
-from .forward import ForwardKind
+from .forward.forward_choice import ForwardKind
 from .kv.fit import check_fit
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .run import Run, session_of
 from .timing.plain_speed import plain_step_s
 from .timing.priced_seconds import Prices
-from .tokenizers import TextStream, make_ending, text_before_stop
+from .tokenizers.stop_strings import make_ending, text_before_stop
+from .tokenizers.text_stream import TextStream
 from .world import Memory, TorchWorld
 
 OnToken = Callable[[str, int, str], None]

@@ -18,7 +18,7 @@ from ..traces.meta import Sampling
 from ..traces.tries.stored_resolution import LOG_PROBS
 from .answer_check import is_right
 from .decode import Output, decode
-from .forward import ForwardKind
+from .forward.forward_choice import ForwardKind
 from .next_token_views import scores
 from .pools.loaded_pool import loaded_pool
 from .pools.pool import ModelPool

@@ -16,8 +16,11 @@ from .executor.phase_seconds import Phases
 from .executor.rollback_processor import RollbackProcessor
 from .executor.sampler import make_sampler
 from .executor.verify_processor import VerifyProcessor
-from .forward import ForwardKind, ModelForward
-from .kv import MaskCache, MemberKV, SlotCache
+from .forward.forward_choice import ForwardKind
+from .forward.model_forward import ModelForward
+from .kv.mask_cache import MaskCache
+from .kv.member_kv import MemberKV
+from .kv.slot_cache import SlotCache
 from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
 from .sampling.coupled_noise import RequestNoise

@@ -15,7 +15,7 @@ from ..reports.tables.run import run_table
 from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
-from ..runtime.forward import ForwardKind
+from ..runtime.forward.forward_choice import ForwardKind
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool

@@ -10,12 +10,14 @@ from ..arguments import ArgumentError
 from ..counted import counted
 from ..reports.tables.grid import Grid, table
 from ..reports.tables.printed import Printed
-from ..runtime.pools import PoolFile, read_pool_file
 from ..runtime.pools.pool import ModelPool
+from ..runtime.pools.pool_file import PoolFile, read_pool_file
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of, read_prompts
-from ..runtime.slim import VERIFIED_TOKENS, Frontier, SlimFound, add_slims, check_names, slim_name
 from ..runtime.slim.find_slims import find_slims
+from ..runtime.slim.frontier import VERIFIED_TOKENS, Frontier, SlimFound
 from ..runtime.slim.mask_search import Budget
+from ..runtime.slim.masks import slim_name
+from ..runtime.slim.pool_text import add_slims, check_names
 from ..runtime.timing.forward_seconds import hardware
 from ..shipped import shipped
 from ..whole_files import place_of, write_whole

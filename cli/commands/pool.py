@@ -64,7 +64,8 @@ def train(
 ) -> None:
     """Train the pool of small models on this machine; a second call continues one that was cut short."""
     with needs_torch():
-        from ...laboratory.training import Recipe, tiny_recipe, train_pool
+        from ...laboratory.training.pipeline import train_pool
+        from ...laboratory.training.recipe import Recipe, tiny_recipe
         from ...runtime.threads import use_threads
     use_threads(threads)
     recipe = tiny_recipe() if tiny else Recipe()

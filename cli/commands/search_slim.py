@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ...installing import needs_torch
-from ...runtime.pools import read_pool_file
+from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import shipped
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption

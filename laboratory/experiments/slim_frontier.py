@@ -10,14 +10,14 @@ from statistics import median
 
 from ...counted import counted
 from ...runs.log import RunLog
-from ...runtime.pools import read_pool_file
 from ...runtime.pools.loaded_members import LoadedMember
 from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import Prompt
-from ...runtime.slim import Frontier, SlimFound
 from ...runtime.slim.calibration import calibrate
 from ...runtime.slim.distance import Distance, measure_distance
 from ...runtime.slim.find_slims import find_slims
+from ...runtime.slim.frontier import Frontier, SlimFound
 from ...runtime.slim.mask_search import Budget
 from ...runtime.slim.with_slims import with_slims
 from ..chains import chain

@@ -13,7 +13,7 @@ from .agreement import Agreement, agreement
 from .loop import TrainingRun
 from .measure import held_out_loss, seconds_per_token
 from .recipe import TAGS, Recipe
-from .text import Item
+from .text.item import Item
 
 SAMPLE_CHARACTERS = 240
 # Long enough for the whole answer of most prompts.

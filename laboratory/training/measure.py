@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import DynamicCache
 
 from ...runtime.pools.loaded_members import LoadedMember
-from .text import Item
+from .text.item import Item
 from .text.tokenizer import END_TOKEN
 
 TIMED_CONTEXT_TOKENS = 128

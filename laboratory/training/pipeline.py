@@ -17,8 +17,8 @@ from .checkpoint import read_tensors, write_json, write_tensors
 from .loop import TrainingRun
 from .recipe import Recipe
 from .teacher import make_teacher
-from .text import Item
 from .text.corpus import Corpus, build_corpus, fit_items, held_out_rows, pack_corpus, write_prompts
+from .text.item import Item
 from .text.tokenizer import train_tokenizer
 from .trained_models import train_student, train_target
 

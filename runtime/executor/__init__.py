@@ -3,10 +3,3 @@
 Names follow SpecRouter (arXiv:2505.07680). May import the runtime's kv, forward, state, sampling, tokenizers and pools;
 of the policies only steps, stops, rules, sessions and what the loop hands over, no policy.
 """
-
-from .draft_processor import DraftProcessor
-from .executor import Executor
-from .rollback_processor import RollbackProcessor
-from .verify_processor import VerifyProcessor
-
-__all__ = ["DraftProcessor", "Executor", "RollbackProcessor", "VerifyProcessor"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.results import Forward
-from ..forward import ModelForward
+from ..forward.model_forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from ..timing.clock import Clock

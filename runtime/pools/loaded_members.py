@@ -7,8 +7,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ...decoding.prompt_lookup import LookupRule
-from ..forward import ForwardKind, ModelForward, choose_forward
-from ..tokenizers import Alignment
+from ..forward.forward_choice import ForwardKind, choose_forward
+from ..forward.model_forward import ModelForward
+from ..tokenizers.alignment import Alignment
 from .configs.end_tokens import end_tokens
 
 

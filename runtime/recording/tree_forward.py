@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..forward import ModuleForward
-from ..kv import SlotCache
+from ..forward.module_forward import ModuleForward
+from ..kv.slot_cache import SlotCache
 
 Mask = NDArray[np.bool_]
 Slots = NDArray[np.int32]

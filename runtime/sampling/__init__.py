@@ -3,9 +3,3 @@
 Pure functions over torch tensors, and a source of chance; `executor.sampler` puts them together for a run. May import
 torch, numpy and traces.meta; knows no model and no cache.
 """
-
-from .chance import Chance, SeededChance
-from .rejection import acceptance, judge, probabilities, residual
-from .truncation import truncated
-
-__all__ = ["Chance", "SeededChance", "acceptance", "judge", "probabilities", "residual", "truncated"]

@@ -3,10 +3,3 @@
 May import runtime.kv, runtime.sampling, runtime.next_token_views, sessions and torch; knows nothing of
 operations.
 """
-
-from .errors import CacheDesyncError, KVMemoryError
-from .pending_view import PendingView
-from .request_state import RequestState
-from .state_manager import StateManager
-
-__all__ = ["CacheDesyncError", "KVMemoryError", "PendingView", "RequestState", "StateManager"]

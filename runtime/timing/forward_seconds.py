@@ -17,8 +17,8 @@ import torch
 from ...counted import counted
 from ...progress import Progress
 from ...traces.meta import CostTable
-from ..forward import ModelForward
-from ..kv import SlotCache
+from ..forward.model_forward import ModelForward
+from ..kv.slot_cache import SlotCache
 from ..pools.pool import ModelPool
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)

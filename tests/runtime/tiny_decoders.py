@@ -1,7 +1,8 @@
 """Tiny random decoders of every family that the fused forward knows, and ragged texts that are fed to a cache."""
 
 import torch
-from paceline.runtime.kv import MaskCache, SlotCache
+from paceline.runtime.kv.mask_cache import MaskCache
+from paceline.runtime.kv.slot_cache import SlotCache
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,

@@ -13,7 +13,12 @@ from tokenizers import Tokenizer
 
 from ....whole_files import write_whole
 from ..recipe import TAGS, Recipe
-from . import Item, StdlibText, make_dialogue, make_edit, make_translation, make_word_problem, read_stdlib
+from .dialogue import make_dialogue
+from .edits import make_edit
+from .item import Item
+from .stdlib_text import StdlibText, read_stdlib
+from .translation import make_translation
+from .word_problems import make_word_problem
 
 GENERATORS: dict[str, Callable[[random.Random], Item]] = {
     "math": make_word_problem,

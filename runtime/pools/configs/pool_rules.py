@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
-from ...tokenizers import Alignment
+from ...tokenizers.alignment import Alignment
 from ..pool_file import MemberEntry, PoolFile, PoolFileError
 from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD

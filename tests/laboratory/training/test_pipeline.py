@@ -11,13 +11,24 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.training import agreement, pipeline, tiny_recipe, train_pool
+from paceline.laboratory.training import pipeline
+from paceline.laboratory.training.agreement import agreement
 from paceline.laboratory.training.loop import make_model, run_training
-from paceline.laboratory.training.recipe import TAGS, warm_up_and_decay
-from paceline.laboratory.training.text import make_dialogue, make_edit, make_translation, make_word_problem, read_stdlib
+from paceline.laboratory.training.pipeline import train_pool
+from paceline.laboratory.training.recipe import TAGS, tiny_recipe, warm_up_and_decay
 from paceline.laboratory.training.text.corpus import build_corpus
+from paceline.laboratory.training.text.dialogue import make_dialogue
+from paceline.laboratory.training.text.edits import make_edit
 from paceline.laboratory.training.text.number_words import english, french, german
-from paceline.laboratory.training.text.translation import english_ordinal, english_year, german_ordinal, german_year
+from paceline.laboratory.training.text.stdlib_text import read_stdlib
+from paceline.laboratory.training.text.translation import (
+    english_ordinal,
+    english_year,
+    german_ordinal,
+    german_year,
+    make_translation,
+)
+from paceline.laboratory.training.text.word_problems import make_word_problem
 from paceline.laboratory.training.trained_models import _top_cross_entropy
 from paceline.laboratory.training.writing import write_texts
 from paceline.runtime.answer_check import is_right

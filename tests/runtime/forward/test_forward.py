@@ -4,9 +4,12 @@ import random
 
 import pytest
 import torch
-from paceline.runtime.forward import FusedForward, ModuleForward, choose_forward, fused_supports
 from paceline.runtime.forward import forward_choice as choosing
 from paceline.runtime.forward import weights as layouts
+from paceline.runtime.forward.forward_choice import choose_forward
+from paceline.runtime.forward.fused_forward import FusedForward
+from paceline.runtime.forward.fused_support import fused_supports
+from paceline.runtime.forward.module_forward import ModuleForward
 from paceline.runtime.pools.submodel import make_submodel
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 

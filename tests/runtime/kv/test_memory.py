@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
-from paceline.runtime.kv import KVShape, MaskCache, SlotCache
-from paceline.runtime.kv.member_kv import SLOT_STEP, MemberKV
+from paceline.runtime.kv.mask_cache import MaskCache
+from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape, MemberKV
 from paceline.runtime.kv.placement import side_by_side
+from paceline.runtime.kv.slot_cache import SlotCache
 from paceline.runtime.state.errors import KVMemoryError
 from paceline.runtime.world import Memory, TorchWorld
 

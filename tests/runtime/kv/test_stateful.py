@@ -5,8 +5,10 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from paceline.runtime.forward import FusedForward, ModuleForward
-from paceline.runtime.kv import MaskCache, SlotCache
+from paceline.runtime.forward.fused_forward import FusedForward
+from paceline.runtime.forward.module_forward import ModuleForward
+from paceline.runtime.kv.mask_cache import MaskCache
+from paceline.runtime.kv.slot_cache import SlotCache
 
 from ..tiny_decoders import VOCABULARY, RaggedTexts, tiny_decoder, without_cache
 

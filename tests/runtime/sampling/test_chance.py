@@ -3,7 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.runtime.sampling import SeededChance
+from paceline.runtime.sampling.chance import SeededChance
 from paceline.runtime.sampling.coupled_noise import gumbel
 from scipy import stats
 
