@@ -3,8 +3,10 @@
 python benchmarks/checks.py [--requests 20] [--tokens 5000]
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 from paceline.laboratory.chains import chain
 from paceline.laboratory.findings.table import Cell, cell
@@ -16,25 +18,7 @@ from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
 from shared.report import parser_of, show
 
-# Leviathan et al. 2023, arXiv:2211.17192: acceptance, cost ratio, window, speed-up.
-PUBLISHED = (
-    ("greedy with lenience", 0.75, 0.015, 8, "3.3"),
-    ("greedy with lenience", 0.75, 0.015, 8, "3.3"),
-    ("greedy with lenience", 0.80, 0.015, 8, "3.9"),
-    ("greedy with lenience", 0.87, 0.015, 8, "4.9"),
-    ("bigram drafter", 0.20, 0.0, 3, "1.25"),
-)
-# Rates between neighbouring levels; then the windows and the seconds below the target's forward of 1 s.
-TWO_LEVELS = (
-    [(0.5,), (0.7,), (0.8,), (0.9,)],
-    [(2,), (5,), (8,)],
-    [(0.05,), (0.3,)],
-)
-THREE_LEVELS = (
-    [(0.6, 0.75), (0.8, 0.9)],
-    [(2, 6), (3, 6), (4, 4)],
-    [(0.02, 0.1), (0.1, 0.4)],
-)
+NUMBERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 NAMES = ("draft", "mid", "target")
 REACH, RUN = 11, 8
 
@@ -87,12 +71,11 @@ def simulated(tables: TrieTables, windows: Sequence[int], forward_s: Sequence[fl
     return name, summary.acceptance_length, summary.duration_s / summary.output_tokens
 
 
-def against_the_simulator(grid: tuple[list, list, list], requests: int, tokens: int) -> None:
-    all_rates, all_windows, all_ratios = grid
+def against_the_simulator(grid: Mapping[str, list[list]], requests: int, tokens: int) -> None:
     rows, off = [], []
-    for rates in all_rates:
+    for rates in grid["rates"]:
         tables = recording(rates, requests, tokens)
-        for windows, ratios in product(all_windows, all_ratios):
+        for windows, ratios in product(grid["windows"], grid["ratios"]):
             forward_s = (*ratios, 1.0)
             form = chain_speed(rates, windows, forward_s)
             name, per_round, per_token = simulated(tables, windows, forward_s)
@@ -118,8 +101,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=5000)
     options = parser.parse_args()
-    show("Published rows", map(published, PUBLISHED))
-    for grid in (TWO_LEVELS, THREE_LEVELS):
+    show("Published rows", map(published, NUMBERS["published"]))
+    for grid in NUMBERS["grids"]:
         against_the_simulator(grid, options.requests, options.tokens)
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from ..runtime.pools.loaded_members import LoadedMember, describe_model
 from ..runtime.pools.pool import ModelPool
-from .training.recipe import Recipe, Shape, warm_up_and_decay
+from .training.recipe import Shape, pico_recipe, warm_up_and_decay
 from .training.text.corpus import build_corpus, pack_corpus
 from .training.text.tokenizer import train_tokenizer
 from .training.trained_models import train_target
@@ -31,7 +31,7 @@ class DrafterTraining:
 
     def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool
-        plain = Recipe()
+        plain = pico_recipe()
         self._recipe = replace(
             plain,
             seed=plain.seed + seed,

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
 BESIDE_CODE = {
     "__init__.pyi",
+    "laboratory/findings/figures.mplstyle",
+    "laboratory/training/recipes.toml",
     "laboratory/training/text/dialogue.toml",
     "laboratory/training/text/edits.toml",
     "laboratory/training/text/number_words.toml",
@@ -25,6 +27,7 @@ BESIDE_CODE = {
     "laboratory/training/text/word_problems.toml",
     "laboratory/training/text/words.toml",
     "py.typed",
+    "reports/tables/lookalikes.toml",
     "runtime/generation/refused_options.toml",
     "sim/cost/devices.toml",
     "traces/importers/formats.toml",

@@ -4,7 +4,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import matplotlib
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -23,26 +23,12 @@ BARS_SHARE = 0.8  # of a category's width
 SHORT_NAME = 20  # letters of a name in a legend of four columns
 TITLE_LETTERS = 44  # of a line of a panel's title
 MOST_UPRIGHT = 48  # letters that category names may take side by side in half the width
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "paceline",
-    "font.family": "DejaVu Sans",  # comes with matplotlib
-    "font.size": 8.5,
-    "axes.titlesize": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.0,
-    "hatch.linewidth": 0.6,
-}
+STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 def save_figure(panels: tuple[Panel, ...], path: Path, suffix: str) -> None:
     """Write panels side by side, two in a row, with one legend; `suffix` says the format, .svg or .png."""
-    with matplotlib.rc_context(STYLE):
+    with style.context(STYLE):
         _drawn(panels).savefig(path, format=suffix[1:], dpi=PNG_DPI, metadata=METADATA[suffix])
 
 

@@ -1,8 +1,14 @@
-"""Every number that decides how a pool of small models is trained."""
+"""Every number that decides how a pool of small models is trained; those of our pools are in `recipes.toml`."""
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 
 import numpy as np
+from pydantic import TypeAdapter
+
+FINAL_RATE_SHARE = 0.02
+TAGS = ("code", "prose", "math", "translation", "dialogue", "edit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +55,6 @@ def warm_up_and_decay(*, num_steps: int, num_rows: int, peak_rate: float, num_wa
     return Schedule(num_steps=num_steps, num_rows=num_rows, knots=(start, (num_warmup_steps, peak_rate), end))
 
 
-FINAL_RATE_SHARE = 0.02
-TAGS = ("code", "prose", "math", "translation", "dialogue", "edit")
-
-# Planned for 2450 steps; at step 1274 the losses still fell fast enough to be worth a longer and slower decay.
-REMARK = (
-    "The target's training was planned for 2450 steps and, at step 1274, lengthened to 2800; the recipe holds the "
-    "learning rates as they were used, and no second run was made to see that it gives the same weights."
-)
-TARGET_SCHEDULE = Schedule(
-    num_steps=2800, num_rows=8, knots=((0, 1.2e-4), (49, 6e-3), (50, 6e-3), (1274, 0.0030012), (2800, 1.2e-4))
-)
-MID_SCHEDULE = warm_up_and_decay(num_steps=1500, num_rows=8, peak_rate=1e-2, num_warmup_steps=50)
-DRAFT_SCHEDULE = warm_up_and_decay(num_steps=3000, num_rows=8, peak_rate=1e-2, num_warmup_steps=50)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The whole recipe of a pool; equal recipes give equal pools on one machine.
@@ -95,34 +86,34 @@ class Recipe:
         remark: what a reader of the card should know of the run, or nothing.
     """
 
-    name: str = "pico"
-    seed: int = 20261120
-    vocabulary_size: int = 1536
-    context_tokens: int = 512
-    sequence_tokens: int = 256
-    corpus_tokens: int = 5_200_000
-    shares: tuple[float, ...] = (0.14, 0.09, 0.19, 0.20, 0.16, 0.22)
-    prompts_per_tag: int = 40
-    target: Shape = Shape(num_layers=11, hidden_size=256, num_heads=4, intermediate_size=640)
-    mid: Shape = Shape(num_layers=3, hidden_size=128, num_heads=4, intermediate_size=344)
-    draft: Shape = Shape(num_layers=1, hidden_size=64, num_heads=2, intermediate_size=172)
-    skip_layers: tuple[int, ...] = (2, 4, 6, 8, 9)
-    full_share: float = 0.45
-    slim_share: float = 0.35
-    drop_prob: float = 0.3
-    slim_distil_from: float = 0.6
-    target_schedule: Schedule = TARGET_SCHEDULE
-    mid_schedule: Schedule = MID_SCHEDULE
-    draft_schedule: Schedule = DRAFT_SCHEDULE
-    generated_rows: int = 1536
-    generated_batch: int = 128
-    generated_tokens: int = 128
-    sampled_share: float = 0.5
-    sampling_temperature: float = 0.8
-    corpus_rows: int = 1800
-    teacher_top: int = 24
-    checkpoint_every_s: float = 180.0
-    remark: str = REMARK
+    name: str
+    seed: int
+    vocabulary_size: int
+    context_tokens: int
+    sequence_tokens: int
+    corpus_tokens: int
+    shares: tuple[float, ...]
+    prompts_per_tag: int
+    target: Shape
+    mid: Shape
+    draft: Shape
+    skip_layers: tuple[int, ...]
+    full_share: float
+    slim_share: float
+    drop_prob: float
+    slim_distil_from: float
+    target_schedule: Schedule
+    mid_schedule: Schedule
+    draft_schedule: Schedule
+    generated_rows: int
+    generated_batch: int
+    generated_tokens: int
+    sampled_share: float
+    sampling_temperature: float
+    corpus_rows: int
+    teacher_top: int
+    checkpoint_every_s: float
+    remark: str
 
     def __post_init__(self) -> None:
         """Raise ValueError where numbers do not fit together."""
@@ -138,26 +129,17 @@ class Recipe:
             raise ValueError(f"skip_layers must keep the first and the last layer, got {self.skip_layers}")
 
 
+def pico_recipe() -> Recipe:
+    """The recipe of the shipped pool."""
+    return _recipe("pico")
+
+
 def tiny_recipe() -> Recipe:
     """A recipe of seconds that runs every stage, for tests and smoke runs."""
-    steps = warm_up_and_decay(num_steps=6, num_rows=4, peak_rate=2e-3, num_warmup_steps=2)
-    return Recipe(
-        name="tiny",
-        remark="",
-        vocabulary_size=400,
-        corpus_tokens=24_000,
-        sequence_tokens=96,
-        prompts_per_tag=1,
-        target=Shape(num_layers=4, hidden_size=64, num_heads=2, intermediate_size=96),
-        mid=Shape(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=64),
-        draft=Shape(num_layers=1, hidden_size=16, num_heads=2, intermediate_size=32),
-        skip_layers=(1,),
-        target_schedule=steps,
-        mid_schedule=steps,
-        draft_schedule=steps,
-        generated_rows=8,
-        generated_batch=4,
-        generated_tokens=8,
-        corpus_rows=8,
-        teacher_top=8,
-    )
+    return _recipe("tiny")
+
+
+def _recipe(name: str) -> Recipe:
+    """That of this name; what it does not say is as in `pico`."""
+    known = tomllib.loads(files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
+    return TypeAdapter(Recipe).validate_python({**known["pico"], **known[name], "name": name})

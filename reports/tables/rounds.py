@@ -5,16 +5,12 @@ from collections.abc import Iterator
 from ...counted import counted
 from ...traces.rounds.summary import MethodSummary, RoundsSummary
 from ...traces.rounds.trust import trust
-from .grid import Column, Grid, facts, shown, table
+from .grid import Grid, facts, shown, table
 
 
 def rounds_tables(summary: RoundsSummary) -> tuple[Grid, ...]:
     """The recording at a glance, its notes, and its methods by tag."""
-    notes = Grid(
-        title="what is exact and what is unknown",
-        columns=(Column(number=False),),
-        rows=tuple((note,) for note in summary.meta.notes),
-    )
+    notes = table([{"": note} for note in summary.meta.notes], title="what is exact and what is unknown")
     return (_facts(summary), *([notes] if summary.meta.notes else []), _methods(summary))
 
 

@@ -1,20 +1,9 @@
 """Text for screens that cannot show all of it: ASCII lookalikes where there are some, escapes for the rest."""
 
-LOOKALIKES = {
-    "±": "+-",
-    "×": "x",
-    "µ": "u",
-    "…": "...",
-    "–": "-",
-    "—": "-",
-    "→": "->",
-    "≤": "<=",
-    "≥": ">=",
-    "‘": "'",
-    "’": "'",
-    "“": '"',
-    "”": '"',
-}
+import tomllib
+from importlib.resources import files
+
+LOOKALIKES = tomllib.loads(files(__package__).joinpath("lookalikes.toml").read_text(encoding="utf-8"))
 
 
 def shown_in(text: str, encoding: str) -> str:
@@ -39,4 +28,5 @@ def _writes(text: str, encoding: str) -> bool:
 
 def _replaced(char: str, encoding: str) -> str:
     # Escapes are ASCII, which every encoding of a terminal writes.
-    return LOOKALIKES.get(char) or char.encode(encoding, "backslashreplace").decode("ascii")
+    lookalike: str | None = LOOKALIKES.get(char)
+    return lookalike or char.encode(encoding, "backslashreplace").decode("ascii")

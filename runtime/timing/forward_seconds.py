@@ -25,7 +25,6 @@ NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 102
 CONTEXT_TOKENS = 128
 _LONGEST_ROW = 32
 _BATCHED_ROW = 16
-_TOKENS_PER_FORWARD = 16  # that what every forward costs is worth, roughly; for progress alone
 
 
 def measure_costs(
@@ -67,10 +66,9 @@ def measure_costs(
         if member.model is not None
     }
     seconds: dict[str, list[float]] = {name: [] for name in forwards}
-    with Progress(stage, 100, unit="%", shown=show_progress) as progress:
-        done = _Share(progress, len(forwards) * sum(_work(group, context, repeats) for group in groups))
+    with Progress(stage, len(groups) * (repeats + 1), unit="rounds", shown=show_progress) as progress:
         for group in groups:
-            medians = _medians(forwards, group, context, repeats, done)
+            medians = _medians(forwards, group, context, repeats, progress)
             for name in forwards:
                 seconds[name] += medians[name]
     return {name: CostTable(new_tokens=tuple(new_tokens), seconds=tuple(taken)) for name, taken in seconds.items()}
@@ -81,14 +79,10 @@ def _medians(
     group: Sequence[int],
     context: int,
     repeats: int,
-    done: "_Share",
+    progress: Progress,
 ) -> dict[str, list[float]]:
     """Median seconds of each point of a group, by model, over `repeats` rounds and one more to warm up."""
-    points: dict[str, list[Callable[[], object]]] = {name: [] for name in forwards}
-    for name, forward in forwards.items():
-        for count in group:
-            points[name].append(_forward_of(forward, count, context))
-            done.add(_preparation(count, context))
+    points = {name: [_forward_of(forward, count, context) for count in group] for name, forward in forwards.items()}
     taken: dict[str, list[list[float]]] = {name: [[] for _ in group] for name in forwards}
     for _ in range(repeats + 1):
         for name, forward in forwards.items():
@@ -96,39 +90,8 @@ def _medians(
             points[name][0]()
             for seconds, point in zip(taken[name], points[name], strict=True):
                 seconds.append(timed(point, forward.kv_shape.device))
-            done.add(_round(group))
+        progress.advance()
     return {name: [median(seconds[1:]) for seconds in rows] for name, rows in taken.items()}
-
-
-class _Share:
-    """Work that is done, as a share of all there is: a round of large points takes far longer than one of small ones.
-
-    Args:
-        progress: told percents.
-        total: of what `_work` counts.
-    """
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def add(self, work: int) -> None:
-        """So much more is done."""
-        self._done += work
-        self._progress.advance_to(100 * self._done // self._total)
-
-
-def _work(group: Sequence[int], context: int, repeats: int) -> int:
-    """What a model takes for a group of points, in tokens."""
-    return sum(_preparation(count, context) for count in group) + (repeats + 1) * _round(group)
-
-
-def _preparation(count: int, context: int) -> int:
-    """Each row's context goes through a forward of its own."""
-    return _num_rows(count) * (_TOKENS_PER_FORWARD + context)
-
-
-def _round(group: Sequence[int]) -> int:
-    return sum(_TOKENS_PER_FORWARD + count for count in group)
 
 
 def _num_rows(count: int) -> int:
