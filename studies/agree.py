@@ -91,7 +91,7 @@ def agree(
     prompts: Path | Sequence[Prompt | str],
     policies: PoliciesGiven | None = None,
     *,
-    recording: Path | None = None,
+    recording: str | Path | None = None,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
     batch: int = 1,
@@ -140,7 +140,7 @@ def agree(
         closed = closure_for(deciders, closure, reach, run)
         replayed = recording_made_now(models, requests, sampling, closed, max_new_tokens)
     else:
-        replayed = matching_trace(recording, models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
+        replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
         pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=begins, lossless=lossless
     )

@@ -3,12 +3,23 @@
 from pathlib import Path
 from typing import Unpack
 
+from pydantic import with_config
+
 from ..reports.comparison import Comparison
 from ..traces.recording import Recording
 from .comparing.policy_runs import run_policies
-from .comparing.setting import SettingOptions, setting_of
+from .comparing.setting import STRICT, SettingOptions, check_kinds, setting_of
 from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
 from .named_policies import PoliciesGiven, named_policies
+
+
+@with_config(STRICT)
+class Asked(SettingOptions):
+    """Further keywords of `compare`."""
+
+    batch: int
+    by_tag: bool
+    regret: bool
 
 
 def compare(
@@ -39,6 +50,7 @@ def compare(
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
+    check_kinds({**options, "batch": batch, "by_tag": by_tag, "regret": regret}, Asked)
     setting = setting_of(recording, batch, options)
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
@@ -52,12 +64,11 @@ def compare(
     )
     made = {policy.name: policy.build(pool) for policy in asked}
     found = runs.side_by_side(meta, scenarios.first.cost)
-    tags = tags_of(runs)
     known = [policy for policy in asked if policy.name in runs.known]
     return Comparison(
         runs=found,
         oracles=oracles_of(made),
-        by_tag=tags if by_tag else None,
-        regret=regret_in(found, tags, made) if regret else None,
+        by_tag=tags_of(runs) if by_tag else None,
+        regret=regret_in(found, runs, made) if regret else None,
         on_device=None if setting.on is None else device_range(setting, scenarios, known),
     )

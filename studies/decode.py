@@ -95,7 +95,7 @@ def decode(
     memory: Memory | None = None,
     forward: ForwardKind = "auto",
     start: Start | str = "prefill",
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     lossless: bool = False,
     quality: bool = True,
     threads: int = 1,
@@ -113,7 +113,7 @@ def decode(
         memory: of keys and values; a slot per position without a limit if None.
         forward: how models are run, see `forward.choose_forward`.
         start: how requests begin, `prefill` or `draft`.
-        stop: texts that end an answer.
+        stop: text or texts that end an answer.
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
         threads: CPU threads of torch, where a pool is loaded.
@@ -135,7 +135,7 @@ def decode(
         batch=batch,
         memory=memory,
         forward=forward,
-        stop=stop,
+        stop=(stop,) if isinstance(stop, str) else stop,
     )
     outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=begins, debug=debug, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests))

@@ -33,6 +33,9 @@ class Imported:
         """The documented form (docs/importing.md)."""
         return {"trace": str(self.out), "requests": self.num_requests, **self.meta.model_dump(mode="json")}
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
     def lines(self) -> list[str]:
         """What was imported from where, and the notes."""
         meta, saw = self.meta, f"; saw {self.saw}" if self.saw else ""
@@ -42,7 +45,11 @@ class Imported:
 
 
 def import_logs(
-    files: Sequence[Path], out: Path, options: ImportOptions | None = None, *, format_name: str = AUTO
+    files: str | Path | Sequence[str | Path],
+    out: str | Path,
+    options: ImportOptions | None = None,
+    *,
+    format_name: str = AUTO,
 ) -> Imported:
     """Import logs request by request; a file of many requests never lies in memory as a whole.
 
@@ -54,9 +61,13 @@ def import_logs(
 
     Raises:
         TraceFormatError: a file breaks its format, has none that is known, or what it holds is no sound recording.
+        FileExistsError: `out` exists.
         ValueError: no such format, or an option that names nothing of the files.
     """
-    source = choose_format(format_name, files)
+    places, folder = [Path(file) for file in ([files] if isinstance(files, str | Path) else files)], Path(out)
+    if folder.exists() or folder.is_symlink():
+        raise FileExistsError(f"{folder}: exists already; a recording is never overwritten")
+    source = choose_format(format_name, places)
     num_requests = 0
     with Progress("importing", unit="requests") as progress:
 
@@ -67,8 +78,8 @@ def import_logs(
                 progress.advance()
                 yield request
 
-        meta = import_recording(source.name, files, out, options, watch=passing)
-    return Imported(out=out, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
+        meta = import_recording(source.name, places, folder, options, watch=passing)
+    return Imported(out=folder, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
 
 
 def _in_words(drafter: DrafterInfo) -> str:

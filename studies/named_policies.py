@@ -73,16 +73,29 @@ def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:
     """One or several policies in their order, a mapping's by the names it gives them.
 
     Raises:
-        ArgumentError: none at all, or a name given twice.
+        ArgumentError: none at all, a name given twice, or the name of one of ours for another policy.
     """
     if isinstance(given, str | PolicySpec) or callable(given):
-        return [named_policy(given)]
-    if not given:
+        found = [named_policy(given)]
+    elif isinstance(given, Mapping):
+        found = [replace(named_policy(one), name=_checked_name(name)) for name, one in given.items()]
+    elif isinstance(given, Sequence):
+        found = [named_policy(one) for one in given]
+    else:
+        raise ArgumentError(f"`policies` must be a policy, a list of them or a mapping by name, got {given!r}")
+    if not found:
         raise ArgumentError("`policies` must hold at least one, got none")
-    if isinstance(given, Mapping):
-        return [replace(named_policy(one), name=name) for name, one in given.items()]
-    found = [named_policy(one) for one in given]
+    for policy in found:
+        ours = own_policies().get(policy.name)
+        if ours is not None and policy.made_by is not ours:  # the baseline and oracles are known by their names
+            raise ArgumentError(f"`policies` must leave the name {policy.name} to paceline's own policy of that name")
     twice = [name for name, count in Counter(policy.name for policy in found).items() if count > 1]
     if twice:
         raise ArgumentError(f"`policies` {twice[0]} is given twice")
     return found
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"`policies` must have names that are texts, got {name!r}")
+    return name

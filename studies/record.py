@@ -19,7 +19,7 @@ MEASURING = "measuring seconds (--no-costs to skip)"
 def record(
     pool: ModelPool | Path | str | None,
     prompts: Path | Sequence[Prompt | str],
-    out: Path,
+    out: str | Path,
     *,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
@@ -46,7 +46,8 @@ def record(
         FileExistsError: `out` exists.
     """
     requests = prompts_of(prompts)
-    check_title(out.stem if name is None else name)
+    folder = Path(out)
+    check_title(folder.stem if name is None else name)
     models = load_pool(pool, threads=threads)
     target: Any = models.target.model
     return recorder.record(
@@ -55,7 +56,7 @@ def record(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         closure=Closure(kind="monotone", reach=16, run=8) if closure is None else closure,
         max_new_tokens=max_new_tokens,
-        out=out,
+        out=folder,
         name=name,
         costs={target.device.type: measure_costs(models, stage=MEASURING)} if costs else {},
     )

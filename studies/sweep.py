@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from pydantic import with_config
+
 from ..arguments import ArgumentError
 from ..policies.chain_notation import ChainSpec, chains_in
 from ..reports.side_by_side import SideBySide
@@ -13,11 +15,18 @@ from ..sim.cost.base import CostRangeError
 from ..traces.recording import Recording
 from .comparing.policy_runs import run_policies
 from .comparing.scenarios import Scenarios
-from .comparing.setting import SettingOptions, setting_of
+from .comparing.setting import STRICT, SettingOptions, check_kinds, setting_of
 from .named_policies import NamedPolicy, named_policies
 from .remarks import remarks_on
 
 MOST_CELLS = 1000
+
+
+@with_config(STRICT)
+class Swept(SettingOptions):
+    """Further keywords of `sweep`."""
+
+    batches: Sequence[int]
 
 
 def sweep(
@@ -33,15 +42,18 @@ def sweep(
         recording: that is replayed, as `open_recording` returns it, or where it lies.
         chains: with ranges of windows: "draft:1..12/target", "draft:1..9:2/mid:4..8/target".
         batches: requests running at a time, each with every chain; at most 1,000 chains x batches.
-        options: as of `compare`.
+        options: as of `compare`, but for `on` and `measured_on`.
 
     Raises:
         ValueError: an argument that will not do, in one line; no chain with ranges, or too many of them.
         CostRangeError: the cost knows the seconds of no chain at one of the batches.
     """
+    check_kinds({**options, "batches": batches}, Swept)
     twice = [batch for batch, count in Counter(batches).items() if count > 1]
     if twice or not batches:
         raise ArgumentError(f"`batches` {twice[0]} is given twice" if twice else "`batches` must hold one, got none")
+    if options.get("on") is not None:
+        raise ArgumentError("`on` has no part in a sweep, which shows one speed-up a cell and not the range of three")
     setting = setting_of(recording, batches[0], options)
     scenarios = setting.scenarios()
     texts = [chains] if isinstance(chains, str) else chains

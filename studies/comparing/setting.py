@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
 
 from ...arguments import ArgumentError
 from ...decoding.prefill import Start, start_of
@@ -17,20 +20,23 @@ from ..open_recording import open_recording
 from ..remarks import remarks_on
 from .scenarios import Scenarios
 
-MOST_SEEDS = 1000
+LEAST_SEEDS, MOST_SEEDS = 2, 1000
+# Of keywords: there are no others, and each is of its kind; 1 is no bool and True no number.
+STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+@with_config(STRICT)
 class SettingOptions(TypedDict, total=False):
     """The keywords that `compare` and `sweep` share; `Setting` says what they mean and what they are by default."""
 
-    cost: str | None
-    scale: Mapping[str, float]
+    cost: str | Path | None
+    scale: Mapping[str, float] | None
     tensor_parallel: int
     extrapolate: bool
     models: Sequence[str] | Mapping[str, str] | None
     on: str | None
     measured_on: str | None
-    shift_acceptance: Mapping[str, float]
+    shift_acceptance: Mapping[str, float] | None
     seed: int
     seeds: int
     start: Start | str | None
@@ -57,7 +63,7 @@ class Setting:
         measured_on: device that they were measured on, if the recording does not say.
         shift_acceptance: what if these drafters were accepted more often: change of the rate by name.
         seed: the first, of decisions that have to be modelled.
-        seeds: that a policy is run at where chance has a part, 1 to 1,000.
+        seeds: that a policy is run at where chance has a part, 2 to 1,000.
         start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
         decide_s: seconds that a policy costs per step.
         strict: refuse what is not recorded instead of modelling it.
@@ -69,7 +75,7 @@ class Setting:
 
     recording: Recording
     batch: int = 1
-    cost: str | None = None
+    cost: str | Path | None = None
     scale: Mapping[str, float] | None = None
     tensor_parallel: int = 1
     extrapolate: bool = False
@@ -85,8 +91,8 @@ class Setting:
     lossless: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.seeds <= MOST_SEEDS:
-            raise ArgumentError(f"`seeds` must be in [1, {MOST_SEEDS}], got {self.seeds}")
+        if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
+            raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
         if self.start is not None:
             start_of(self.start)
         if self.measured_on is not None and self.on is None:
@@ -107,7 +113,7 @@ class Setting:
         """The cost model; `reading` of a measurement that is taken to another device."""
         source = self.recording
         return make_cost(
-            default_cost(source) if self.cost is None else self.cost,
+            default_cost(source) if self.cost is None else str(self.cost),
             source,
             tensor_parallel=self.tensor_parallel,
             scale=self.scale,
@@ -162,3 +168,24 @@ def setting_of(recording: Recording | str | Path, batch: int, options: SettingOp
     models = options.get("models")
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
     return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)
+
+
+def check_kinds(given: Mapping[str, object], keywords: type) -> None:
+    """Refuse keywords that are none, and values of another kind.
+
+    Args:
+        given: what a function was called with.
+        keywords: a `STRICT` TypedDict that says which there are, and their types.
+
+    Raises:
+        ArgumentError: the first breach, by the keyword's name.
+    """
+    try:
+        TypeAdapter(keywords).validate_python(dict(given))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = first["loc"][0]
+        rule = "several texts" if first["type"] == "sequence_str" else first["msg"].removeprefix("Input should be ")
+        if first["type"] == "extra_forbidden":
+            raise ArgumentError(f"no keyword `{name}`; there are {', '.join(keywords.__annotations__)}") from None
+        raise ArgumentError(f"`{name}` must be {rule}, got {given[str(name)]!r}") from None

@@ -41,12 +41,18 @@ def tags_of(runs: PolicyRuns) -> ByTag:
     return ByTag(baseline=runs.shares.get(BASELINE), policies={name: runs.shares[name] for name in runs.known})
 
 
-def regret_in(found: SideBySide, tags: ByTag, policies: Mapping[str, Policy]) -> Regret:
-    """What each policy loses; against the best of those, tag by tag, that do the same in every round."""
+def regret_in(found: SideBySide, runs: PolicyRuns, policies: Mapping[str, Policy]) -> Regret:
+    """What each policy loses; against the best of those, tag by tag, that do the same in every round.
+
+    Raises:
+        CostRangeError: the oracle was left out, since the cost does not know its seconds.
+    """
     names = [row.policy for row in found.rows]
-    reference = next(name for name in names if isinstance(policies[name], OracleChain))
+    reference = next(name for name, policy in policies.items() if isinstance(policy, OracleChain))
+    if reference in runs.refused:
+        raise runs.refused[reference]
     static = [name for name in names if isinstance(policies[name], Chain | Plain)]
-    return regret_of(found, tags, static=static, reference=reference)
+    return regret_of(found, tags_of(runs), static=static, reference=reference)
 
 
 def device_range(setting: Setting, scenarios: Scenarios, policies: Sequence[NamedPolicy]) -> DeviceRange:

@@ -121,6 +121,20 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         ([3], {}, "^`policies` must be texts, or classes and functions that take a pool, got 3$"),
         (["early-commit"], {"lossless": True}, "^policy early-commit is lossy, and `lossless` was asked for$"),
         (["plain"], {"models": {"target": "llama-3.1-8b"}}, "^`models` is for imported recordings; small holds the"),
+        (3, {}, "^`policies` must be a policy, a list of them or a mapping by name, got 3$"),
+        ({1: "plain"}, {}, "^`policies` must have names that are texts, got 1$"),
+        ({"plain": CHAINS[0]}, {}, "^`policies` must leave the name plain to paceline's own policy of that name$"),
+        ({"oracle-chain": CHAINS[0]}, {"regret": True}, "^`policies` must leave the name oracle-chain to"),
+        (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, scale, "),
+        (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
+        (CHAINS, {"seed": True}, "^`seed` must be a valid integer, got True$"),
+        (CHAINS, {"seeds": 1}, r"^`seeds` must be in \[2, 1000\], got 1$"),
+        (CHAINS, {"tensor_parallel": 1.5}, "^`tensor_parallel` must be a valid integer, got 1.5$"),
+        (CHAINS, {"by_tag": "math"}, "^`by_tag` must be a valid boolean, got 'math'$"),
+        (CHAINS, {"lossless": "no"}, "^`lossless` must be a valid boolean, got 'no'$"),
+        (CHAINS, {"scale": "draft=0.5"}, "^`scale` must be a valid dictionary, got 'draft=0.5'$"),
+        (CHAINS, {"models": "target=llama"}, "^`models` must be several texts, got 'target=llama'$"),
+        (CHAINS, {"cost": 3}, "^`cost` must be a valid string, got 3$"),
     ],
 )
 def test_what_will_not_do_is_told_by_the_name_of_the_argument(recording, policies, options, words):
@@ -128,10 +142,29 @@ def test_what_will_not_do_is_told_by_the_name_of_the_argument(recording, policie
         compare(recording, policies, **options)
 
 
-@pytest.mark.parametrize(("batches", "words"), [((), "hold one, got none"), ((4, 4), "4 is given twice")])
-def test_batches_of_a_sweep(recording, batches, words):
-    with pytest.raises(ArgumentError, match=f"^`batches` .*{words}$"):
-        sweep(recording, "draft:1..2/target", batches=batches)
+def test_a_policy_of_ours_may_bear_its_own_name(recording):
+    given = {"plain": "plain", "mine": CHAINS[0]}
+    named, listed = (compare(recording, policies).to_dicts() for policies in (given, ["plain", CHAINS[0]]))
+    assert [row["speed_up"] for row in named] == [row["speed_up"] for row in listed]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batches": ()}, "^`batches` must hold one, got none$"),
+        ({"batches": (4, 4)}, "^`batches` 4 is given twice$"),
+        ({"batches": 2}, "^`batches` must be an instance of Sequence, got 2$"),
+        ({"batch": 2}, "^no keyword `batch`; there are .*, batches$"),
+        ({"on": "h100", "measured_on": "rtx4090"}, "^`on` has no part in a sweep, "),
+    ],
+)
+def test_what_a_sweep_does_not_take(recording, options, words):
+    with pytest.raises(ArgumentError, match=words):
+        sweep(recording, "draft:1..2/target", **options)
+
+
+def test_a_recording_is_shown_in_a_line(recording):
+    assert repr(recording) == f"small: {recording.about.holds}"
 
 
 class Cells(HTMLParser):

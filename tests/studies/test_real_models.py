@@ -46,11 +46,11 @@ def test_a_run_prints_itself_and_gives_rows(decoded, tmp_path):
 def test_both_worlds_agree_on_a_recording_made_now_and_on_one_kept(tmp_path):
     now = agree(POOL, PROMPTS, LOSSLESS, max_new_tokens=8, reach=6)
     kept = record(
-        POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, closure=Closure(kind="monotone", reach=6, run=6),
+        POOL, PROMPTS, str(tmp_path / "a.trace"), max_new_tokens=8, closure=Closure(kind="monotone", reach=6, run=6),
         costs=False,
     )  # fmt: skip
     assert read_trace(tmp_path / "a.trace").meta == kept.meta
-    then = agree(POOL, PROMPTS, LOSSLESS, max_new_tokens=8, recording=tmp_path / "a.trace")
+    then = agree(POOL, PROMPTS, LOSSLESS, max_new_tokens=8, recording=str(tmp_path / "a.trace"))
     assert now.agree
     assert now.to_json()["policies"] == then.to_json()["policies"]
     assert repr(now).startswith("pool tiny and recording made now (greedy; monotone, reach 6, run 6), 3 requests")
@@ -84,6 +84,13 @@ def test_a_start_may_be_its_text(start):
     for ask in (decode, agree):
         with pytest.raises(ArgumentError, match="`start` must be one of prefill, draft, recorded, got 'prefil'"):
             ask(POOL, PROMPTS, start="prefil")
+
+
+def test_one_text_that_ends_answers_is_no_list_of_letters(decoded):
+    text = decoded["plain"].outputs[0].text
+    stop = text[len(text) // 2 :][:3]
+    one, several = (decode(POOL, PROMPTS[:1], max_new_tokens=8, stop=given).outputs[0] for given in (stop, [stop]))
+    assert one.text == several.text
 
 
 def test_prompts_are_a_file_or_texts(tmp_path):

@@ -19,7 +19,7 @@ from .trust import trust
 TIMED = "timed"  # the cost of recordings that hold seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RoundsRecording:
     """An imported recording; see `Recording`.
 
@@ -30,6 +30,9 @@ class RoundsRecording:
 
     meta: RoundsMeta
     requests: tuple[RoundsRequest, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.about.name}: {self.about.holds}"
 
     @property
     def about(self) -> AboutRecording:

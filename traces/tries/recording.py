@@ -15,7 +15,7 @@ from .summary import TrieSummary, summary_of
 from .trie import TrieRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrieRecording:
     """A recording of contexts; see `Recording`.
 
@@ -26,6 +26,9 @@ class TrieRecording:
 
     meta: TrieMeta
     requests: tuple[TrieRequest, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.about.name}: {self.about.holds}"
 
     @property
     def about(self) -> AboutRecording:

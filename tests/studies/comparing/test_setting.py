@@ -35,8 +35,8 @@ def test_a_scale_that_means_nothing(scale):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"seeds": 0}, r"^`seeds` must be in \[1, 1000\], got 0$"),
-        ({"seeds": 1001}, r"^`seeds` must be in \[1, 1000\], got 1001$"),
+        ({"seeds": 0}, r"^`seeds` must be in \[2, 1000\], got 0$"),
+        ({"seeds": 1001}, r"^`seeds` must be in \[2, 1000\], got 1001$"),
         ({"start": "drafts"}, "^`start` must be one of prefill, draft, recorded, got 'drafts'$"),
         ({"measured_on": "h100"}, "^`measured_on` goes with `on` DEVICE, got `measured_on` h100$"),
     ],
