@@ -21,14 +21,17 @@ from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_pool import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
+from ..runtime.recording.near_ties import near_ties_along
 from ..runtime.world import CacheKind
 from ..traces.meta import Sampling
+from ..traces.tries.recording import TrieRecording
 from .agreeing.both_worlds import BothWorlds
-from .agreeing.matching_recording import matching_trace
-from .agreeing.near_ties import near_tie_line, near_ties_at
-from .agreeing.recording import closure_for, recording_made_now
+from .agreeing.recording import closure_for, matching_trace, recording_made_now
 from .named_policies import NamedPolicy, PoliciesGiven, named_policies
 from .pool import load_pool
+
+# Where worlds differ, near ties are looked for among so many choices: a step's drafts, and what a verifier adds.
+LOOKED_AT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,7 +73,7 @@ class Agreements(Printed):
         for one, near in zip(self.policies, self.near_ties, strict=True):
             if one.difference is not None:
                 lines.append(difference_text(one, one.difference, self.decode))
-                lines.append(near_tie_line(near, self.meta["dtype"]))
+                lines.append(_near_tie_line(near, self.meta["dtype"]))
         if not self.agree:
             ties = counted(self.meta["near_ties"], "near tie")
             lines.append(f"the recording holds {ties}: choices between two tokens that rounding may flip")
@@ -168,7 +171,7 @@ def _agreements(
     return Agreements(
         meta=_meta(worlds, max_new_tokens=max_new_tokens),
         policies=tuple(agreements),
-        near_ties=tuple(near_ties_at(agreement, worlds.recording, worlds.pool) for agreement in agreements),
+        near_ties=tuple(_near_ties_at(agreement, worlds.recording, worlds.pool) for agreement in agreements),
         decode=worlds.pool.decode,
     )
 
@@ -189,3 +192,28 @@ def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
         "cache": worlds.cache,
         "start": worlds.start.value,
     }
+
+
+def _near_ties_at(agreement: Agreement, recording: TrieRecording, pool: ModelPool) -> list[tuple[str, int]]:
+    """Members and output positions of near ties among the next choices along the trunk; none without a difference."""
+    difference = agreement.difference
+    if difference is None:
+        return []
+    record = next(record for record in recording.requests if record.request_id == difference.request_id)
+    trunk = record.trie.token[record.trie.trunk[1:]].tolist()
+    first = min(difference.num_committed, len(trunk))
+    answer = trunk[: first + LOOKED_AT]
+    return near_ties_along(
+        pool, record.request_id, record.prompt, answer, first=first, sampling=recording.meta.sampling
+    )
+
+
+def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:
+    """What near ties at a difference say of it."""
+    if not ties:
+        return f"  no near tie in {dtype} among the next {LOOKED_AT} choices: rounding is hardly the cause"
+    member, position = ties[0]
+    return (
+        f"  a near tie: {member}'s choice at output position {position} differs by less than rounding in {dtype} moves "
+        "it, so that another width of forward may choose the other token"
+    )

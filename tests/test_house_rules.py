@@ -24,7 +24,7 @@ LONG_FUNCTIONS = {
     "cli/commands/agree.py:agree",
     "cli/commands/compare.py:compare",
     "cli/commands/run.py:run",
-    "cli/commands/search_slim.py:search_slim",
+    "cli/commands/pool.py:search_slim",
     "runtime/generation/generate.py:generate",
 }
 

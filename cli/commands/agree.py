@@ -8,9 +8,7 @@ import typer
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..options import models
-from ..options import sampling as sampled
 from ..options.comparison import LosslessOption
-from ..options.memory import CacheOption
 from ..output import JsonOption, check_json_path, print_result, say, write_json
 
 DIFFERENT = 1  # exit code: the worlds differ
@@ -48,13 +46,13 @@ def agree(
     pool: models.PoolOption = None,
     trace: GivenTraceOption = None,
     max_new_tokens: models.MaxNewTokensOption = 64,
-    sampling: sampled.RecordedSamplingOption = "greedy",
-    temperature: sampled.RecordedTemperatureOption = None,
-    seed: sampled.RecordedSeedOption = None,
-    top_p: sampled.TopPOption = None,
-    top_k: sampled.TopKOption = None,
+    sampling: models.RecordedSamplingOption = "greedy",
+    temperature: models.RecordedTemperatureOption = None,
+    seed: models.RecordedSeedOption = None,
+    top_p: models.TopPOption = None,
+    top_k: models.TopKOption = None,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
-    cache: CacheOption = "slots",
+    cache: models.CacheOption = "slots",
     start: models.LiveStartOption = "prefill",
     closure: GivenClosureOption = None,
     reach: GivenReachOption = None,
@@ -65,7 +63,7 @@ def agree(
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
-    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k)
     check_json_path(json, prompts)
     requests = read_prompts(prompts)[:limit]
     with needs_torch():

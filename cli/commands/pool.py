@@ -1,5 +1,6 @@
 """`paceline pool show | check | train | search-slim`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +9,14 @@ import typer
 from ...counted import counted
 from ...installing import needs_torch
 from ...reports.tables.grid import table
-from ..options.models import PoolArgument
-from ..output import JsonOption, print_table, write_json
-from .pool_check import check
-from .search_slim import search_slim
+from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
+from ...runtime.pools.pool_file import read_pool_file
+from ...runtime.prompts import PROMPTS_FILE
+from ...shipped import shipped
+from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
+from ..output import JsonOption, check_json_path, print_result, print_table, say, write_json
 
+BROKEN = 1  # exit code: something does not work
 _FIELDS = {
     "name": "name",
     "kind": "kind",
@@ -22,6 +26,7 @@ _FIELDS = {
     "kv_bytes_per_token": "KV bytes /token",
     "dtype": "dtype",
 }
+_CHECKED_WORDS = ("model", "tokenizer", "end tokens", "dtype", "device", "works")
 
 
 def pool_app() -> typer.Typer:
@@ -54,6 +59,71 @@ def show(
     print_table(table(cells, texts=("kind", "dtype"), title=title))
 
 
+def check(
+    pool: PoolArgument = None,
+    json: JsonOption = None,
+) -> None:
+    """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
+    path = shipped("pools", "pico") if pool is None else pool
+    with needs_torch():
+        from ...runtime.pools.pool_check import check_pool
+    found = check_pool(path)
+    if json is None:
+        _print_check(found)
+    else:
+        write_json({**asdict(found), "works": found.works}, json)
+    if not found.works:
+        raise typer.Exit(BROKEN)
+
+
+def _print_check(found: PoolCheck) -> None:
+    known = "unreadable" if found.num_tokens is None else counted(found.num_tokens, "token")
+    title = f"pool {found.name}, context {counted(found.context_tokens, 'token')}, tokenizer of {known}"
+    print_table(table(map(_check_cells, found.members), texts=_CHECKED_WORDS, title=title))
+    for need in found.devices:
+        say(_need(need))
+    problems = [*found.problems, *(problem for member in found.members for problem in member.problems)]
+    for problem in problems:
+        typer.echo(problem)
+    say(f"{counted(len(problems), 'problem')}: this pool does not work" if problems else _supported(found))
+
+
+def _supported(found: PoolCheck) -> str:
+    tried = [member.name for member in found.members if member.masks_tried_at_load]
+    if not tried:
+        return "everything is supported"
+    return f"everything else is supported; attention masks of {', '.join(tried)} are tried when weights are loaded"
+
+
+def _check_cells(member: MemberCheck) -> dict[str, str]:
+    weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
+    ends = member.eos_token_ids
+    return {
+        "member": member.name,
+        "model": member.architecture or (member.kind if member.kind == "ngram" else "-"),
+        "tokenizer": "-" if member.kind == "ngram" else member.tokenizer,
+        "end tokens": "-" if ends is None else ", ".join(map(str, ends)) or "none",
+        "vocabulary": _count(member.vocab_size),
+        "parameters": _count(member.num_parameters),
+        "weights MB": "-" if weights is None else "shared" if member.kind == "submodel" else weights,
+        "KV bytes /token": _count(member.kv_bytes_per_token),
+        "dtype": member.dtype,
+        "device": member.device,
+        "works": "no" if member.problems else "yes",
+    }
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"
+
+
+def _need(need: DeviceNeed) -> str:
+    return (
+        f"{need.device}: weights {need.weight_bytes / 1e6:,.1f} MB, keys and values of a request of full length "
+        f"{need.kv_bytes / 1e6:,.1f} MB, of {need.total_bytes / 1e9:,.1f} GB"
+    )
+
+
 def train(
     out: Annotated[Path, typer.Argument(help="Folder of the pool to write.")],
     work: Annotated[Path | None, typer.Option(help="Folder for checkpoints; OUT.work where not given.")] = None,
@@ -73,3 +143,50 @@ def train(
     command = f"paceline pool train {out.name}{options}"
     train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
     typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
+
+
+def search_slim(
+    pool: PoolArgument = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help=f"JSONL as for `run`; default: {PROMPTS_FILE} beside the pool file.")
+    ] = None,
+    share: Annotated[
+        list[float] | None, typer.Option(help="Of the target's layers to leave out; may be repeated. Default: 0.45.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Masks to try for each share.")] = 60,
+    random_trials: Annotated[
+        int | None, typer.Option(help="Of these drawn evenly, before the search learns; default: a third.")
+    ] = None,
+    max_new_tokens: MaxNewTokensOption = 64,
+    limit: Annotated[int, typer.Option(help="Only the first so many prompts.", min=1)] = 48,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    threads: ThreadsOption = 1,
+    out: Annotated[Path | None, typer.Option(help="Pool file to write; default: the one that was read.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace slim verifiers of the same names.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Search slim verifiers: masks of layers that keep the target's distributions, for each share left out.
+
+    Random search, then Bayesian; all masks where they are no more than --trials. Needs the extra `search`.
+    """
+    file, _ = read_pool_file(shipped("pools", "pico") if pool is None else pool)
+    check_json_path(json, file, out, prompts)
+    with needs_torch():
+        from ...studies.find_slim import find_slim
+    found = find_slim(
+        pool,
+        prompts,
+        shares=share or [0.45],
+        trials=trials,
+        random_trials=random_trials,
+        max_new_tokens=max_new_tokens,
+        limit=limit,
+        seed=seed,
+        threads=threads,
+        out=out,
+        replace=replace,
+    )
+    if json is not None:
+        write_json(found.to_json(), json)
+        return
+    print_result(found.tables(), found.lines())

@@ -12,7 +12,6 @@ from ...traces.meta import Closure
 from ...traces.tries.meta import ROUNDING
 from ...traces.tries.recording import TrieRecording
 from ..options import models
-from ..options import sampling as sampled
 from ..output import check_new_folder
 
 
@@ -21,11 +20,11 @@ def record(
     prompts: models.PromptsOption,
     pool: models.PoolOption = None,
     max_new_tokens: models.MaxNewTokensOption = 64,
-    sampling: sampled.RecordedSamplingOption = "greedy",
-    temperature: sampled.RecordedTemperatureOption = None,
-    seed: sampled.RecordedSeedOption = None,
-    top_p: sampled.TopPOption = None,
-    top_k: sampled.TopKOption = None,
+    sampling: models.RecordedSamplingOption = "greedy",
+    temperature: models.RecordedTemperatureOption = None,
+    seed: models.RecordedSeedOption = None,
+    top_p: models.TopPOption = None,
+    top_k: models.TopKOption = None,
     closure: Annotated[
         Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
     ] = "monotone",
@@ -37,7 +36,7 @@ def record(
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
-    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k)
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():

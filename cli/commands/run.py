@@ -11,9 +11,7 @@ from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
 from ..options import models
-from ..options import sampling as sampled
 from ..options.comparison import LosslessOption
-from ..options.memory import CacheOption, DeadShareOption, KVLimitOption, dead_share_of, limit_bytes
 from ..output import JsonOption, check_json_path, check_new_folder, print_result, write_json
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
@@ -39,14 +37,14 @@ def run(
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: models.MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
-    sampling: sampled.SamplingOption = "greedy",
-    temperature: sampled.TemperatureOption = None,
-    seed: sampled.SeedOption = None,
-    top_p: sampled.TopPOption = None,
-    top_k: sampled.TopKOption = None,
-    cache: CacheOption = "slots",
-    kv_limit_mib: KVLimitOption = None,
-    dead_share: DeadShareOption = None,
+    sampling: models.SamplingOption = "greedy",
+    temperature: models.TemperatureOption = None,
+    seed: models.SeedOption = None,
+    top_p: models.TopPOption = None,
+    top_k: models.TopKOption = None,
+    cache: models.CacheOption = "slots",
+    kv_limit_mib: models.KVLimitOption = None,
+    dead_share: models.DeadShareOption = None,
     forward: ForwardOption = "auto",
     start: models.LiveStartOption = "prefill",
     limit: models.LimitOption = None,
@@ -61,9 +59,9 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     name = _one_policy(policy)
-    mode = sampled.sampling_of(sampling, temperature, seed, top_p, top_k, others="coupled or rejection")
+    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k, others="coupled or rejection")
     check_stops(stop or [])
-    kv_bytes, most_dead = limit_bytes(kv_limit_mib), dead_share_of(cache, dead_share)
+    kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
     check_json_path(json, out, prompts)
     check_new_folder("--out", out)
     requests = read_prompts(prompts)[:limit]

@@ -1,4 +1,4 @@
-"""Parts of `studies.agree`: the recording, the two runs of a policy, and near ties where they differ.
+"""Parts of `studies.agree`: the recording, and the two runs of a policy.
 
-Needs torch; only `studies.agree` imports it.
+Needs torch; beside `studies.agree` only `laboratory.model_runs` imports it.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from paceline.cli.options.memory import dead_share_of, limit_bytes
+from paceline.cli.options.models import dead_share_of, limit_bytes
 from paceline.policies.lossless.plain import Plain
 from paceline.studies.named_policies import named_policy
 

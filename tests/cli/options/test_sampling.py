@@ -1,7 +1,7 @@
 """`--sampling` and what belongs to it: each mistake is one clear line."""
 
 import pytest
-from paceline.cli.options.sampling import sampling_of
+from paceline.cli.options.models import sampling_of
 from paceline.traces.meta import Sampling
 
 from ..command_line import done, refused
