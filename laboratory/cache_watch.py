@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..policies.spec import make_policy
 from ..runtime.kv.member_kv import MemberKV
-from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
 from ..runtime.run import Run, session_of

@@ -6,7 +6,7 @@ from functools import partial
 from ..policies.spec import make_policy
 from ..runs.log import RunLog
 from ..runtime.decode import Output, decode
-from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
 from ..studies.agreeing.recording import matching_trace

@@ -16,8 +16,8 @@ from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token
 from ..traces.meta import Sampling
 from .driver import INTERRUPTED, Driver, OnCommit
+from .fit import check_fit
 from .forward.forward_choice import ForwardKind
-from .kv.fit import check_fit
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .run import Run, session_of

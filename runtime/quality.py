@@ -20,7 +20,7 @@ from .answer_check import is_right
 from .decode import Output, decode
 from .forward.forward_choice import ForwardKind
 from .next_token_views import scores
-from .pools.loaded_pool import loaded_pool
+from .pools.loaded_members import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .recording.tree_forward import text_logits

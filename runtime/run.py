@@ -15,7 +15,7 @@ from ..policies.step_watch import StepWatch
 from ..runs.ledger import RunLedger
 from .driver import Driver, OnCommit
 from .no_oracles import refuse_oracle
-from .pools.loaded_pool import loaded_pool
+from .pools.loaded_members import loaded_pool
 from .pools.pool import ModelPool
 from .prompts import Prompt, prompt_tokens
 from .timing.priced_seconds import PricedSeconds, Prices

@@ -10,9 +10,8 @@ from ..decoding.signal import Signal
 from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
 from .executor.draft_processor import DraftProcessor
-from .executor.executor import Executor
+from .executor.executor import Executor, Phases
 from .executor.foreign_drafter import ForeignDrafter
-from .executor.phase_seconds import Phases
 from .executor.rollback_processor import RollbackProcessor
 from .executor.sampler import make_sampler
 from .executor.verify_processor import VerifyProcessor

@@ -18,7 +18,7 @@ from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
 from ..runtime.no_oracles import refuse_oracle
-from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording.near_ties import near_ties_along

@@ -17,7 +17,7 @@ from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward.forward_choice import ForwardKind
 from ..runtime.no_oracles import refuse_oracle
-from ..runtime.pools.loaded_pool import loaded_pool
+from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, text_qualities

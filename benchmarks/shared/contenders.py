@@ -15,7 +15,7 @@ from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
 from paceline.runtime.forward.forward_choice import ForwardKind
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import CacheKind, Memory

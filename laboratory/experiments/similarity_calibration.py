@@ -19,22 +19,20 @@ from transformers import PreTrainedModel
 from ...decoding.ledger import VERIFY
 from ...policies.lossless.chain import Chain
 from ...runtime.decode import decode
-from ...runtime.pools.loaded_members import describe_model
-from ...runtime.pools.loaded_pool import loaded_pool
+from ...runtime.pools.loaded_members import describe_model, loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.pools.submodel import make_submodel
 from ...runtime.prompts import Prompt
 from ...runtime.slim.calibration import Calibration, calibrate
 from ...runtime.slim.distance import measure_distance
 from ...runtime.slim.find_slims import target_with_layers
-from ...runtime.slim.perturbed import perturbed
-from ...runtime.slim.shared_noise import measure_agreement
 from ...traces.meta import Sampling
 from ..chains import chain
 from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, Series, by_category, series_of
 from ..findings.table import Cell, cell, table
 from ..model_runs import GREEDY, pool_of, prompts_of
+from ..slim_models import measure_agreement, perturbed
 
 LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
 NOISE = (0.1, 0.2, 0.3, 0.4)

@@ -19,13 +19,13 @@ from ...runtime.slim.distance import Distance, measure_distance
 from ...runtime.slim.find_slims import find_slims
 from ...runtime.slim.frontier import Frontier, SlimFound
 from ...runtime.slim.mask_search import Budget
-from ...runtime.slim.with_slims import with_slims
 from ..chains import chain
 from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, Series, series_of
 from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of, ran_in_turns
 from ..recording_replays import TARGET_ALONE
+from ..slim_models import with_slims
 
 SHARES = (0.1, 0.2, 0.35, 0.45, 0.6, 0.75)
 TRIALS, RANDOM_TRIALS = 24, 8

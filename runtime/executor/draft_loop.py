@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ...decoding.rules.stops import Stop
 from ...decoding.signal import Signal
-from ..state.pending_view import signals
-from ..state.request_state import RequestState
+from ..state.request_state import RequestState, signals
 from .executor import Executor
 from .sampler import Sampler
 

@@ -11,7 +11,7 @@ from ...decoding.session import Session
 from ...decoding.signal import Signal
 from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
-from ..state.pending_view import PendingView
+from ..state.request_state import PendingView
 from .draft_loop import Writing, write
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor

@@ -4,6 +4,7 @@ Letters: B requests, T tokens fed in all, N contexts whose logits are asked for,
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +15,22 @@ from ..forward.model_forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from ..timing.clock import Clock
-from .phase_seconds import Phases
 from .sampler import Sampler
+
+
+@dataclass(slots=True, kw_only=True)
+class Phases:
+    """Seconds of decoding by kind of work; mutated by whoever does it.
+
+    Attributes:
+        forward_s: inside models.
+        placing_s: slots and masks of their caches.
+        sampling_s: from logits to tokens, verdicts and distances.
+    """
+
+    forward_s: float = 0.0
+    placing_s: float = 0.0
+    sampling_s: float = 0.0
 
 
 class Executor:

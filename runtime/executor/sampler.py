@@ -18,8 +18,7 @@ from ..sampling.chance import Chance
 from ..sampling.coupled_noise import RequestNoise
 from ..sampling.rejection import judge, probabilities
 from ..sampling.truncation import truncated
-from ..state.pending_view import PendingView
-from ..state.request_state import RequestState
+from ..state.request_state import PendingView, RequestState
 from .token_facts import facts_of, facts_of_all, law_after, ruled
 
 

@@ -16,7 +16,7 @@ from ...decoding.rules import Facts, Rule
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS
 from ..next_token_views import entropies
 from ..sampling.rejection import probabilities
-from ..state.pending_view import PendingView
+from ..state.request_state import PendingView
 
 Flags = NDArray[np.bool_]
 

@@ -16,8 +16,7 @@ from ...decoding.session import Session
 from ...decoding.world import VerifyItem
 from ...traces.tries.stored_resolution import UNITS
 from ..pools.loaded_members import LoadedMember
-from ..state.pending_view import PendingView
-from ..state.request_state import RequestState
+from ..state.request_state import PendingView, RequestState
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor

@@ -1,14 +1,17 @@
-"""What the fused forward takes from a model of the Llama family: weights of every layer, and rotations.
+"""What the fused forward takes from a model of the Llama family: weights of every layer, norms and rotations.
 
 The other models' modules have the attributes of Llama's, whose names stand in the annotations.
 
 Letters: C positions of the context, H key and value heads, G query heads of each, D head width.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers.models.llama.modeling_llama import (
     LlamaAttention,
     LlamaDecoderLayer,
@@ -17,8 +20,9 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from ..kv.member_kv import KVShape
-from .rms_norm import Norm, make_norm
 from .weights import Projection, project
+
+Norm = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +82,33 @@ def rotation_table(rotary: LlamaRotaryEmbedding, shape: KVShape, context_tokens:
     cos, sin = rotary(torch.empty(0, dtype=shape.dtype, device=shape.device), positions)
     sin = torch.cat([-sin[..., : shape.head_width // 2], sin[..., shape.head_width // 2 :]], dim=-1)
     return cos.view(context_tokens, 1, shape.head_width).contiguous(), sin.view(context_tokens, 1, shape.head_width)
+
+
+def make_norm(weight: Tensor, eps: float) -> Norm:
+    """A function that normalises the last dimension of `[..., W]` as transformers does, in the quickest way here.
+
+    Args:
+        weight: `[W]`, or `[..., W]` as broadcast over what is normalised.
+        eps: added to the mean square.
+    """
+    width = weight.shape[-1]
+    if weight.dtype != torch.float32:
+        return lambda inputs: _rounded(inputs, weight, eps)
+    if weight.device.type == "cpu":
+        scaled = weight * math.sqrt(width)
+        floor = torch.tensor(math.sqrt(width * eps), dtype=weight.dtype)
+        return lambda inputs: _by_length(inputs, scaled, floor)
+    return lambda inputs: functional.rms_norm(inputs, (width,), None, eps).mul_(weight)
+
+
+def _rounded(inputs: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Through float32 and rounded before the weight, as transformers does (for float64 too)."""
+    single = inputs.float()
+    single = single * torch.rsqrt(single.square().mean(-1, keepdim=True) + eps)
+    return single.to(inputs.dtype).mul_(weight)
+
+
+def _by_length(inputs: Tensor, scaled: Tensor, floor: Tensor) -> Tensor:
+    """By the length |x|, two calls fewer: x / sqrt(mean(x^2) + eps) = x sqrt(W) / sqrt(|x|^2 + W eps)."""
+    length = torch.linalg.vector_norm(inputs, dim=-1, keepdim=True).hypot_(floor)
+    return inputs.div(length).mul_(scaled)

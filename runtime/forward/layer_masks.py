@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from .config_error import ConfigError
+from ..broken_rule import ConfigError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 # Model types that give all layers the window of `sliding_window`; the others name each layer's kind in `layer_types`.

@@ -22,7 +22,7 @@ from ...decoding.session import Session
 from ...runs.log import RunLog
 from ..forward.forward_choice import CHECKED_POSITIONS
 from ..pools.live_pool import live_pool
-from ..pools.loaded_pool import loaded_pool
+from ..pools.loaded_members import loaded_pool
 from ..world import CacheKind
 from .honoured_options import (
     Limits,

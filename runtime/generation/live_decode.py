@@ -15,7 +15,7 @@ from ...policies.spec import make_policy
 from ...runs.log import RunLog
 from ...traces.meta import Sampling
 from ..driver import OnCommit
-from ..kv.fit import check_fit
+from ..fit import check_fit
 from ..pools.loaded_members import LoadedMembers
 from ..run import Run
 from ..world import Memory, TorchWorld

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
 from ..forward.forward_choice import ForwardKind, choose_forward
 from ..forward.model_forward import ModelForward
@@ -150,3 +151,13 @@ def _kv_bytes_per_token(model: PreTrainedModel) -> int:
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return int(2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
+
+
+def loaded_pool(pool: LoadedMembers) -> Pool:
+    """The pool as policies see it: members in level order, names, and what they cannot do."""
+    return Pool(
+        tuple(
+            Member(name=member.name, model_free=member.model is None, drafts_only=member.tokenizer is not None)
+            for member in pool.members
+        )
+    )

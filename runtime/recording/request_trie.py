@@ -1,12 +1,17 @@
 """Record the trie of one request: the trunk the target writes, then the closure around it, with every model's views.
 
+The closure's kind says which contexts off the trunk. Monotone (`traces.tries.closure`): every context that a chain of
+Exact verifiers visits. Full: any model's next token at any step, the target's included, up to `reach`; for chains with
+lossy verifiers. Levels are grown one token at a time, `reach` of them; contexts that ended or used up the budget have
+no children.
+
 Letters: T trunk tokens, Q contexts evaluated together, M models (smallest first, target last), W models that may write
-off the trunk, P pairs of models, V vocabulary, F ancestors off the trunk.
+off the trunk (all but the target if monotone, else all), P pairs of models, V vocabulary, F ancestors off the trunk.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +21,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...traces.meta import Closure, Sampling
+from ...traces.tries.closure import Branches, grow, trunk_allowance
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, Trie
 from ..next_token_views import Views, scores, view
 from ..sampling.coupled_noise import RequestNoise
-from .closure import first_allowance, offspring
 from .near_ties import near_ties
 from .tree_forward import TreeForward, causal_mask, tree_mask
 
@@ -55,7 +60,7 @@ class Contexts:
         token: `[Q]` the token after the parent.
         depth: `[Q]` tokens after the prompt.
         own_log_prob: `[M, Q]` what each model gave to the token.
-        allowance: `[W, Q]` how many tokens each model may write here (`closure`).
+        allowance: `[W, Q]` how many tokens each model may write here (`offspring`).
         last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
         path: `[Q, F]` slots of the ancestors after that.
     """
@@ -236,3 +241,23 @@ class RequestRecorder:
     def _trie(self) -> Trie:
         names = self._columns[0]
         return Trie(**{name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names})
+
+
+def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:
+    """`[W, Q]` how many tokens each model may write after a context of the trunk."""
+    writers = num_models if closure.kind == "full" else num_models - 1
+    return trunk_allowance(writers, num_contexts, closure.reach)
+
+
+def offspring(closure: Closure, next_token: Ints, allowance: Ints) -> Branches:
+    """The next level: the children of Q contexts, one per context and token.
+
+    Args:
+        closure: the rule.
+        next_token: `[M, Q]` what each model writes.
+        allowance: `[W, Q]` how many tokens each model may write there; 0 where its token stays on the trunk.
+    """
+    branches = grow(next_token[: len(allowance)], allowance, closure.run)
+    if closure.kind == "monotone":
+        return branches
+    return replace(branches, allowance=np.full_like(branches.allowance, closure.reach))

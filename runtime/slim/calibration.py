@@ -6,15 +6,17 @@ Letters: T tokens of one text, N of all texts, V vocabulary.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ...policies.lossless.plain import Plain
 from ...traces.meta import Sampling
 from ..decode import decode
-from ..pools.loaded_pool import loaded_pool
+from ..pools.loaded_members import loaded_pool
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
-from .next_tokens import next_token_probs
+from ..sampling.truncation import truncated
 
 # Texts written together.
 BATCH = 16
@@ -96,3 +98,20 @@ def calibrate(
         probs = next_token_probs(pool.target.model, ids, output.tokens, sampling)
         texts.append(CalibrationText(prompt=ids, tokens=output.tokens, target_probs=probs))
     return Calibration(texts=tuple(texts), sampling=sampling)
+
+
+@torch.inference_mode()
+def next_token_probs(
+    model: PreTrainedModel, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling
+) -> Tensor:
+    """`[T, V]` float32 on the CPU: the model's distribution of each of T tokens after a prompt, without a cache.
+
+    Args:
+        model: in evaluation mode.
+        prompt: at least one token id.
+        tokens: `[T]` at least one.
+        sampling: whose temperature and truncation they are taken at; greedy ones at temperature 1.
+    """
+    ids = torch.tensor([[*prompt, *tokens[:-1]]], device=model.device)
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(tokens)).logits[0]
+    return truncated(logits, sampling).float().softmax(dim=-1).cpu()

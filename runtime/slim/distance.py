@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from .calibration import Calibration
-from .next_tokens import next_token_probs
+from .calibration import Calibration, next_token_probs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,60 @@
-"""What the runtime holds for one running request."""
+"""What the runtime holds for one running request, and what models said of one pending token.
+
+Numbers leave here on the grids of `traces.tries.stored_resolution`, as a recording stores them, so that a policy sees
+the same in both worlds. Letters: N tokens, V vocabulary.
+"""
 
 from collections.abc import Sequence
+from math import exp
+
+import torch
+from torch import Tensor
 
 from ...decoding.session import Session
+from ...decoding.signal import NO_SIGNAL, Signal
+from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from ..next_token_views import entropies, gaps
 from ..sampling.chance import Chance
 from ..sampling.coupled_noise import RequestNoise
-from .pending_view import PendingView
+
+
+class PendingView:
+    """Logits for one pending token, divided by the temperature and truncated as the run samples.
+
+    Mutated when a verifier accepts the token.
+
+    Attributes:
+        token: its id.
+        drafter: `[V]` of the member that wrote it, at the context before it; None if it has no distribution over
+            these tokens (prompt lookup, or a drafter with another tokenizer).
+        judge: `[V]` of the member whose distribution the token now follows; None likewise.
+    """
+
+    __slots__ = ("_signal", "drafter", "judge", "token")
+
+    def __init__(self, token: int, drafter: Tensor | None, signal: Signal | None = None) -> None:
+        self.token = token
+        self.drafter = drafter
+        self.judge = drafter
+        self._signal = signal
+
+    def signal(self) -> Signal:
+        """What the drafter said of the token; computed at the first call, NaN without a distribution."""
+        if self._signal is None:
+            drafter = self.drafter
+            self._signal = NO_SIGNAL if drafter is None else signals(drafter[None], [self.token])[0]
+        return self._signal
+
+
+def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
+    """What distributions `[N, V]` say of one token each."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    probs = log_probs.exp()
+    index = torch.as_tensor(tokens, device=logits.device)[:, None]
+    said = LOG_PROBS.round(log_probs.gather(-1, index)[:, 0].cpu().numpy()).tolist()
+    entropy = ENTROPIES.round(entropies(probs).cpu().numpy()).tolist()
+    gap = UNITS.round(gaps(probs).cpu().numpy()).tolist()
+    return [Signal(exp(log_prob), nats, lead) for log_prob, nats, lead in zip(said, entropy, gap, strict=True)]
 
 
 class RequestState:

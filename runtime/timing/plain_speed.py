@@ -8,8 +8,7 @@ from ...decoding.results import Judged
 from ...decoding.session import Session
 from ...traces.meta import Sampling
 from ..forward.forward_choice import ForwardKind
-from ..pools.loaded_members import LoadedMembers
-from ..pools.loaded_pool import loaded_pool
+from ..pools.loaded_members import LoadedMembers, loaded_pool
 from ..world import TorchWorld
 
 REPEATS = 7

@@ -11,7 +11,7 @@ from ...progress import Progress
 from ...reports.agreement import Agreement, compare_runs, joined
 from ...runs.log import RunLog
 from ...runtime.decode import decode
-from ...runtime.pools.loaded_pool import loaded_pool
+from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.world import CacheKind, Memory

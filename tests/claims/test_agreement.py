@@ -26,7 +26,7 @@ from paceline.policies import (
 )
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.world import Memory

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from paceline.decoding.prefill import Start
 from paceline.policies import make_policy
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.run import Run, session_of

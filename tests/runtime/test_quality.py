@@ -10,7 +10,7 @@ from paceline.reports.quality import quality_of
 from paceline.runs.log import QUALITY_FIELDS, with_quality
 from paceline.runtime.answer_check import is_right
 from paceline.runtime.decode import decode
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.quality import Alone, text_qualities
 from paceline.runtime.recording.recorder import record

@@ -18,7 +18,7 @@ from paceline.policies import (
     Verify,
 )
 from paceline.policies.lossless.chain import Chain
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 

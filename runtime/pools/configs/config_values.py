@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from ...forward.config_error import ConfigError
+from ...broken_rule import ConfigError
 
 # By field: the most it may be. Above, building the model would take all memory before anything is compared.
 COUNTS = {

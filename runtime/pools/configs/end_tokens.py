@@ -7,7 +7,7 @@ file (transformers 5.23, `GenerationMixin.adjust_generation_fn` and `_prepare_ge
 
 from transformers import PreTrainedModel
 
-from ...forward.config_error import ConfigError
+from ...broken_rule import ConfigError
 
 EOS_FIELD = "eos_token_id"
 

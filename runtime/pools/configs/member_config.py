@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils.hub import cached_file
 
 from ....strict_json import decode_json, kind_of_json
-from ...forward.config_error import ConfigError
+from ...broken_rule import ConfigError
 from ..pool_file import HUB_ID, PoolFile, PoolFileError
 from ..quiet_loading import quiet_loading
 from .config_values import check_values

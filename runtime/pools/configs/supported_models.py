@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ...forward.config_error import ConfigError
+from ...broken_rule import ConfigError
 from ...forward.layer_masks import attention_of, layer_windows
 
 # A model that does not name one of these may take it for granted in **kwargs and drop it.

@@ -136,7 +136,7 @@ def test_bad_options_are_one_line(prompts, options, told):
 
 
 def test_a_batch_larger_than_the_machine_is_refused_before_it_runs(prompts, monkeypatch):
-    monkeypatch.setattr("paceline.runtime.kv.fit.total_bytes", lambda device: 10_000)
+    monkeypatch.setattr("paceline.runtime.fit.total_bytes", lambda device: 10_000)
     assert "batch must fit into memory: 3 requests" in refused(*ran(prompts, "--batch", 8))
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from paceline.policies import Verify
 from paceline.policies.lossless.chain import Chain
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import Memory, TorchWorld
 

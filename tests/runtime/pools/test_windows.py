@@ -7,7 +7,7 @@ from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
 from paceline.runtime.forward.layer_masks import layer_windows, within_window
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record

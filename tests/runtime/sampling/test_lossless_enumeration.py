@@ -18,8 +18,7 @@ from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
 from paceline.policies.lossy.pyramid_sd import PyramidSD
 from paceline.runs.ledger import RunLedger
 from paceline.runtime.executor import sampler
-from paceline.runtime.pools.loaded_members import LoadedMember
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import LoadedMember, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.sampling import rejection
 from paceline.runtime.sampling.chance import SeededChance

@@ -10,7 +10,7 @@ from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import make_policy
 from paceline.runs.ledger import RunLedger
-from paceline.runtime.pools.loaded_pool import loaded_pool
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.world import Memory, TorchWorld
 from paceline.sim.device import device_process
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ...decoding.session import Session
-from ..pools.loaded_members import LoadedMembers
-from ..world import Memory
-from .device_memory import total_bytes
+from ..decoding.session import Session
+from .kv.device_memory import total_bytes
+from .pools.loaded_members import LoadedMembers
+from .world import Memory
 
 
 def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:
