@@ -29,6 +29,7 @@ BESIDE_CODE = {
     "py.typed",
     "reports/tables/lookalikes.toml",
     "runtime/generation/refused_options.toml",
+    "runtime/pools/configs/config_rules.toml",
     "sim/cost/devices.toml",
     "traces/importers/formats.toml",
     "traces/shapes/presets.toml",

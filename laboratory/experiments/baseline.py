@@ -37,12 +37,13 @@ def run(setting: Setting) -> Finding:
     scenario = scenario_of(setting, trace)
     plain = replayed(scenario, TARGET_ALONE)
     drafters, target = drafters_of(scenario), scenario.tables.pool.target
+    tags = (ALL, *tags_of(trace))
     logs = {
         (drafter, window): replayed(scenario, chain((drafter, target), (window,)))
         for drafter in drafters
         for window in WINDOWS
     }
-    speed_ups = {(*key, tag): _speed_up(log, plain, tag) for key, log in logs.items() for tag in _with_all(trace)}
+    speed_ups = {(*key, tag): _speed_up(log, plain, tag) for key, log in logs.items() for tag in tags}
     best = [(drafter, _best_window(speed_ups, drafter, ALL)) for drafter in drafters]
     chosen = {chain((drafter, target), (window,)): logs[drafter, window] for drafter, window in best}
     measured = _measured(pool, prompts, chosen, plain, max_new_tokens=trace.requests[0].max_new_tokens)
@@ -59,17 +60,13 @@ def run(setting: Setting) -> Finding:
             windows,
             table(
                 "simulated, the best window of each drafter by tag",
-                [_best_windows(speed_ups, drafters, tag) for tag in _with_all(trace)],
+                [_best_windows(speed_ups, drafters, tag) for tag in tags],
             ),
             measured,
         ),
-        panels=_panels(speed_ups, windows, drafters, measured, _with_all(trace)),
+        panels=_panels(speed_ups, windows, drafters, measured, tags),
         answer=_answer(speed_ups, drafters, target, measured, trace),
     )
-
-
-def _with_all(trace: TrieRecording) -> tuple[str, ...]:
-    return (ALL, *tags_of(trace))
 
 
 def _speed_up(log: RunLog, plain: RunLog, tag: str = ALL, among: Sequence[str] | None = None) -> float:

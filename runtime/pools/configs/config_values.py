@@ -3,34 +3,25 @@
 Only fields that decoders share are looked at; a field that is absent takes the default of its model type.
 """
 
+import tomllib
 from collections.abc import Mapping
+from importlib.resources import files
 from math import isfinite
 from typing import Any
 
 from ...broken_rule import ConfigError
 
-# By field: the most it may be. Above, building the model would take all memory before anything is compared.
-COUNTS = {
-    **dict.fromkeys(("num_hidden_layers", "n_layer"), 1_000),
-    **dict.fromkeys(("hidden_size", "n_embd", "head_dim"), 1_000_000),
-    **dict.fromkeys(("num_attention_heads", "n_head", "num_key_value_heads"), 100_000),
-    **dict.fromkeys(("intermediate_size", "n_inner", "vocab_size"), 100_000_000),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "sliding_window"), 2**31 - 1),
-}
-POSITIVES = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "query_pre_attn_scalar")
-POSITIVES_OR_NULL = ("attn_logit_softcapping", "final_logit_softcapping")
-FLAGS = ("tie_word_embeddings", "is_encoder_decoder", "add_cross_attention", "use_sliding_window", "alibi")
-NULLABLE = {"head_dim", "num_key_value_heads", "n_inner", "sliding_window"}
+RULES = tomllib.loads(files(__package__).joinpath("config_rules.toml").read_text(encoding="utf-8"))
 
 
 def check_values(values: Mapping[str, Any]) -> None:
     """Raises ConfigError for the first field of a config.json whose value breaks a rule."""
     for field in values:
-        if field in COUNTS:
+        if field in RULES["most"]:
             _check_count(field, values[field])
-        elif field in POSITIVES or field in POSITIVES_OR_NULL:
+        elif field in RULES["positive"] or field in RULES["positive_or_null"]:
             _check_positive(field, values[field])
-        elif field in FLAGS and not isinstance(values[field], bool):
+        elif field in RULES["flags"] and not isinstance(values[field], bool):
             raise ConfigError(field, "must be true or false", values[field])
     _check_heads(values)
     _check_layer_types(values)
@@ -39,14 +30,15 @@ def check_values(values: Mapping[str, Any]) -> None:
 def _check_count(field: str, value: object) -> None:
     # A window of 0 means none in configs of Qwen.
     least = 0 if field == "sliding_window" else 1
-    if value is None and field in NULLABLE:
+    if value is None and field in RULES["count_or_null"]:
         return
-    if type(value) is not int or not least <= value <= COUNTS[field]:
-        raise ConfigError(field, f"must be a whole number from {least} to {COUNTS[field]:,}", value)
+    most = RULES["most"][field]
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(field, f"must be a whole number from {least} to {most:,}", value)
 
 
 def _check_positive(field: str, value: object) -> None:
-    if value is None and field in POSITIVES_OR_NULL:
+    if value is None and field in RULES["positive_or_null"]:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
         raise ConfigError(field, "must be a number above 0", value)

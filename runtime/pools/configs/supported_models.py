@@ -11,20 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...broken_rule import ConfigError
 from ...forward.layer_masks import attention_of, layer_windows
-
-# A model that does not name one of these may take it for granted in **kwargs and drop it.
-NEEDED_ARGUMENTS = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
-NEEDED_FIELDS = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings")
-# Attention that depends on more than the mask: biases by distance, chunks, sinks, keys shared between layers, ...
-OTHER_ATTENTION = {
-    "alibi": "must be false: biases by distance are made from another mask than the one given",
-    "attention_chunk_size": "must be null: attention in chunks is not supported",
-    "num_kv_shared_layers": "must be 0: layers that share keys and values are not supported",
-    "kv_lora_rank": "must be null: compressed keys and values are not supported",
-    "use_bidirectional_attention": "must be false: a token must not look ahead",
-    "add_cross_attention": "must be false: there is no other text to look at",
-    "quantization_config": "must be absent: quantised weights are not supported",
-}
+from .config_values import RULES
 
 
 def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel], *, context_tokens: int) -> None:
@@ -38,9 +25,9 @@ def check_supported(config: PreTrainedConfig, model_class: type[PreTrainedModel]
     values: Any = config
     if values.is_encoder_decoder:
         raise ConfigError("is_encoder_decoder", "must be false: only decoders of text are supported", value=True)
-    for field in NEEDED_FIELDS:
+    for field in RULES["needed_fields"]:
         if type(getattr(values, field, None)) is not int:
-            rule = "must be a decoder of text alone, whose config says " + ", ".join(NEEDED_FIELDS)
+            rule = "must be a decoder of text alone, whose config says " + ", ".join(RULES["needed_fields"])
             raise ConfigError("model_type", f"{rule} ({field} is missing)", values.model_type)
     _check_past(config, model_class)
     _check_attention(config, model_class)
@@ -56,7 +43,7 @@ def _check_past(config: PreTrainedConfig, model_class: type[PreTrainedModel]) ->
 
 
 def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel]) -> None:
-    for field, rule in OTHER_ATTENTION.items():
+    for field, rule in RULES["other_attention"].items():
         if getattr(config, field, None):
             raise ConfigError(field, rule, getattr(config, field))
     if attention_of(config) == "sdpa" and not getattr(model_class, "_supports_sdpa", False):
@@ -66,9 +53,9 @@ def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel
         rule = f"must be null for model_type {config.model_type}: sdpa caps no scores"
         raise ConfigError("attn_logit_softcapping", rule, config.attn_logit_softcapping)
     arguments = inspect.signature(model_class.forward).parameters
-    missing = [name for name in NEEDED_ARGUMENTS if name not in arguments]
+    missing = [name for name in RULES["needed_arguments"] if name not in arguments]
     if missing:
-        rule = f"must be one whose forward takes {', '.join(NEEDED_ARGUMENTS)} ({missing[0]} is missing)"
+        rule = f"must be one whose forward takes {', '.join(RULES['needed_arguments'])} ({missing[0]} is missing)"
         raise ConfigError("model_type", rule, config.model_type)
 
 
