@@ -20,7 +20,7 @@ from paceline.laboratory.findings.table import cell
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.traces import ModelInfo
-from paceline.traces.shapes.presets import presets
+from paceline.traces.shapes.decoder import presets
 from shared.report import show
 
 SHAPES = {

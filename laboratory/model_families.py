@@ -6,7 +6,7 @@ from ..sim.cost.devices import device_sheet
 from ..sim.cost.roofline import RooflineCost
 from ..sim.cost.what_if.other_model import Price
 from ..traces.meta import ModelInfo
-from ..traces.shapes.presets import presets
+from ..traces.shapes.decoder import presets
 
 DTYPE = "bfloat16"
 

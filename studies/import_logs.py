@@ -8,9 +8,8 @@ from typing import Any
 from ..counted import counted
 from ..progress import Progress
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
-from ..traces.rounds.meta import DrafterInfo, RoundsMeta
+from ..traces.rounds.meta import DrafterInfo, RoundsMeta, trust
 from ..traces.rounds.rounds import RoundsRequest
-from ..traces.rounds.trust import trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..shipped import shipped
-from ..traces.open_recording import open_recording as read_recording
+from ..traces.forms import open_recording as read_recording
 from ..traces.recording import Recording
 
 

@@ -4,8 +4,8 @@ Imports neither policies nor either world; needs numpy, pyarrow and pydantic, ne
 """
 
 from .errors import TraceFormatError
+from .forms import open_recording
 from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling
-from .open_recording import open_recording
 from .recording import summarise
 from .rounds.store import read_rounds, write_rounds
 from .synthetic.generator import make_trace

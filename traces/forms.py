@@ -1,14 +1,23 @@
-"""The two forms of a recording, and the one place that tells them apart."""
+"""The two forms of a recording, and the one place that tells them apart, in memory and in a folder."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
+from .folder import IMPORTED, kind_of
 from .recording import Recording
 from .rounds.recording import RoundsRecording
+from .rounds.store import read_rounds
 from .tries.recording import TrieRecording
+from .tries.store import read_trace
 
 OfTries = TypeVar("OfTries")
 OfRounds = TypeVar("OfRounds")
+
+
+def open_recording(path: Path) -> Recording:
+    """Read a recording of either form, as its `meta.json` says; raises TraceFormatError."""
+    return read_rounds(path) if kind_of(path) == IMPORTED else read_trace(path)
 
 
 def by_form(

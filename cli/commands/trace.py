@@ -13,8 +13,7 @@ from ...reports.tables.trie import trace_tables
 from ...runtime.pools.pool_file import tokenizer_sha256
 from ...shipped import shipped
 from ...traces.errors import TraceFormatError
-from ...traces.forms import by_form
-from ...traces.open_recording import open_recording
+from ...traces.forms import by_form, open_recording
 from ...traces.recording import Recording
 from ...traces.synthetic.generator import make_trace
 from ...traces.synthetic.spec import SyntheticSpec

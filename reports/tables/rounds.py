@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ...counted import counted
+from ...traces.rounds.meta import trust
 from ...traces.rounds.summary import MethodSummary, RoundsSummary
-from ...traces.rounds.trust import trust
 from .grid import Grid, facts, shown, table
 
 

@@ -4,9 +4,8 @@ The tokens of a text whose ids nobody logged are its positions, counted from 1: 
 compared with others of the same position.
 """
 
-from ...traces.rounds.meta import DrafterInfo, RoundsMeta
+from ...traces.rounds.meta import DrafterInfo, Form, RoundsMeta
 from ...traces.rounds.rounds import TARGET_ALONE, RoundsRequest
-from ...traces.rounds.trust import Form
 from .recorded_tokens import known_tokens
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from ..rounds.meta import Form
 from ..rounds.rounds import RoundsRequest
-from ..rounds.trust import Form
 from .ongoing import Ongoing
 from .reading.fields import Fields
 

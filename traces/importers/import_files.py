@@ -1,6 +1,8 @@
 """Foreign files to a recording: in memory, or streamed to a folder, whole or not at all."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,14 +12,20 @@ from ..rounds.meta import LOOKUP, RoundsMeta
 from ..rounds.recording import RoundsRecording
 from ..rounds.rounds import RoundsRequest
 from ..rounds.store import write_rounds
-from .called_models import served_model
+from ..shapes.named import model_called
 from .detect import detect
 from .format import Format
 from .formats import format_named, format_names
 from .ongoing import Ongoing
 from .options import ImportOptions
+from .reading.lines import lines_of
 
 AUTO = "auto"
+MOST_LINES = 64
+MOST_CHARACTERS = 65_536  # of a line: what comes after is text that somebody wrote
+_CALLED = re.compile(
+    rb"""(?<![\w\\])"?(?:model|model_id|model_name|model_path|served_model_name)"?\s*[:=]\s*"([^"\\]{1,200})\""""
+)
 
 Watch = Callable[[Iterable[RoundsRequest]], Iterable[RoundsRequest]]
 
@@ -107,3 +115,15 @@ def _meta(source: Format, files: Sequence[Path], ongoing: Ongoing) -> RoundsMeta
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "recording"
         raise ValueError(f"{field}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def served_model(files: Sequence[Path]) -> str:
+    """The preset of the model that the files name in their first lines; "" if there is none, or more than one."""
+    found = {model for path in files if path.is_file() for model in _models(path)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _models(path: Path) -> set[str]:
+    texts = [text[:MOST_CHARACTERS] for _, text in islice(lines_of(path), MOST_LINES)]
+    called = [match.decode(errors="replace") for text in texts for match in _CALLED.findall(text)]
+    return {model for name in called if (model := model_called(name)) is not None}

@@ -1,6 +1,8 @@
-"""An import that is going on: what its reader has found so far; lines that are skipped leave no trace in it."""
+"""An import that is going on: what its reader has found so far, and must tell; skipped lines leave no trace in it."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -9,15 +11,91 @@ from typing import TypeVar
 import numpy as np
 
 from ..errors import TraceFormatError
+from ..rounds.meta import FORMS, Form
 from .drafters import Drafters
-from .findings import Findings
 from .options import ImportOptions
-from .reading.bad_lines import BadLines
 from .reading.fields import Fields
 from .reading.objects import read_objects
 
 Part = TypeVar("Part")
 Told = TypeVar("Told")
+
+
+@dataclass(slots=True, kw_only=True)
+class Findings:
+    """Filled along the way.
+
+    Attributes:
+        counts: words of a note -> how often it happened.
+        remarks: notes that are not counted.
+        forms: what the log knows of its requests; the recording is as good as the worst of them.
+        mattered: options of the command line that had an effect, of those that may have none.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
+    forms: set[Form] = field(default_factory=set)
+    mattered: set[str] = field(default_factory=set)
+
+    def copy(self) -> "Findings":
+        """The same, which later findings leave alone."""
+        return Findings(
+            counts=self.counts.copy(),
+            remarks=self.remarks.copy(),
+            forms=self.forms.copy(),
+            mattered=self.mattered.copy(),
+        )
+
+    def note(self, words: str, times: int = 1) -> None:
+        """Count something that every reader of the recording must know."""
+        if times:
+            self.counts[words] += times
+
+    def remark(self, words: str) -> None:
+        """Note something once."""
+        if words not in self.remarks:
+            self.remarks.append(words)
+
+    def form(self, usual: Form) -> Form:
+        """What the recording knows: as found, or `usual` of its format."""
+        return max(self.forms, key=FORMS.index, default=usual)
+
+    def notes(self) -> tuple[str, ...]:
+        """What happened how often, and the remarks."""
+        return (*(f"{times:,} {words}" for words, times in self.counts.items()), *self.remarks)
+
+
+class BadLines:
+    """Refuses, or counts.
+
+    Args:
+        skip: whether to skip them.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self._skip = skip
+        self._first: dict[Path, TraceFormatError] = {}
+        self._count = 0
+
+    def refuse(self, path: Path, error: TraceFormatError) -> None:
+        """Raise the error of a file's line, or count it."""
+        if not self._skip:
+            raise error
+        self._first.setdefault(path, error)
+        self._count += 1
+
+    def check(self, path: Path, *, any_sound: bool) -> None:
+        """Raise TraceFormatError if lines of a file were skipped and none of it was sound."""
+        first = self._first.get(path)
+        if first is not None and not any_sound:
+            raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
+
+    def notes(self) -> tuple[str, ...]:
+        """How many were skipped, and the first of them."""
+        if not self._count:
+            return ()
+        counted = "1 bad line was" if self._count == 1 else f"{self._count:,} bad lines were"
+        return (f"{counted} skipped (--skip-bad-lines); the first: {next(iter(self._first.values()))}",)
 
 
 class Ongoing:

@@ -1,13 +1,23 @@
-"""What an imported recording says of itself."""
+"""What an imported recording says of itself, and how far a replay of it can be trusted."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
 from .rounds import MOST
-from .trust import Form
 
+# What a log knew, from all to least.
+Form = Literal["rounds", "histograms", "request means", "rates", "mean"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+_TRUST: dict[Form, str] = {
+    "rounds": "rounds known in order",
+    "histograms": "histograms of requests known, their order drawn",
+    "request means": "means of requests known, their rounds drawn",
+    "rates": "rates per position known, all rounds drawn",
+    "mean": "one mean known, all rounds drawn at one rate",
+}
 LOOKUP = NgramInfo(name="ngram", max_match=3)  # as in the shipped pool, where nobody says otherwise
 
 
@@ -51,11 +61,11 @@ class RoundsMeta(Record):
 
     Attributes:
         source: the format it was imported from.
-        form: what the log knew, see `form`.
+        form: what the log knew.
         target: name of the model that verifies.
         drafters: in level order, smallest first.
         models: shapes for cost models, by name; may leave members out.
-        served_model: preset of the target that the log names (`shapes.presets`), "" if it names none.
+        served_model: preset of the target that the log names (`shapes.decoder.presets`), "" if it names none.
         ngram: how prompt lookup finds what to copy, where the ids of all texts are known and no drafter has its name.
         notes: what is exact and what is unknown, in words.
         software: name to version.
@@ -97,3 +107,8 @@ class RoundsMeta(Record):
     def model_names(self) -> tuple[str, ...]:
         """Names of the drafters in level order, then the target's."""
         return (*self.drafter_names, self.target)
+
+
+def trust(form: Form) -> str:
+    """What was known and what is drawn, in a few words for the first line of whatever shows the recording."""
+    return _TRUST[form]

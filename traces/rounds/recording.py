@@ -10,11 +10,10 @@ from ..recording import AboutRecording
 from ..shapes.given import given_shapes
 from ..shapes.named import Named, named_shapes
 from ..shifted_decisions import shifted_name
-from .meta import DrafterInfo, RoundsMeta
+from .meta import DrafterInfo, RoundsMeta, trust
 from .rounds import RoundsRequest
 from .shifted import shifted_requests
 from .summary import RoundsSummary, summary_of
-from .trust import trust
 
 TIMED = "timed"  # the cost of recordings that hold seconds
 

@@ -30,8 +30,7 @@ from ..folder import (
     read_table,
     refuse_foreign,
 )
-from .columns import SECONDS, RoundsColumns, rounds_requests, slices
-from .gather import gather
+from .columns import SECONDS, RoundsColumns, gather, rounds_requests, slices
 from .meta import RoundsMeta
 from .recording import RoundsRecording
 from .rounds import RoundsRequest

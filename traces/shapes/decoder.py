@@ -1,9 +1,13 @@
-"""What a dense decoder-only transformer is made of, and what it counts.
+"""What a dense decoder-only transformer is made of, and what it counts; models that people serve, by name.
 
 Letters: H hidden size, D size of a head, V vocabulary, L layers.
 """
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from ..meta import ModelInfo
 
@@ -84,3 +88,10 @@ class Decoder:
             kv_bytes_per_token=self.layers * self.kv_bytes,
             dtype=self.dtype,
         )
+
+
+@cache
+def presets() -> Mapping[str, Decoder]:
+    """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
+    shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
+    return {name: Decoder(**shape) for name, shape in shapes.items()}

@@ -10,11 +10,10 @@ from ...arguments import ArgumentError
 from ...strict_json import decode_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
-from .decoder import Decoder
+from .decoder import Decoder, presets
 from .heads import head_of
 from .hub_config import read_hub_config
 from .named import head_called, model_called, preset_names
-from .presets import presets
 
 _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 

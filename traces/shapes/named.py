@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..meta import ModelInfo
+from .decoder import presets
 from .heads import HEADS, head_of
-from .presets import presets
 
 # Weights of another width than the preset's: a preset would say too many bytes.
 _QUANTISED = re.compile(r"awq|gptq|gguf|fp8|fp4|int[48]|w[48]a(?:8|16)|[48]bit|\bq[2-8]\b|q[2-8]_")

@@ -2,7 +2,7 @@ import json
 
 import pytest
 from paceline.traces.importers import format_named, format_names
-from paceline.traces.rounds.trust import trust
+from paceline.traces.rounds.meta import trust
 
 from ...traces.importers.foreign_files import answer, one_file_each, positions, write_lines
 from ..command_line import done, paceline, refused

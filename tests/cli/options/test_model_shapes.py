@@ -4,7 +4,7 @@ import json
 
 import pytest
 from paceline.traces.rounds.store import write_rounds
-from paceline.traces.shapes.presets import presets
+from paceline.traces.shapes.decoder import presets
 
 from ...sim.rounds.small_rounds import one_request, recording_of, rounds_of
 from ..command_line import done, refused

@@ -2,8 +2,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.traces.rounds.columns import rounds_requests, slices
-from paceline.traces.rounds.gather import gather
+from paceline.traces.rounds.columns import gather, rounds_requests, slices
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.schema import misaligned, request_arrays, request_table
 

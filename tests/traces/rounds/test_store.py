@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from paceline.traces import TraceFormatError, make_trace, read_trace, write_trace
 from paceline.traces.folder import ROUNDS_FILES
-from paceline.traces.open_recording import open_recording
+from paceline.traces.forms import open_recording
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
 from paceline.traces.rounds.store import read_rounds, write_rounds

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces.errors import TraceFormatError
+from paceline.traces.shapes.decoder import presets
 from paceline.traces.shapes.given import given_shapes
 from paceline.traces.shapes.hub_config import read_hub_config
-from paceline.traces.shapes.presets import presets
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.traces import ModelInfo
+from paceline.traces.shapes.decoder import presets
 from paceline.traces.shapes.heads import HEADS, head_of
 from paceline.traces.shapes.named import head_called, model_called, named_shapes, preset_names
-from paceline.traces.shapes.presets import presets
 
 # Parameters as the safetensors index or the model card counts them.
 PUBLISHED = {

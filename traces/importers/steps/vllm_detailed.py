@@ -5,11 +5,16 @@ One object a line: a response (or its last chunk), whose `metrics.speculative_de
 first choice has it as `speculative_decoding_stats`, as the drafts of that change did. `usage` gives prompt and output
 tokens, `id` or `request_id` the name. A histogram alone (`summary`) does not say in which order steps came: it is
 refused here, and `vllm-summary` reads it.
+
+A step in which nothing was drafted (a *plain* one) emits one token and is not listed. An answer of known length says
+how many there were: its tokens less those of the listed steps. Nothing says where. Every order of listed and plain
+steps is taken to be equally likely, which assumes the least; what stands where is drawn, and marked as placed.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...rounds.rounds import Rounds, RoundsRequest
 from ..format import Format, described
@@ -17,8 +22,8 @@ from ..reading.fields import Fields
 from ..responses import Responses, by_response, completion_tokens, prompt_tokens, usage_of
 from ..step_rounds import check_drafted, rounds_at, starts_of
 from ..vllm_responses import ACCEPTED, alone, is_plain, metrics_of
-from .plain_steps import MOST_PLAIN, place_plain_steps, with_plain_steps
 
+MOST_PLAIN = 2**24  # of one answer: more is no answer, and would fill the memory
 _DRAFTED = "per_step_drafted"
 _UNLISTED = "steps drafted nothing and are not listed; they were placed by a draw"
 _ALONE = "steps drafted nothing and are not listed, in answers that list no step"
@@ -77,6 +82,27 @@ def _rounds(file: Responses, metrics: Fields, request_id: str, name: str, after_
     accepted, drafted = with_plain_steps(accepted, plain), with_plain_steps(drafted, plain)
     start, length = starts_of(accepted + 1) + 1, after_first + 1
     return rounds_at(file.ongoing, name, metrics, start, accepted, length=length, drafted=drafted, placed=placed)
+
+
+def place_plain_steps(num_listed: int, num_plain: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """`[R + P]` which of R listed and P plain steps are plain, all orders equally likely.
+
+    Args:
+        num_listed: R.
+        num_plain: P, 0 to 2^24.
+        generator: draws the order.
+    """
+    size = num_listed + num_plain
+    plain = np.zeros(size, np.bool_)
+    plain[generator.permutation(size)[:num_plain]] = True
+    return plain
+
+
+def with_plain_steps(counts: NDArray[np.int64], plain: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """`[R + P]` counts of all steps, 0 in plain ones, from `[R]` those of the listed ones."""
+    spread = np.zeros(len(plain), np.int64)
+    spread[~plain] = counts
+    return spread
 
 
 VLLM_DETAILED = Format(**described("vllm-detailed"), read=by_response(_parse), sees=_sees)
