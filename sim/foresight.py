@@ -8,7 +8,7 @@ from ..decoding.pool import Pool
 from ..policies.about import about_of
 from ..policies.oracles.foresight import Foresight, ForwardSeconds
 from .cost.base import CostModel, CostRangeError
-from .paused_collector import paused_collector
+from .device import paused_collector
 from .replay_tables import ReplayTables
 
 

@@ -9,11 +9,11 @@ from ..decoding.prefill import Start
 from ..decoding.session import Session
 from ..decoding.world import World
 from ..policies.about import Observable, check_observes
+from ..policies.oracles.foresight import Foreseen
 from ..runs.text_quality import TextQuality
 from ..traces.forms import by_form
 from ..traces.recording import Recording
 from .cost.base import CostModel
-from .foreseen import Foreseen
 from .rounds.tables import RoundsTables
 from .tries.tables import TrieTables
 

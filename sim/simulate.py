@@ -14,9 +14,8 @@ from ..runs.ledger import RunLedger
 from ..runs.log import RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .cost.base import CostModel
-from .device import device_process
+from .device import device_process, paused_collector
 from .foresight import grant_foresight
-from .paused_collector import paused_collector
 from .replay_tables import ReplayTables, check_observed
 
 

@@ -11,7 +11,7 @@ from ...reports.summary import summarise_run
 from ...runs.log import RunLog
 from ...sim.cost.base import CostModel
 from ...sim.cost.cost_file import FileCost
-from ...sim.cost.linear import CostLine
+from ...sim.cost.figures import CostLine
 from ...sim.cost.what_if.other_model import Price, PricedAsCost
 from ...sim.simulate import Scenario
 from ...traces.meta import ModelInfo

@@ -33,6 +33,20 @@ class Answer(NamedTuple):
     places: list[int]
 
 
+class Foreseen(NamedTuple):
+    """What a recording shows: a world to try rounds in, and every request's text.
+
+    Attributes:
+        world: tries rounds; its own, since requests stay open in it.
+        answers: by request id.
+        drawn: whether what it draws is what a run of the same seed draws, and so part of the future.
+    """
+
+    world: World
+    answers: dict[str, Answer]
+    drawn: bool
+
+
 class Foresight:
     """The future of every request, which only a recording knows.
 

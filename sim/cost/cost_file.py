@@ -11,9 +11,8 @@ from ...strict_json import decode_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable, Record
 from .base import LOOKUP_S, CostRangeError, DraftTerms
-from .drafting import DrafterFigures, RoundFigures
+from .figures import CostLine, DrafterFigures, RoundFigures
 from .grid import CostGrid, GridProfile
-from .linear import CostLine
 from .table import Profile, extrapolation_notes, no_figures
 
 Forwards = CostTable | CostGrid | CostLine

@@ -3,10 +3,9 @@
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import Observable
 from ...policies.default_policies import policies_at_windows
-from ...policies.oracles.foresight import Answer
+from ...policies.oracles.foresight import Answer, Foreseen
 from ...traces.rounds.recording import RoundsRecording
 from ..cost.base import CostModel
-from ..foreseen import Foreseen
 from ..hazard.draws import Hazard
 from ..recorded_pool import recorded_pool
 from .world import ON_TRUNK, RoundsWorld

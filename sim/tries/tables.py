@@ -3,10 +3,9 @@
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
 from ...policies.default_policies import default_policies
-from ...policies.oracles.foresight import Answer
+from ...policies.oracles.foresight import Answer, Foreseen
 from ...traces.tries.recording import TrieRecording
 from ..cost.base import CostModel
-from ..foreseen import Foreseen
 from ..recorded_pool import recorded_pool
 from .fallback import Fallback
 from .request_tables import TablesByRequest

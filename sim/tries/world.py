@@ -20,27 +20,13 @@ from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_rule
+from ..unrecorded import UnrecordedContextError
 from .fallback import Fallback
 from .recorded_facts import lacks, recorded_facts
 from .recorded_quality import recorded_quality
 from .request_tables import RequestTables, TablesByRequest
 
 UNKNOWN = -1
-
-
-class UnrecordedContextError(ValueError):
-    """Replay without a fallback came to a context that the trace does not hold."""
-
-    def __init__(self, request_id: str, position: int, what: str) -> None:
-        # All are args, since SimPy builds the error of a process anew from its args.
-        super().__init__(request_id, position, what)
-
-    def __str__(self) -> str:
-        request_id, position, what = self.args
-        return (
-            f"request {request_id}: {what} at output position {position} needs a context outside the recording; "
-            "record with a larger --reach or --run, or leave out --strict"
-        )
 
 
 class ReplayWorld:

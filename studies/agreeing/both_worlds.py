@@ -15,12 +15,16 @@ from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.world import CacheKind, Memory
-from ...sim.cost.made_up import made_up_cost
+from ...sim.cost.table import TableCost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
-from ...sim.tries.world import UnrecordedContextError
+from ...sim.unrecorded import UnrecordedContextError
+from ...traces.meta import CostTable
 from ...traces.tries.recording import TrieRecording
 from ..named_policies import NamedPolicy
+
+MOST_NEW_TOKENS = 2**30 + 1  # of a forward; beyond any batch
+PER_NEW_TOKEN = 2.0**-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,3 +145,20 @@ class _LeftRecordError(Exception):
         super().__init__(str(cause))
         self.watch = watch
         self.cause = cause
+
+
+def made_up_cost(names: Sequence[str]) -> TableCost:
+    """One second for a forward of the target, half of the next larger one's for each smaller model.
+
+    Each further new token adds a 64th. All are binary fractions, so that sums are exact in whatever order they are
+    taken, and no time is spent on the context, which the runtime's prices do not know.
+
+    Args:
+        names: of the models, smallest first.
+    """
+    return TableCost("made up", {name: _table(2.0**-below) for below, name in enumerate(reversed(names))})
+
+
+def _table(seconds: float) -> CostTable:
+    most = seconds * (1 + PER_NEW_TOKEN * (MOST_NEW_TOKENS - 1))
+    return CostTable(new_tokens=(1, MOST_NEW_TOKENS), seconds=(seconds, most))

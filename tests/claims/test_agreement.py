@@ -30,10 +30,10 @@ from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.world import Memory
-from paceline.sim.cost.made_up import made_up_cost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
+from paceline.studies.agreeing.both_worlds import made_up_cost
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 

@@ -7,8 +7,7 @@ from paceline.decoding.prefill import Start
 from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost.base import DraftTerms
 from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.drafting import DrafterFigures
-from paceline.sim.cost.linear import CostLine
+from paceline.sim.cost.figures import CostLine, DrafterFigures
 from paceline.sim.cost.timed import TimedCost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.rounds.tables import RoundsTables

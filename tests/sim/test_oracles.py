@@ -19,8 +19,7 @@ from paceline.reports import summarise_run
 from paceline.sim import RoundsTables, Scenario, TableCost, TrieTables, make_cost, recorded_pool, simulate
 from paceline.sim.cost.base import DraftTerms
 from paceline.sim.cost.cost_file import FileCost
-from paceline.sim.cost.drafting import DrafterFigures
-from paceline.sim.cost.linear import CostLine
+from paceline.sim.cost.figures import CostLine, DrafterFigures
 from paceline.sim.foresight import foresight_of
 from paceline.traces import SyntheticSpec, TrieRecording, make_trace, open_recording
 from paceline.traces.meta import CostTable

@@ -8,7 +8,7 @@ from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy
 from paceline.policies import Band, Commit, Divergence, Draft, Exact, Ratio, Typical, Verify, Vouched
 from paceline.reports import summarise_run
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.tries.world import UnrecordedContextError
+from paceline.sim.unrecorded import UnrecordedContextError
 
 from ...strategies import synthetic_traces, traces
 from .small_traces import (

@@ -1,4 +1,4 @@
-"""What a drafter costs by the round: its drafts as a whole, or something on top of its forwards."""
+"""Figures of one model in a cost file: a line, or what a drafter costs by the round."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,30 @@ from pydantic import Field, model_validator
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
 from .base import DraftTerms
 from .grid import CostGrid
-from .linear import CostLine
+
+
+class CostLine(Record):
+    """One model's seconds: intercept_s + per_new_token_s x new tokens + per_kv_token_s x tokens held.
+
+    Attributes:
+        intercept_s: of a forward, 0 to 1e9.
+        per_new_token_s: for each token fed, over all rows, 0 to 1e9; with the intercept at least 1e-12.
+        per_kv_token_s: for each token already in the cache, over all rows, 0 to 1e9.
+    """
+
+    intercept_s: float = Field(ge=0, le=MOST_SECONDS)
+    per_new_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+    per_kv_token_s: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
+
+    @model_validator(mode="after")
+    def _costs_something(self) -> "CostLine":
+        if self.intercept_s + self.per_new_token_s < LEAST_SECONDS:
+            raise ValueError(f"intercept_s or per_new_token_s must be at least {LEAST_SECONDS:g}")
+        return self
+
+    def seconds(self, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward."""
+        return self.intercept_s + self.per_new_token_s * new_tokens + self.per_kv_token_s * context_tokens
 
 
 class RoundFigures(Record):

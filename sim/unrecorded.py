@@ -1,0 +1,16 @@
+"""What a replay without a fallback raises where the recording ends."""
+
+
+class UnrecordedContextError(ValueError):
+    """Replay without a fallback came to a context that the trace does not hold."""
+
+    def __init__(self, request_id: str, position: int, what: str) -> None:
+        # All are args, since SimPy builds the error of a process anew from its args.
+        super().__init__(request_id, position, what)
+
+    def __str__(self) -> str:
+        request_id, position, what = self.args
+        return (
+            f"request {request_id}: {what} at output position {position} needs a context outside the recording; "
+            "record with a larger --reach or --run, or leave out --strict"
+        )
