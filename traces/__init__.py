@@ -6,7 +6,6 @@ Imports neither policies nor either world; needs numpy, pyarrow and pydantic, ne
 from .errors import TraceFormatError
 from .forms import open_recording
 from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling
-from .recording import summarise
 from .rounds.store import read_rounds, write_rounds
 from .synthetic.generator import make_trace
 from .synthetic.spec import SyntheticSpec
@@ -31,7 +30,6 @@ __all__ = [
     "open_recording",
     "read_rounds",
     "read_trace",
-    "summarise",
     "write_rounds",
     "write_trace",
 ]

@@ -127,8 +127,3 @@ class Recording(Protocol):
     def summary(self, path: Path | None = None) -> Summary:
         """Count and average it; `path` is where it was read from, if it was."""
         ...
-
-
-def summarise(recording: Recording, path: Path | None = None) -> Summary:
-    """`Recording.summary`, as a function."""
-    return recording.summary(path)

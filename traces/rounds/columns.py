@@ -31,53 +31,29 @@ _KINDS = dict.fromkeys(_COUNTS, np.int32) | dict.fromkeys(SECONDS, np.float64) |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsColumns:
-    """Requests and all their rounds; the fields mean what they mean in `RoundsRequest` and `Rounds`.
+    """Requests and all their rounds; the fields mean what they mean in `RoundsRequest` and `Rounds`."""
 
-    Attributes:
-        request_id: `[Q]`.
-        tag: `[Q]`.
-        prompt_tokens: `[Q]`.
-        prompt: token ids of all requests, one after another.
-        num_prompt: `[Q]` of them, how many of each request.
-        output: token ids of all requests, one after another.
-        num_output: `[Q]` of them, how many of each request.
-        num_methods: `[Q]` methods of each request.
-        methods: `[M]` names, "" for the target alone.
-        num_tokens: `[M]`.
-        wall_s: `[M]` NaN if unknown.
-        prefill_s: `[M]` NaN if unknown.
-        num_drafters: `[Q]` segments of each request.
-        drafters: `[S]` names.
-        num_rounds: `[S]`.
-        start: `[R]`.
-        accepted: `[R]`.
-        drafted: `[R]`.
-        draft_s: `[R]` NaN if unknown; None if none is known.
-        verify_s: `[R]` NaN if unknown; None if none is known.
-        placed: `[R]`; None if none was placed.
-    """
-
-    request_id: Sequence[str]
-    tag: Sequence[str]
-    prompt_tokens: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    num_prompt: NDArray[np.int64]
-    output: NDArray[np.int64]
-    num_output: NDArray[np.int64]
-    num_methods: NDArray[np.int64]
-    methods: Sequence[str]
-    num_tokens: NDArray[np.int64]
-    wall_s: NDArray[np.float64]
-    prefill_s: NDArray[np.float64]
-    num_drafters: NDArray[np.int64]
-    drafters: Sequence[str]
-    num_rounds: NDArray[np.int64]
-    start: NDArray[np.int32]
-    accepted: NDArray[np.int32]
-    drafted: NDArray[np.int32]
-    draft_s: NDArray[np.float64] | None
-    verify_s: NDArray[np.float64] | None
-    placed: NDArray[np.bool_] | None
+    request_id: Sequence[str]  # [Q]
+    tag: Sequence[str]  # [Q]
+    prompt_tokens: NDArray[np.int64]  # [Q]
+    prompt: NDArray[np.int64]  # token ids of all requests, one after another
+    num_prompt: NDArray[np.int64]  # [Q] of them, how many of each request
+    output: NDArray[np.int64]  # token ids of all requests, one after another
+    num_output: NDArray[np.int64]  # [Q] of them, how many of each request
+    num_methods: NDArray[np.int64]  # [Q] methods of each request
+    methods: Sequence[str]  # [M] names, "" for the target alone
+    num_tokens: NDArray[np.int64]  # [M]
+    wall_s: NDArray[np.float64]  # [M] NaN if unknown
+    prefill_s: NDArray[np.float64]  # [M] NaN if unknown
+    num_drafters: NDArray[np.int64]  # [Q] segments of each request
+    drafters: Sequence[str]  # [S] names
+    num_rounds: NDArray[np.int64]  # [S]
+    start: NDArray[np.int32]  # [R]
+    accepted: NDArray[np.int32]  # [R]
+    drafted: NDArray[np.int32]  # [R]
+    draft_s: NDArray[np.float64] | None  # [R] NaN if unknown; None if none is known
+    verify_s: NDArray[np.float64] | None  # [R] NaN if unknown; None if none is known
+    placed: NDArray[np.bool_] | None  # [R]; None if none was placed
 
 
 def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:

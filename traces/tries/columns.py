@@ -33,35 +33,20 @@ GRIDS: dict[str, Grid] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeColumns:
-    """All nodes of a recording; the fields mean what they mean in `Trie`, parents count within their request.
+    """All nodes of a recording; the fields mean what they mean in `Trie`, parents count within their request."""
 
-    Attributes:
-        request: `[N]` position of the request in the recording.
-        parent: `[N]`.
-        token: `[N]`.
-        depth: `[N]`.
-        on_trunk: `[N]`.
-        next_token: `[M, N]`.
-        next_log_prob: `[M, N]` codes.
-        top_log_prob: `[M, N]` codes.
-        gap: `[M, N]` codes.
-        entropy: `[M, N]` codes.
-        own_log_prob: `[M, N]` codes.
-        tvd: `[P, N]` codes.
-    """
-
-    request: Ints
-    parent: Ints
-    token: Ints
-    depth: Ints
-    on_trunk: NDArray[np.bool_]
-    next_token: Ints
-    next_log_prob: Codes
-    top_log_prob: Codes
-    gap: Codes
-    entropy: Codes
-    own_log_prob: Codes
-    tvd: Codes
+    request: Ints  # [N] position of the request in the recording
+    parent: Ints  # [N]
+    token: Ints  # [N]
+    depth: Ints  # [N]
+    on_trunk: NDArray[np.bool_]  # [N]
+    next_token: Ints  # [M, N]
+    next_log_prob: Codes  # [M, N] codes
+    top_log_prob: Codes  # [M, N] codes
+    gap: Codes  # [M, N] codes
+    entropy: Codes  # [M, N] codes
+    own_log_prob: Codes  # [M, N] codes
+    tvd: Codes  # [P, N] codes
 
 
 class RequestRow(NamedTuple):

@@ -14,7 +14,7 @@ from paceline.reports.tables.run import run_table
 from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tables.trie import trace_tables
 from paceline.reports.tags import ByTag, TagShare
-from paceline.traces import SyntheticSpec, make_trace, summarise
+from paceline.traces import SyntheticSpec, make_trace
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -65,7 +65,7 @@ def regret():
 def inspected():
     names = ("draft-0.5b-instruct", "mid-7b-instruct", "target-72b-instruct")
     spec = SyntheticSpec(requests=8, tokens=12, prompt_tokens=4, models=names, acceptance=(0.6, 0.8), tags=TAGS)
-    return trace_tables(summarise(make_trace(spec)))
+    return trace_tables(make_trace(spec).summary())
 
 
 def experiment():
@@ -76,7 +76,7 @@ def experiment():
 
 def imported():
     rounds = {"feature": rounds_of((0, 4, 2), (3, 4, 4)), "tokens": rounds_of((0, 4, 1), (2, 4, 3), (6, 4, 1))}
-    return rounds_tables(summarise(recording_of(one_request({"feature": 8, "tokens": 8}, rounds))))
+    return rounds_tables(recording_of(one_request({"feature": 8, "tokens": 8}, rounds)).summary())
 
 
 TABLES = {

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from paceline.reports.tables.rounds import rounds_tables
-from paceline.traces import summarise
 from paceline.traces.importers import read_recording
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.store import read_rounds
@@ -32,7 +31,7 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
     tokens_only = a_round(start=ints(0, 2, 6), accepted=ints(4, 1, 3), drafted=ints(4, 4, 4))
     other = a_request(request_id="b", tag="u", rounds={}, prompt=(), prompt_tokens=0, num_tokens={"e": 5}, output=())
     requests = (a_request(rounds={"d": a_round(), "e": tokens_only}), replace(other, wall_s={"e": 2.0}, prefill_s={}))
-    summary = summarise(RoundsRecording(meta=META, requests=requests))
+    summary = RoundsRecording(meta=META, requests=requests).summary()
     total = summary.total
     assert (total.num_requests, total.num_prompt_tokens, total.num_output_tokens) == (2, 2, 14)
     assert list(total.methods) == ["d", "e", ""]
@@ -52,7 +51,7 @@ def test_counts_and_rates_of_a_recording_made_by_hand():
 
 def test_seconds_of_rounds_are_averaged_where_they_are_known():
     timed = a_round(draft_s=np.array([0.1, np.nan, 0.3]))
-    summary = summarise(RoundsRecording(meta=META, requests=(a_request(rounds={"d": timed}),)))
+    summary = RoundsRecording(meta=META, requests=(a_request(rounds={"d": timed}),)).summary()
     assert summary.total.methods["d"].draft_s == pytest.approx(0.2)
     assert summary.total.methods["d"].verify_s is None
 
@@ -60,7 +59,7 @@ def test_seconds_of_rounds_are_averaged_where_they_are_known():
 @settings(max_examples=60, deadline=None)
 @given(trace=rounds_traces())
 def test_it_is_plain_json_with_shares_that_are_some(trace):
-    summary = summarise(trace)
+    summary = trace.summary()
     text = json.loads(json.dumps(summary.to_json(), allow_nan=False))
     assert text["meta"]["kind"] == "imported"
     for group in [summary.total, *summary.by_tag.values()]:
@@ -91,7 +90,7 @@ def test_positions_that_rounds_speak_of_are_counted_once(trace):
                     continue
                 known.update([start] if drafter.by_start else range(start, min(start + kept + (not whole), length)))
             spoken, positions = spoken + len(known), positions + length
-        share = summarise(trace).total.methods[drafter.name].known_share
+        share = trace.summary().total.methods[drafter.name].known_share
         assert share is None or share == spoken / positions
 
 
@@ -107,7 +106,7 @@ def test_the_rounds_of_one_log_emit_its_text():
 def test_bytes_are_those_of_the_files(tmp_path):
     path = tmp_path / "t.trace"
     write(bernoulli_trace(by_start=True), path)
-    assert summarise(read_rounds(path), path).size_bytes == sum(file.stat().st_size for file in path.iterdir())
+    assert read_rounds(path).summary(path).size_bytes == sum(file.stat().st_size for file in path.iterdir())
 
 
 @pytest.mark.skipif(data_folder() is None, reason="no folder of real data beside the checkout, nor in PACELINE_DATA")
@@ -118,6 +117,6 @@ def test_tokens_per_round_of_spec_bench_are_those_published():
     )
     found = {
         tag: (group.methods["sps"].tokens_per_round, group.methods["eagle"].tokens_per_round)
-        for tag, group in summarise(replace(trace, requests=grouped)).by_tag.items()
+        for tag, group in replace(trace, requests=grouped).summary().by_tag.items()
     }
     assert found == {tag: pytest.approx(rates, abs=0.01) for tag, rates in PUBLISHED.items()}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.traces import SyntheticSpec, Trie, make_trace, read_trace, summarise, write_trace
+from paceline.traces import SyntheticSpec, Trie, make_trace, read_trace, write_trace
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds, RoundsRequest
@@ -21,7 +21,7 @@ TRIES = make_trace(SPEC)
 
 
 def agreement(trace, name):
-    return summarise(trace).total.agreement[name]
+    return trace.summary().total.agreement[name]
 
 
 def ints(*values):
@@ -48,7 +48,7 @@ def all_bits(trace):
 @pytest.mark.parametrize("shift", [0.15, 0.03, -0.1, -0.5])
 def test_agreement_on_the_trunk_moves_by_the_shift(shift):
     shifted = TRIES.shifted({"a": shift}, seed=1)
-    count = summarise(TRIES).total.num_trunk_tokens
+    count = TRIES.summary().total.num_trunk_tokens
     moved = agreement(shifted, "a") - agreement(TRIES, "a")
     # What turns over is a binomial count of at most `count` trials.
     assert moved == pytest.approx(shift, abs=4 * np.sqrt(abs(shift) / count))

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from paceline.traces import SyntheticSpec, TrieRecording, make_trace, read_trace, summarise, write_trace
+from paceline.traces import SyntheticSpec, TrieRecording, make_trace, read_trace, write_trace
 
 from .test_validate import trace, trie
 
@@ -13,7 +13,7 @@ def test_counts_and_rates_of_a_trace_made_by_hand():
     # Request r1 agrees nowhere: its draft writes 5 and 9 where the trunk goes on with 3 and 4.
     other = replace(trie(), next_token=np.array([[5, 9, 9, 6, 7], [3, 4, 8, 1, 2]], np.int32), tvd=trie().tvd * 2)
     requests = (two.requests[0], replace(two.requests[1], tag="code", prompt=(1, 2, 3), trie=other))
-    summary = summarise(TrieRecording(meta=two.meta, requests=requests))
+    summary = TrieRecording(meta=two.meta, requests=requests).summary()
     step = 1 / 32768
     assert summary.total.num_requests == 2
     assert summary.total.num_prompt_tokens == 5
@@ -33,7 +33,7 @@ def test_counts_and_rates_of_a_trace_made_by_hand():
 def test_bytes_are_those_of_the_files(tmp_path):
     path = tmp_path / "t.trace"
     write_trace(make_trace(SyntheticSpec(requests=2, tokens=8)), path)
-    summary = summarise(read_trace(path), path)
+    summary = read_trace(path).summary(path)
     assert summary.size_bytes == sum(file.stat().st_size for file in path.iterdir())
     assert summary.bytes_per_node == summary.size_bytes / summary.total.num_nodes
 
@@ -42,7 +42,7 @@ def test_without_trunk_tokens_there_is_no_rate():
     alone = trace()
     root = {field: getattr(trie(), field)[..., :1] for field in type(trie()).__dataclass_fields__}
     requests = tuple(replace(request, trie=replace(trie(), **root)) for request in alone.requests)
-    summary = summarise(TrieRecording(meta=alone.meta, requests=requests))
+    summary = TrieRecording(meta=alone.meta, requests=requests).summary()
     assert summary.nodes_per_trunk_token is None
     assert summary.total.agreement == {"d": None}
     assert summary.total.mean_tvd == {"d/t": None}
@@ -50,6 +50,6 @@ def test_without_trunk_tokens_there_is_no_rate():
 
 def test_it_is_plain_json():
     made = make_trace(SyntheticSpec(requests=2, tokens=8, models=("a", "b", "c"), acceptance=(0.5, 0.7)))
-    text = json.dumps(summarise(made).to_json(), allow_nan=False)
+    text = json.dumps(made.summary().to_json(), allow_nan=False)
     assert json.loads(text)["meta"]["kind"] == "synthetic"
     assert list(json.loads(text)["total"]["mean_tvd"]) == ["a/b", "a/c", "b/c"]
