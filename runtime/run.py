@@ -11,7 +11,7 @@ from ..decoding.prefill import Start, prefill_before
 from ..decoding.request_tokens import Ending
 from ..decoding.session import Session
 from ..policies.about import about_of
-from ..policies.step_watch import StepWatch
+from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..runs.ledger import RunLedger
 from .driver import Driver, OnCommit
 from .no_oracles import refuse_oracle
@@ -59,8 +59,9 @@ class Run:
         self._name = name
         self._policy = policy
         self._watch = StepWatch(self.members.target)
-        self._timed = TimedPolicy(policy, self._watch)
-        loop = Loop(pool=self.members, policy=self._timed, name=name, world=world, ledger=self.ledger)
+        self._timed = TimedPolicy(policy)
+        watched = WatchedPolicy(self._timed, self._watch)
+        loop = Loop(pool=self.members, policy=watched, name=name, world=world, ledger=self.ledger)
         priced = None if prices is None else PricedSeconds(prices, self.members.names)
         self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
 

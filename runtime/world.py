@@ -22,7 +22,7 @@ from .kv.member_kv import MemberKV
 from .kv.slot_cache import SlotCache
 from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
-from .sampling.coupled_noise import RequestNoise
+from .sampling.coupled_noise import noise_of
 from .state.errors import CacheDesyncError
 from .state.request_state import RequestState
 from .state.state_manager import StateManager
@@ -123,11 +123,10 @@ class TorchWorld:
         mode, seed = self.sampling.mode, self.sampling.seed
         noise = None
         chance: Chance | None = None
-        if mode == "coupled" and seed is not None:
+        if mode == "coupled":
             target = self.pool.target.model
             assert target is not None
-            vocab_size = int(target.config.vocab_size)
-            noise = RequestNoise(seed=seed, request_id=session.request_id, vocab_size=vocab_size)
+            noise = noise_of(self.sampling, session.request_id, int(target.config.vocab_size))
         elif mode == "rejection" and seed is not None:
             if self._make_chance is None:
                 chance = SeededChance(seed=seed, request_id=session.request_id)
