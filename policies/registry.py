@@ -18,13 +18,12 @@ from .lossless.adaptive import Adaptive
 from .lossless.banditspec import BanditSpec
 from .lossless.cas_spec import CasSpec
 from .lossless.chain import Chain
-from .lossless.confident import Confident
 from .lossless.hedgespec import HedgeSpec
 from .lossless.ngram import Ngram
 from .lossless.ngram_model import NgramFront
 from .lossless.plain import Plain
-from .lossless.svip import Svip
 from .lossless.two_level import TwoLevel
+from .lossless.unsure_stops import Confident, Svip
 from .lossless.via_sd_lossless import ViaSDLossless
 from .lossy.cascade import SpeculativeCascade
 from .lossy.early_commit import EarlyCommit

@@ -9,7 +9,7 @@ from paceline.policies.about import About, about_of
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaptive import Adaptive
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.confident import Confident
+from paceline.policies.lossless.unsure_stops import Confident
 from paceline.policies.registry import own_policies
 from paceline.policies.toy_world import EOS, ToyWorld
 

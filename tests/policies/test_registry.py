@@ -9,9 +9,9 @@ from paceline.policies import registry as registry_module
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaptive import Adaptive
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.confident import Confident
 from paceline.policies.lossless.ngram import Ngram
 from paceline.policies.lossless.plain import Plain
+from paceline.policies.lossless.unsure_stops import Confident
 from paceline.policies.options import policy_options
 from paceline.policies.registry import known_policies, own_policies
 

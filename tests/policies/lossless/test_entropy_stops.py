@@ -7,7 +7,7 @@ from paceline.decoding.signal import Signal
 from paceline.policies import EntropyAbove, check_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaedl import AdaEDL
-from paceline.policies.lossless.svip import Svip
+from paceline.policies.lossless.unsure_stops import Svip
 
 FRESH = type("Seen", (), {"num_pending": 0, "last": None, "request_id": "r7"})()
 

@@ -13,7 +13,7 @@ import torch
 from paceline.installing import install_hint
 from paceline.policies import Draft, Member, Pool, Ratio, Verify
 from paceline.policies.lossless.chain import Chain
-from paceline.policies.lossless.confident import Confident
+from paceline.policies.lossless.unsure_stops import Confident
 from paceline.reports import summarise_run
 from paceline.runtime.prompts import read_prompts
 from paceline.runtime.state.errors import KVMemoryError
