@@ -66,52 +66,20 @@ def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
     return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
 
 
-def best_window(acceptance: float, cost_ratio: float, *, most: int) -> int:
-    """The window from 0 to `most` of most `speedup`, the smallest among equals; 0 says that drafting does not pay.
-
-    Raises:
-        ValueError: an argument out of range.
-    """
-    _check_window("most", most, 0)
-    return max(range(most + 1), key=lambda window: speedup(acceptance, window, cost_ratio))
-
-
-def nested_seconds(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> float:
-    """Seconds per token of an idealised nested chain, in which every level is handed exactly its window.
-
-    tau_0 = t_0; E_i = (1 - a_i^(n_i+1)) / (1 - a_i); tau_i = (n_i tau_(i-1) + v_i) / E_i; the answer is tau_(L-1).
-    For two levels it is exact. From three levels on it leaves out that a level hands over whole rounds; see
-    `chain_speed` for a chain that does.
-
-    Args:
-        acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
-        windows: `[L - 1]` tokens of level i before level i + 1 judges them, >= 1.
-        forward_s: `[L]` seconds of a forward: one token at level 0, a verification above, >= 0.
-
-    Raises:
-        ValueError: lengths that do not fit, or an entry out of range.
-    """
-    _check_chain(acceptance, windows, forward_s)
-    tau = forward_s[0]
-    for rate, window, verify_s in zip(acceptance, windows, forward_s[1:], strict=True):
-        tau = (window * tau + verify_s) / round_tokens(rate, window)
-    return tau
-
-
 def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:
     """Expectation for the policy `chain`, exact for any number of levels, far from the end of an answer.
 
     Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, its own among them. A level above waits until the tokens
     kept for it number at least its window, and since the last round below comes whole, it may judge more: in three
-    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window. `nested_seconds`
-    hands over exactly the window instead, and charges only the share of the last round that this takes.
+    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window.
 
     The end of an answer is left out: there drafts are cut to what is left, and a last round writes no more than fits.
 
     Args:
-        acceptance: `[L - 1]` as in `nested_seconds`.
-        windows: `[L - 1]` as in `nested_seconds`; those above the first count kept tokens.
-        forward_s: `[L]` as in `nested_seconds`.
+        acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
+        windows: `[L - 1]` tokens of level i before level i + 1 judges them, >= 1; those above the first count kept
+            tokens.
+        forward_s: `[L]` seconds of a forward: one token at level 0, a verification above, >= 0.
 
     Raises:
         ValueError: lengths that do not fit, or an entry out of range.

@@ -4,7 +4,8 @@ import pytest
 from paceline.policies import Draft, Member, Pool, Verify
 from paceline.policies.lossless.cas_spec import CascadePlanner
 from paceline.policies.parts.member_seconds import MemberSeconds
-from paceline.policies.speed import best_window
+
+from ..closed_forms import best_window
 
 TWO = Pool((Member(name="draft"), Member(name="target")))
 THREE = Pool((Member(name="draft"), Member(name="mid"), Member(name="target")))

@@ -4,8 +4,9 @@ import pytest
 from paceline.policies import make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.two_level import TwoLevel
-from paceline.policies.speed import best_window, speedup
+from paceline.policies.speed import speedup
 
+from ..closed_forms import best_window
 from .recordings import flat, recording, replayed
 
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
-from paceline.policies.speed import chain_speed, nested_seconds
+from paceline.policies.speed import chain_speed
+
+from ..closed_forms import nested_seconds
 
 FILTER_BOUND = 1.1  # of the enumerated best
 
