@@ -7,13 +7,12 @@ from ..runtime.pools.pool import ModelPool
 from ..shipped import shipped
 
 
-def load_pool(pool: ModelPool | Path | str | None = None, *, threads: int = 1, show_progress: bool = True) -> ModelPool:
+def load_pool(pool: ModelPool | Path | str | None = None, *, threads: int = 1) -> ModelPool:
     """The models of a pool.
 
     Args:
         pool: a pool.toml or its folder, or models that are loaded already; None is the shipped pool.
         threads: CPU threads of torch from here on, >= 1; with loaded models they stay as they are.
-        show_progress: say what is being loaded.
 
     Raises:
         PoolFileError: as `ModelPool.load`.
@@ -21,5 +20,5 @@ def load_pool(pool: ModelPool | Path | str | None = None, *, threads: int = 1, s
     if isinstance(pool, ModelPool):
         return pool
     path = shipped("pools", "pico") if pool is None else Path(pool)
-    with Progress(f"loading {path}", shown=show_progress):
+    with Progress(f"loading {path}"):
         return ModelPool.load(path, threads=threads)

@@ -32,7 +32,6 @@ class Guarded:
         wrapped: the policy.
         most_pending: tokens the policy may have pending, at most, as far as it says.
         falls: how often the policy was set aside.
-        set_aside: whether it is now.
 
     Raises:
         ValueError: an option out of range.
@@ -67,11 +66,6 @@ class Guarded:
         self.falls = 0
         self.about = about_parts((policy,))
         self.most_pending = most_pending((policy,))
-
-    @property
-    def set_aside(self) -> bool:
-        """Whether rounds that begin now are plain."""
-        return self._pause > 0
 
     def decide(self, seen: Observation) -> Step:
         """As the policy says, or plain decoding."""

@@ -25,7 +25,6 @@ class DivergenceBudget:
 
     Args:
         per_thousand: divergences per 1,000 tokens, above 0 to 1,000.
-        start: strictness at first, 0 to 2.
 
     Raises:
         ValueError: a budget out of range.
@@ -33,12 +32,12 @@ class DivergenceBudget:
 
     __slots__ = ("_budget", "_credit", "strictness")
 
-    def __init__(self, per_thousand: float, *, start: float = STRICTEST) -> None:
+    def __init__(self, per_thousand: float) -> None:
         if not 0.0 < per_thousand <= 1000.0:
             raise ValueError(f"budget must be in (0, 1000] divergences per 1,000 tokens, got {per_thousand!r}")
         self._budget = per_thousand / 1000.0
         self._credit = 0.0
-        self.strictness = start
+        self.strictness = STRICTEST
 
     @property
     def share(self) -> float:

@@ -42,11 +42,6 @@ class MaskCache(MemberKV):
         """Tokens of the longest text: the columns that must stay."""
         return max((len(self._slots[row]) for row in self.rows.values()), default=0)
 
-    @property
-    def used_slots(self) -> int:
-        """Slots of running requests up to the last column in use, live or dead."""
-        return len(self.rows) * self._end
-
     def live_slots_of(self, request_id: str) -> list[int]:
         """Slots of the request's tokens in the order of their positions."""
         row = self.rows.get(request_id)

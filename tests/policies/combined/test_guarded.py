@@ -21,7 +21,6 @@ def test_a_policy_that_pays_keeps_on():
     policy = guarded(tables)
     log = replayed(tables, flat(draft=0.05, target=1.0), policy)
     assert policy.falls == 0
-    assert not policy.set_aside
     assert (log.steps["drafted"] > 0).sum() > 0.45 * len(log.steps["drafted"])
 
 

@@ -95,11 +95,3 @@ def test_a_rate_forgets():
     for _ in range(100):
         rate.note(4, 4)
     assert rate.rate > 0.99
-
-
-@pytest.mark.parametrize(
-    ("options", "rule"), [({"memory": 0}, "memory must"), ({"memory": 1, "prior": 2}, "prior must")]
-)
-def test_rates_out_of_range_are_refused(options, rule):
-    with pytest.raises(ValueError, match=rule):
-        AcceptanceRate(**options)

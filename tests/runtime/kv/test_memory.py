@@ -174,7 +174,7 @@ def test_masked_slots_are_truncated_at_the_stated_share(pool, unlimited, dead_sh
             cache = self.manager.cache(level)
             if cache.rows:
                 longest = max(cache.length(name) for name in cache.rows)
-                shares.append((cache.used_slots / len(cache.rows) - longest) / (cache.used_slots / len(cache.rows)))
+                shares.append((cache._end - longest) / cache._end)
             return results
 
     memory = Memory(cache="mask", dead_share=dead_share)
