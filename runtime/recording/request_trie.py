@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...traces.meta import Closure, Sampling
-from ...traces.tries.closure import Branches, grow, trunk_allowance
+from ...traces.tries.closure import Branches, grow
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, Trie
 from ..next_token_views import Views, scores, view
@@ -246,7 +246,7 @@ class RequestRecorder:
 def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:
     """`[W, Q]` how many tokens each model may write after a context of the trunk."""
     writers = num_models if closure.kind == "full" else num_models - 1
-    return trunk_allowance(writers, num_contexts, closure.reach)
+    return np.full((writers, num_contexts), closure.reach, dtype=np.int32)
 
 
 def offspring(closure: Closure, next_token: Ints, allowance: Ints) -> Branches:

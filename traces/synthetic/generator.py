@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tries.closure import grow, trunk_allowance
+from ..tries.closure import grow
 from ..tries.recording import TrieRecording
 from ..tries.trie import Floats, Ints, Trie, TrieRequest, split
 from .spec import MOST_CONTEXTS, SyntheticSpec
@@ -65,7 +65,7 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
     """The trunk, then the contexts 1, 2, ... tokens off it; none holds more tokens than the budget."""
     level = _trunk(spec, rng)
     levels = [level]
-    allowance = trunk_allowance(len(spec.models) - 1, len(level.depth), spec.reach)
+    allowance = np.full((len(spec.models) - 1, len(level.depth)), spec.reach, dtype=np.int32)
     allowance[level.choice[:-1] == len(spec.models) - 1] = 0
     first = 0
     for depth in range(1, spec.reach + 1):

@@ -31,11 +31,6 @@ class Branches:
     allowance: Ints
 
 
-def trunk_allowance(num_members: int, num_contexts: int, reach: int) -> Ints:
-    """`[S, F]` what each member may write after a trunk context: a first run, up to `reach` tokens."""
-    return np.full((num_members, num_contexts), reach, dtype=np.int32)
-
-
 def grow(next_token: NDArray[np.integer], allowance: Ints, run: int) -> Branches:
     """Children of one level: each member that may write here does, and equal tokens meet in one child.
 

@@ -1,7 +1,7 @@
 """What a comparison shows beside its table."""
 
 import pytest
-from paceline.policies.oracles.chain import OracleChain
+from paceline.policies.oracles.choices import OracleChain
 from paceline.reports.side_by_side import SideBySide
 from paceline.sim.cost.base import CostRangeError
 from paceline.sim.recorded_pool import recorded_pool
