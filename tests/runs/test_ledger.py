@@ -28,7 +28,7 @@ def finished(ledger, **options):
 
 
 def row(log, index):
-    return {name: log.requests[name][index].item() for name in REQUEST_FIELDS}
+    return {name: log.requests[name].tolist()[index] for name in REQUEST_FIELDS}
 
 
 def test_a_failed_request_has_a_row():

@@ -142,3 +142,8 @@ def test_the_part_of_a_killed_recording_is_left_alone(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == {"run", "run.part"}
     assert (tmp_path / "run.part" / "000000.npz").read_text() == "half"
     assert {file.name for file in (tmp_path / "run").iterdir()} == FILES
+
+
+def test_an_id_comes_back_as_it_was():
+    ids = ["a", "a\0", "\0"]
+    assert to_columns(("request_id", "tokens"), [(name, 1) for name in ids])["request_id"].tolist() == ids
