@@ -24,6 +24,9 @@ def main() -> None:
     """Run the command line and exit with its code."""
     with showable_output():
         code = run_command(command())
+    if signal.getsignal(signal.SIGINT) is _end:
+        # All is written. The interpreter's own end takes handlers away, and the process would die of a Ctrl-C then.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(code)
 
 
