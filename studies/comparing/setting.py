@@ -22,7 +22,7 @@ from .scenarios import Scenarios
 
 LEAST_SEEDS, MOST_SEEDS = 2, 1000
 # Of keywords: there are no others, and each is of its kind; 1 is no bool and True no number.
-STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
+STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 @with_config(STRICT)
@@ -131,7 +131,7 @@ class Setting:
             seed=self.seed,
             strict=self.strict,
             decide_s=self.decide_s,
-            start=None if self.start is None else Start(self.start),
+            start=None if self.start is None else start_of(self.start),
         )
         return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
 
