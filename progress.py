@@ -6,7 +6,8 @@ Standard output is never written to.
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,6 +20,17 @@ from rich.text import Text
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
+_is_quiet = ContextVar("_is_quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is told of stages that begin inside: another's progress is shown around them, or seconds are measured."""
+    before = _is_quiet.set(True)
+    try:
+        yield
+    finally:
+        _is_quiet.reset(before)
 
 
 class Progress:
@@ -32,16 +44,13 @@ class Progress:
         total: units there are, >= 0; None where nobody knows.
         unit: what is counted, in the plural.
         done: of them before the stage begins, as a killed one left them.
-        shown: False tells nothing, where progress of another stage is shown around this one.
 
     Attributes:
         total: as given.
     """
 
-    def __init__(
-        self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0, shown: bool = True
-    ) -> None:
-        self._stage, self.total, self._unit, self._shown = stage, total, unit, shown
+    def __init__(self, stage: str, total: int | None = None, *, unit: str = "", done: int = 0) -> None:
+        self._stage, self.total, self._unit = stage, total, unit
         self._note = ""
         self._has_told = False
         self._done = self._done_before = done
@@ -50,9 +59,9 @@ class Progress:
         self._teller: _Bar | Thread | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Begin; says nothing in `quiet()`."""
         self._started_at_s = time.monotonic()
-        if self._shown:
+        if not _is_quiet.get():
             console = Console(stderr=True)
             if sys.stderr.isatty() and console.is_interactive:
                 self._teller = _Bar(console, self)

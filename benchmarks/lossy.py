@@ -78,7 +78,7 @@ def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int)
 
     def row(policy: str) -> list[Cell]:
         outputs, log = ran(pool, policy, prompts, max_new_tokens=max_new_tokens)
-        summary = summarise_run(with_quality(log, text_qualities(pool, prompts, outputs, alone, show_progress=False)))
+        summary = summarise_run(with_quality(log, text_qualities(pool, prompts, outputs, alone)))
         quality = quality_of(summary)
         return [
             cell("policy", policy),

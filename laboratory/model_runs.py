@@ -64,7 +64,6 @@ def ran(
         sampling=GREEDY,
         max_new_tokens=max_new_tokens,
         name=policy,
-        show_progress=False,
     )
     if log.meta["interrupted"]:
         raise KeyboardInterrupt

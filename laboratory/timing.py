@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+from ..progress import quiet
+
 RUNS = 7
 Result = TypeVar("Result")
 
@@ -29,11 +31,12 @@ def in_turns(
         warm_ups: runs of each before these, whose results are dropped.
     """
     given: dict[str, list[Result]] = {name: [] for name in jobs}
-    for turn in range(warm_ups + runs):
-        for name, job in jobs.items():
-            result = job()
-            if turn >= warm_ups:
-                given[name].append(result)
+    with quiet():  # telling takes time, too
+        for turn in range(warm_ups + runs):
+            for name, job in jobs.items():
+                result = job()
+                if turn >= warm_ups:
+                    given[name].append(result)
     return given
 
 

@@ -71,6 +71,6 @@ class DrafterTraining:
         recipe = replace(self._recipe, vocabulary_size=vocabulary_size)
         sequences = pack_corpus(self._corpus, tokenizer, recipe)
         with TemporaryDirectory(prefix="paceline-drafter-") as folder:
-            model, _ = train_target(sequences, recipe, Path(folder) / "state", show_progress=False)
+            model, _ = train_target(sequences, recipe, Path(folder) / "state")
         model.requires_grad_(requires_grad=False)
         return describe_model(name, "model", model, tokenizer if foreign else None)

@@ -68,7 +68,6 @@ def decode(
     on_token: OnToken | None = None,
     prices: Prices | None = None,
     debug: bool = False,
-    show_progress: bool = True,
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answer every prompt; up to `batch` requests share each forward.
 
@@ -91,7 +90,6 @@ def decode(
         prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
             decoding.
         debug: check the caches at every step.
-        show_progress: say how far it has come.
 
     Returns:
         Outputs in the order of `prompts`, failed requests among them, and the run log.
@@ -109,7 +107,7 @@ def decode(
     sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending, start=start) for prompt in prompts]
     _check_ids(sessions)
     check_fit(pool, sessions[:batch], world.memory)
-    interrupted = _drive(run.driver, sessions, batch, show_progress=show_progress)
+    interrupted = _drive(run.driver, sessions, batch)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
@@ -121,9 +119,9 @@ def decode(
     return tuple(output for output in outputs if output is not None), log
 
 
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int, *, show_progress: bool) -> bool:
+def _drive(driver: Driver, sessions: Sequence[Session], batch: int) -> bool:
     """Answer all; returns whether it was interrupted."""
-    with Progress("decoding", len(sessions), unit="requests", shown=show_progress) as progress:
+    with Progress("decoding", len(sessions), unit="requests") as progress:
         try:
             for num_ended in driver.run(sessions, batch):
                 if num_ended:

@@ -57,8 +57,6 @@ def text_qualities(
     prompts: Sequence[Prompt],
     outputs: Sequence[Output],
     alone: Alone,
-    *,
-    show_progress: bool = True,
 ) -> dict[str, TextQuality]:
     """Measure every answer that was finished.
 
@@ -70,7 +68,6 @@ def text_qualities(
         prompts: of the run.
         outputs: of the run; failed ones are left out.
         alone: how the target writes.
-        show_progress: say how far it has come.
 
     Raises:
         KeyboardInterrupt: the user would not wait.
@@ -80,7 +77,7 @@ def text_qualities(
     if not asked:
         return {}
     plain = Plain(loaded_pool(pool))
-    owns, log = decode(pool, plain, asked, name="plain", show_progress=show_progress, **alone)
+    owns, log = decode(pool, plain, asked, name="plain", **alone)
     if log.meta["interrupted"]:
         raise KeyboardInterrupt
     return {

@@ -11,7 +11,7 @@ from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start, start_of
 from ..policies.default_policies import default_policies
-from ..progress import Progress, tracked
+from ..progress import Progress, quiet, tracked
 from ..reports.agreement import Agreement
 from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
 from ..reports.tables.comparison import start_words
@@ -163,7 +163,7 @@ def _agreements(
     """Replay all policies, which is quick and may refuse, then run and compare each."""
     replays = [worlds.replay(policy) for policy in tracked(asked, "replaying", total=len(asked), unit="policies")]
     agreements = []
-    with Progress("comparing", len(asked), unit="policies") as progress:
+    with Progress("comparing", len(asked), unit="policies") as progress, quiet():
         for policy, decider, replay in zip(asked, deciders, replays, strict=True):
             progress.note(policy.name)
             agreements.append(worlds.agreement(policy, decider, replay, progress))

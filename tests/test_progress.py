@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 from paceline import progress as module
-from paceline.progress import Progress, in_words, tracked
+from paceline.progress import Progress, in_words, quiet, tracked
 
 
 class Terminal(StringIO):
@@ -78,7 +78,7 @@ def test_what_fails_says_no_more(often):
 
 
 def test_one_inside_another_is_not_shown(often, capsys):
-    with Progress("inner", 2, shown=False):
+    with quiet(), Progress("inner", 2):
         time.sleep(0.05)
     assert tuple(capsys.readouterr()) == ("", "")
 

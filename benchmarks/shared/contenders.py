@@ -115,7 +115,6 @@ def runtime(
             batch=batch,
             memory=Memory(cache=cache),
             forward=forward,
-            show_progress=False,
         )
         seconds = float(log.requests["finished_at_s"].max() - log.requests["admitted_at_s"].min())
         return Answered([list(output.tokens) for output in outputs], seconds, log)

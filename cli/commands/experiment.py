@@ -12,7 +12,7 @@ from ...laboratory.findings.figure import check_figure, write_figure
 from ...laboratory.findings.finding import Finding, Setting
 from ...laboratory.findings.page import experiments_page, link_between, write_page
 from ...laboratory.findings.table import cell, table, terminal_table
-from ...progress import Progress
+from ...progress import Progress, quiet
 from ...traces.tries.store import read_trace
 from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
 
@@ -69,7 +69,7 @@ def run_all(
     known = experiments()
     for number, (name, experiment) in enumerate(known.items()):
         start_s = time.monotonic()
-        with Progress(f"experiment {name}", len(known), unit="experiments", done=number):
+        with Progress(f"experiment {name}", len(known), unit="experiments", done=number), quiet():
             findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
         said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
         typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
@@ -102,7 +102,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         for option, value in given.items():
             if value is not None and option not in experiment.uses:
                 raise ValueError(f"--{option} has no part in {name}, got {value}")
-        with Progress(f"experiment {name}"):
+        with Progress(f"experiment {name}"), quiet():
             finding = experiment.run(_setting(pool, trace, limit, seed, threads))
         if figure is not None:
             write_figure(finding.panels, figure)

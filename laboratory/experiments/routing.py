@@ -137,7 +137,7 @@ def _measured(
     figures = {}
     for name in policies:
         outputs, log = quickest[name]
-        qualities = text_qualities(pool, prompts, outputs, alone, show_progress=False)
+        qualities = text_qualities(pool, prompts, outputs, alone)
         figures[name, ALL] = _figures(with_quality(log, qualities), quickest[TARGET_ALONE][1])
     return figures
 

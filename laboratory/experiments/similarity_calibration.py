@@ -75,8 +75,7 @@ def run(setting: Setting) -> Finding:
     prompts = prompts_of(setting, PROMPTS)
     samplings = {mode: _sampling(mode, setting.seed) for mode in MODES}
     greedy, sampled = (
-        calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, sampling=samplings[mode], show_progress=False)
-        for mode in ("greedy", "coupled")
+        calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, sampling=samplings[mode]) for mode in ("greedy", "coupled")
     )
     pairs: list[Pair] = []
     for drafter, model in _drafters(pool, setting.seed):
@@ -138,7 +137,6 @@ def _observed(
         max_new_tokens=NEW_TOKENS,
         name=spec,
         batch=len(prompts),
-        show_progress=False,
     )
     if log.meta["interrupted"]:
         raise KeyboardInterrupt

@@ -73,7 +73,7 @@ def run(setting: Setting) -> Finding:
     prompts = prompts_of(setting, PROMPTS, skip=PROMPTS)
     frontier = _searched(setting, pool)
     rows = sorted((*frontier.found, *frontier.baselines), key=lambda row: (row.share, row.tvd))
-    calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS, show_progress=False)
+    calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS)
     own = replace(pool, members=(drafter, pool.target))
     wide = with_slims(own, {row.name: row.skip_layers for row in rows})
     without = chain((drafter.name, pool.target.name), (DRAFTED,))
@@ -113,7 +113,6 @@ def _searched(setting: Setting, pool: ModelPool) -> Frontier:
         Budget(trials=TRIALS, random_trials=RANDOM_TRIALS, seed=setting.seed),
         max_new_tokens=NEW_TOKENS,
         baselines={entry.name: entry.skip_layers for entry in members if entry.submodel_of == pool.target.name},
-        show_progress=False,
     )
     names = {row.name for row in found.found}
     return replace(found, baselines=tuple(row for row in found.baselines if row.name not in names))

@@ -72,7 +72,6 @@ def run_training(
     checkpoint_every_s: float,
     stage: str,
     tokens_per_step: int,
-    show_progress: bool = True,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
@@ -85,13 +84,12 @@ def run_training(
         checkpoint_every_s: seconds between two checkpoints.
         stage: what is trained, for the progress.
         tokens_per_step: tokens of a batch, for the count.
-        show_progress: say how far it has come.
     """
     optimizers = _make_optimizers(model)
     first, spent_s = load_run(checkpoint, model, optimizers)
     started_at_s = saved_at_s = time.monotonic()
     model.train()
-    with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first, shown=show_progress) as progress:
+    with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
         for step in range(first, schedule.num_steps):
             loss = _take_step(model, optimizers, loss_at, step, schedule)
             progress.advance_to(step + 1, f"loss {loss:.3f}")

@@ -30,9 +30,7 @@ def slim_layers(recipe: Recipe) -> tuple[int, ...]:
     return tuple(layer for layer in range(recipe.target.num_layers) if layer not in recipe.skip_layers)
 
 
-def train_target(
-    sequences: torch.Tensor, recipe: Recipe, checkpoint: Path, *, show_progress: bool = True
-) -> tuple[LlamaForCausalLM, TrainingRun]:
+def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRun]:
     """Train the target on packed sequences.
 
     Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
@@ -43,7 +41,6 @@ def train_target(
         sequences: token ids, `[N, sequence_tokens + 1]`.
         recipe: shapes, shares and schedule.
         checkpoint: file for the state.
-        show_progress: say how far it has come.
     """
     model = make_model(recipe.target, recipe, seed=recipe.seed)
     schedule = recipe.target_schedule
@@ -60,7 +57,6 @@ def train_target(
         checkpoint_every_s=recipe.checkpoint_every_s,
         stage="target",
         tokens_per_step=schedule.num_rows * recipe.sequence_tokens,
-        show_progress=show_progress,
     )
     return model, run
 

@@ -46,7 +46,6 @@ def record(
     out: Path,
     name: str | None = None,
     costs: Mapping[str, Mapping[str, CostTable]] | None = None,
-    show_progress: bool = True,
 ) -> TrieRecording:
     """Record the tries of all prompts, write them to `out` and return them.
 
@@ -59,7 +58,6 @@ def record(
         out: directory to write; `OUT.part` beside it holds what is finished so far.
         name: of the trace, one line that is not empty; the name of `out` without its suffix if None.
         costs: measured seconds to keep in the meta, by device and model (`forward_seconds.measure_costs`).
-        show_progress: say how far it has come.
 
     Raises:
         ValueError: prompts that cannot be recorded, a name that cannot be, or a part of another recording; nothing is
@@ -80,7 +78,7 @@ def record(
     meta = _meta(pool, options, title, costs or {})
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
     try:
-        _record_missing(pool, prompts, encoded, options, parts, show_progress=show_progress)
+        _record_missing(pool, prompts, encoded, options, parts)
     except BaseException:
         parts.remove_if_empty()
         raise
@@ -127,13 +125,11 @@ def _record_missing(
     encoded: Sequence[tuple[int, ...]],
     options: TrieOptions,
     parts: Parts,
-    *,
-    show_progress: bool,
 ) -> None:
     """Record every request that has no part yet."""
     models = [member.model for member in _recorded(pool)]
     there = sum(parts.has(number) for number in range(len(prompts)))
-    with Progress("recording", len(prompts), unit="requests", done=there, shown=show_progress) as progress:
+    with Progress("recording", len(prompts), unit="requests", done=there) as progress:
         for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
             if not parts.has(number):
                 noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))

@@ -62,7 +62,6 @@ def calibrate(
     *,
     max_new_tokens: int,
     sampling: Sampling = GREEDY,
-    show_progress: bool = True,
 ) -> Calibration:
     """Let the target continue every prompt, and keep its distributions.
 
@@ -71,7 +70,6 @@ def calibrate(
         prompts: at least one; their ids must differ.
         max_new_tokens: longest text, >= 1.
         sampling: how the target writes.
-        show_progress: say how far it has come.
 
     Raises:
         ValueError: no prompts, one that does not fit into the pool's context with its text, or a target that fails.
@@ -86,7 +84,6 @@ def calibrate(
         max_new_tokens=max_new_tokens,
         name="plain",
         batch=BATCH,
-        show_progress=show_progress,
     )
     if log.meta["interrupted"]:
         raise KeyboardInterrupt

@@ -35,7 +35,6 @@ def find_slims(
     *,
     max_new_tokens: int,
     baselines: Mapping[str, Mask] | None = None,
-    show_progress: bool = True,
 ) -> Frontier:
     """Search the best mask of each share, and time a verification by each.
 
@@ -46,7 +45,6 @@ def find_slims(
         budget: of each share's search.
         max_new_tokens: longest continuation, >= 1.
         baselines: masks of other submodels of the target to compare with, by name.
-        show_progress: say how far it has come.
 
     Raises:
         ValueError: shares out of range or that leave out equally many layers, a target without layers to leave out, or
@@ -58,14 +56,14 @@ def find_slims(
     skipped = skipped_of(shares, num_layers)
     if any(budget.is_bayesian(num_masks(num_layers, count)) for count in skipped.values()):
         load_optuna()  # refused before any work where it is not installed
-    calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens, show_progress=show_progress)
-    found, num_trials = _search(model, skipped, calibration, budget, show_progress=show_progress)
+    calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
+    found, num_trials = _search(model, skipped, calibration, budget)
     known = [
         _Candidate(name, mask, measure_distance(make_submodel(model, mask), calibration), "pool")
         for name, mask in (baselines or {}).items()
     ]
     candidates = [*found, *known]
-    seconds = verify_seconds(pool, [each.mask for each in candidates], show_progress=show_progress)
+    seconds = verify_seconds(pool, [each.mask for each in candidates])
     rows = mark_dominated([_timed(each, seconds, model) for each in candidates])
     return Frontier(
         found=rows[: len(found)],
@@ -94,14 +92,12 @@ def _search(
     skipped: Mapping[str, int],
     calibration: Calibration,
     budget: Budget,
-    *,
-    show_progress: bool,
 ) -> tuple[list[_Candidate], int]:
     """The best mask of each share, and how many were tried."""
     num_layers = int(model.config.num_hidden_layers)
     total = sum(budget.num_trials(num_masks(num_layers, count)) for count in skipped.values())
     found = []
-    with Progress("trying masks", total, shown=show_progress) as progress:
+    with Progress("trying masks", total) as progress:
 
         def evaluate(mask: Mask) -> Distance:
             distance = measure_distance(make_submodel(model, mask), calibration)

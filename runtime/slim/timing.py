@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...progress import Progress
+from ...progress import Progress, quiet
 from ..pools.loaded_members import describe_model
 from ..pools.pool import ModelPool
 from ..pools.submodel import make_submodel
@@ -16,7 +16,7 @@ from .masks import Mask
 SPELLS, REPEATS = 21, 3
 
 
-def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: bool = True) -> dict[int, float]:
+def verify_seconds(pool: ModelPool, masks: Iterable[Mask]) -> dict[int, float]:
     """Seconds of a forward of `VERIFIED_TOKENS` tokens after a context: the quickest of what `measure_costs` says.
 
     They depend on how many layers are left out, not on which, so that one mask of each number is timed; all of them and
@@ -25,7 +25,6 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: boo
     Args:
         pool: its last member is the target.
         masks: of layers of the target.
-        show_progress: say how far it has come.
 
     Returns:
         Seconds by number of layers left out; 0 is the target.
@@ -39,9 +38,9 @@ def verify_seconds(pool: ModelPool, masks: Iterable[Mask], *, show_progress: boo
     ]
     timed = replace(pool, members=(*members, replace(pool.target, name="0")))
     spells = []
-    with Progress("timing forwards", SPELLS, unit="spells", shown=show_progress) as progress:
+    with Progress("timing forwards", SPELLS, unit="spells") as progress, quiet():
         for _ in range(SPELLS):
-            tables = measure_costs(timed, new_tokens=(VERIFIED_TOKENS,), repeats=REPEATS, show_progress=False)
+            tables = measure_costs(timed, new_tokens=(VERIFIED_TOKENS,), repeats=REPEATS)
             spells.append({int(name): table.seconds[0] for name, table in tables.items()})
             progress.advance()
     return {skipped: min(spell[skipped] for spell in spells) for skipped in spells[0]}

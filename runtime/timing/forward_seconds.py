@@ -33,7 +33,6 @@ def measure_costs(
     new_tokens: Sequence[int] = NEW_TOKENS,
     repeats: int = 21,
     stage: str = "timing forwards",
-    show_progress: bool = True,
 ) -> dict[str, CostTable]:
     """Measured seconds of one forward, by member that has a model.
 
@@ -47,7 +46,6 @@ def measure_costs(
         new_tokens: points, strictly increasing; above 32 multiples of 16.
         repeats: counted rounds, >= 1.
         stage: what progress calls it.
-        show_progress: say how far it has come.
 
     Raises:
         ValueError: a point above 32 that is no multiple of 16, or no repeats.
@@ -66,7 +64,7 @@ def measure_costs(
         if member.model is not None
     }
     seconds: dict[str, list[float]] = {name: [] for name in forwards}
-    with Progress(stage, len(groups) * (repeats + 1), unit="rounds", shown=show_progress) as progress:
+    with Progress(stage, len(groups) * (repeats + 1), unit="rounds") as progress:
         for group in groups:
             medians = _medians(forwards, group, context, repeats, progress)
             for name in forwards:

@@ -130,7 +130,6 @@ class BothWorlds:
             start=self.start,
             memory=Memory(cache=self.cache),
             prices=made_up_cost(self.recording.meta.model_names),
-            show_progress=False,
         )
         if ran.meta["interrupted"]:
             raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing

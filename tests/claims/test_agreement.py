@@ -206,7 +206,6 @@ def tables_of(tmp_path_factory, prompts, closure, *, num_tokens, pool=None):
                 closure=closure,
                 max_new_tokens=num_tokens,
                 out=folder / f"{sampling.mode}.trace",
-                show_progress=False,
             )
         )
         for sampling in SAMPLINGS
@@ -234,7 +233,6 @@ def both_worlds(build, tables, prompts, *, batch=1, cache="slots", pool=None, st
         memory=Memory(cache=cache),
         prices=prices,
         debug=True,
-        show_progress=False,
     )
     return (tokens, log, watched), ({output.request_id: list(output.tokens) for output in outputs}, run, rewatched)
 

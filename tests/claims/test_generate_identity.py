@@ -69,7 +69,6 @@ def assert_identical(pool, policy, batch, cache, num_prompts, num_tokens):
         name=policy,
         batch=batch,
         memory=Memory(cache=cache),
-        show_progress=False,
     )
     differing = [
         output.request_id

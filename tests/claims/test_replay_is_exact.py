@@ -85,7 +85,6 @@ def recorded(
         closure=closure,
         max_new_tokens=num_tokens,
         out=out,
-        show_progress=False,
     )
 
 

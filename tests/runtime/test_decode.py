@@ -19,9 +19,7 @@ POLICY = "draft:2/mid:4/target"
 
 def decoded(pool, policy=POLICY, *, prompts=PROMPTS, sampling=GREEDY, num_tokens=NUM_TOKENS, **options):
     built = make_policy(policy, loaded_pool(pool)) if isinstance(policy, str) else policy
-    return decode(
-        pool, built, prompts, sampling=sampling, max_new_tokens=num_tokens, name="p", show_progress=False, **options
-    )
+    return decode(pool, built, prompts, sampling=sampling, max_new_tokens=num_tokens, name="p", **options)
 
 
 @pytest.fixture(scope="module")

@@ -54,8 +54,8 @@ class Hasty:
 def ran(sampling, prompts, policy=Hasty, *, batch=2):
     pool = tiny_pool_of_four()
     shape = {"sampling": sampling, "max_new_tokens": NUM_TOKENS, "batch": batch}
-    outputs, log = decode(pool, policy(loaded_pool(pool)), prompts, name="p", show_progress=False, **shape)
-    found = text_qualities(pool, prompts, outputs, Alone(**shape), show_progress=False)
+    outputs, log = decode(pool, policy(loaded_pool(pool)), prompts, name="p", **shape)
+    found = text_qualities(pool, prompts, outputs, Alone(**shape))
     return pool, outputs, log, found
 
 
@@ -93,7 +93,6 @@ def test_a_recording_says_the_same(tmp_path, sampling):
         closure=Closure(kind="full", reach=NUM_TOKENS, run=NUM_TOKENS),
         max_new_tokens=NUM_TOKENS,
         out=tmp_path / "full.trace",
-        show_progress=False,
     )
     tokens = {}
     scenario = Scenario(tables=TrieTables(trace), cost=UnitCost(), batch=2)
@@ -151,8 +150,8 @@ def test_an_answer_that_failed_is_left_out():
     pool, outputs, _, _ = ran(GREEDY, prompts)
     alone = Alone(sampling=GREEDY, max_new_tokens=NUM_TOKENS)
     broken = [outputs[0], *(output.__class__(**{**as_dict(output), "error": "broken"}) for output in outputs[1:])]
-    assert set(text_qualities(pool, prompts, broken, alone, show_progress=False)) == {prompts[0].request_id}
-    assert text_qualities(pool, prompts, broken[1:], alone, show_progress=False) == {}
+    assert set(text_qualities(pool, prompts, broken, alone)) == {prompts[0].request_id}
+    assert text_qualities(pool, prompts, broken[1:], alone) == {}
 
 
 def as_dict(output):

@@ -163,7 +163,6 @@ def test_outputs_hold_the_failed_and_the_log_gives_the_reason(pool):
         max_new_tokens=12,
         name="draft:3/target",
         batch=3,
-        show_progress=False,
     )
     assert [output.request_id for output in outputs] == [prompt.request_id for prompt in PROMPTS]
     assert [output.finish_reason == "error" for output in outputs] == [False, True, False, False, False]
@@ -277,5 +276,4 @@ def decoded_log(pool, policy, prompts=PROMPTS):
         sampling=GREEDY,
         max_new_tokens=24,
         name=policy,
-        show_progress=False,
     )[1]

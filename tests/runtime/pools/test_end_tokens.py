@@ -86,9 +86,7 @@ def stock(folder: Path, tokens: list[int]) -> list[int]:
 
 def ran(pool: ModelPool, policy: str) -> list[list[int]]:
     built = make_policy(policy, loaded_pool(pool))
-    outputs, _ = decode(
-        pool, built, PROMPTS, sampling=GREEDY, max_new_tokens=NUM_TOKENS, name=policy, batch=2, show_progress=False
-    )
+    outputs, _ = decode(pool, built, PROMPTS, sampling=GREEDY, max_new_tokens=NUM_TOKENS, name=policy, batch=2)
     assert {output.finish_reason for output in outputs} <= {"eos", "length"}
     return [list(output.tokens) for output in outputs]
 
@@ -121,7 +119,6 @@ def test_run_record_and_replay_end_where_generate_does(pool_folder, tmp_path, pl
         closure=closure,
         max_new_tokens=NUM_TOKENS,
         out=tmp_path / "ends.trace",
-        show_progress=False,
     )
     trace = read_trace(tmp_path / "ends.trace")
     assert (

@@ -64,7 +64,6 @@ def test_run_answers_as_generate_does(pool_and_answers, policy, batch, cache):
         batch=batch,
         memory=Memory(cache=cache),
         debug=True,
-        show_progress=False,
     )
     assert [list(output.tokens) for output in outputs] == answers
 
@@ -78,7 +77,6 @@ def test_the_trunk_is_the_text_of_generate_and_replay_gives_it(pool_and_answers,
         closure=Closure(kind="monotone", reach=8, run=6),
         max_new_tokens=NUM_TOKENS,
         out=tmp_path / "w.trace",
-        show_progress=False,
     )
     assert [request.trie.token[request.trie.trunk[1:]].tolist() for request in trace.requests] == answers
     for policy in POLICIES:

@@ -262,12 +262,12 @@ def test_rows_say_what_they_cost_and_what_was_there_before(frontier, calibration
 def test_a_busy_spell_does_not_count(monkeypatch):
     spells = iter([(0.9, 0.1), (0.4, 0.7), *[(0.8, 0.8)] * (timing.SPELLS - 2)])
 
-    def measured(pool, *, new_tokens, repeats, show_progress):
+    def measured(pool, *, new_tokens, repeats):
         seconds = zip((member.name for member in pool.members), next(spells), strict=True)
         return {name: CostTable(new_tokens=new_tokens, seconds=(taken,)) for name, taken in seconds}
 
     monkeypatch.setattr(timing, "measure_costs", measured)
-    assert timing.verify_seconds(tiny_pool_of_four(), [(1,)], show_progress=False) == {1: 0.4, 0: 0.1}
+    assert timing.verify_seconds(tiny_pool_of_four(), [(1,)]) == {1: 0.4, 0: 0.1}
 
 
 def row(seconds, tvd, disagreement):
