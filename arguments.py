@@ -1,4 +1,6 @@
-"""An argument that is refused, named so that a notebook and a command line can each say it in their own words."""
+"""Arguments that are refused: in one line that names the argument, its range and what was given instead."""
+
+from functools import lru_cache
 
 
 class ArgumentError(ValueError):
@@ -6,3 +8,31 @@ class ArgumentError(ValueError):
 
     The command line prints its options instead of them.
     """
+
+
+def check_within(name: str, value: float, interval: str) -> None:
+    """Raise ValueError, which names the argument, unless a value lies in an interval, as in "[0, 1)".
+
+    An end may say what it is, "[1, most=16]"; an open end at "inf" asks for a finite value. NaN lies in none.
+    """
+    low, high, words = _read(interval)
+    if not (
+        (low <= value if interval[0] == "[" else low < value)
+        and (value <= high if interval[-1] == "]" else value < high)
+    ):
+        raise ValueError(f"{name} must be {words}, got {value!r}")
+
+
+def check_least(name: str, value: float, least: float) -> None:
+    """Raise ValueError, which names the argument, unless a value is `least` or more."""
+    if not value >= least:
+        raise ValueError(f"{name} must be >= {least}, got {value!r}")
+
+
+@lru_cache
+def _read(interval: str) -> tuple[float, float, str]:
+    """Both ends, and what is said of a value between them."""
+    low, high = interval[1:-1].split(", ")
+    least = ">=" if interval[0] == "[" else ">"
+    words = f"{least} {low} and finite" if interval.endswith("inf)") else f"in {interval}"
+    return float(low), float(high.rpartition("=")[2].replace(",", "")), words

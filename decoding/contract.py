@@ -29,6 +29,7 @@ class PolicyError(Exception):
 
 RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
 MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
+ONE_STEP = f"[1, {MOST_TOKENS:,}]"  # tokens, for `check_within`
 
 
 def _check_tokens(kind: str, tokens: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
+from ...arguments import check_least, check_within
 from .deferral import Deferral
 from .equilibrium import Equilibrium
 from .facts import Facts
@@ -21,11 +22,6 @@ class Ruling(Enum):
     keep = "keep"  # it stays, and the verifier endorses it
     escalate = "escalate"  # it stays, and the verifier leaves it to the next one
     refuse = "refuse"  # it goes, with all after it; the verifier's own token takes its place
-
-
-def _check_open_unit(name: str, value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} must be in (0, 1], got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Ratio:
     needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_open_unit("theta", self.theta)
+        check_within("theta", self.theta, "(0, 1]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""
@@ -72,8 +68,8 @@ class Typical:
     needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_open_unit("eps", self.eps)
-        _check_open_unit("delta", self.delta)
+        check_within("eps", self.eps, "(0, 1]")
+        check_within("delta", self.delta, "(0, 1]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays; `a > min(b, c)` is written `a > b or a > c`."""
@@ -89,8 +85,7 @@ class Divergence:
     needs_target_prob: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.tau <= 1.0:
-            raise ValueError(f"tau must be in [0, 1], got {self.tau!r}")
+        check_within("tau", self.tau, "[0, 1]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""
@@ -98,20 +93,12 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Fuzzy:
+class Fuzzy(Divergence):
     """Keep what the verifier writes itself, and any token where the two differ by at most `tau`. Lossy.
 
     The fuzzy acceptance of PyramidSD (arXiv:2510.12966): the divergence, there left open, is the total variation
     distance (0 to 1) here. At 0 it keeps what `Exact` keeps.
     """
-
-    tau: float
-    lossless: ClassVar[bool] = False
-    needs_target_prob: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.tau <= 1.0:
-            raise ValueError(f"tau must be in [0, 1], got {self.tau!r}")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""
@@ -138,7 +125,7 @@ class Band:
     needs_target_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        _check_open_unit("accept", self.accept)
+        check_within("accept", self.accept, "(0, 1]")
         if not 0.0 <= self.escalate < self.accept:
             raise ValueError(f"escalate must be in [0, accept={self.accept:g}), got {self.escalate!r}")
 
@@ -166,8 +153,7 @@ class Vouched:
     needs_target_prob: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.level < 1:
-            raise ValueError(f"level must be >= 1, got {self.level!r}")
+        check_least("level", self.level, 1)
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""

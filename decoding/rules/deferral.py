@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ...arguments import check_within
 from .facts import Facts
 
 KINDS = ("chow", "diff", "opt", "token")
@@ -39,8 +40,7 @@ class Deferral:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if not 0.0 <= self.eps <= 1.0:
-            raise ValueError(f"eps must be in [0, 1], got {self.eps!r}")
+        check_within("eps", self.eps, "[0, 1]")
 
     @property
     def needs_target_prob(self) -> bool:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ...arguments import check_within
 from .facts import Facts
 
 # Keeps two probabilities of 0 from dividing 0 by 0; far below what any recording resolves, and exact in fp32.
@@ -48,13 +49,10 @@ class Equilibrium:
     needs_own_draft_prob: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("generator", "discriminator"):
-            if not 0.01 <= getattr(self, name) <= 100.0:
-                raise ValueError(f"{name} must be in [0.01, 100], got {getattr(self, name)!r}")
-        if not 0.0 < self.eta < math.inf:
-            raise ValueError(f"eta must be > 0 and finite, got {self.eta!r}")
-        if not 1 <= self.rounds <= 100:
-            raise ValueError(f"rounds must be in [1, 100], got {self.rounds!r}")
+        check_within("generator", self.generator, "[0.01, 100]")
+        check_within("discriminator", self.discriminator, "[0.01, 100]")
+        check_within("eta", self.eta, "(0, inf)")
+        check_within("rounds", self.rounds, "[1, 100]")
 
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""

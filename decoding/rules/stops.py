@@ -7,12 +7,8 @@ newest token and the product of the probabilities over this draft, and answers e
 
 from dataclasses import dataclass
 
+from ...arguments import check_within
 from ..signal import Signal
-
-
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low:g}, {high:g}], got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +18,7 @@ class ConfidenceBelow:
     prob: float
 
     def __post_init__(self) -> None:
-        _check_range("prob", self.prob, 0.0, 1.0)
+        check_within("prob", self.prob, "[0, 1]")
 
     def holds(self, signal: Signal, product: float) -> bool:
         """Whether the draft ends here."""
@@ -36,7 +32,7 @@ class EntropyAbove:
     nats: float
 
     def __post_init__(self) -> None:
-        _check_range("nats", self.nats, 0.0, float("inf"))
+        check_within("nats", self.nats, "[0, inf]")
 
     def holds(self, signal: Signal, product: float) -> bool:
         """Whether the draft ends here."""
@@ -50,7 +46,7 @@ class GapBelow:
     gap: float
 
     def __post_init__(self) -> None:
-        _check_range("gap", self.gap, 0.0, 1.0)
+        check_within("gap", self.gap, "[0, 1]")
 
     def holds(self, signal: Signal, product: float) -> bool:
         """Whether the draft ends here."""
@@ -64,7 +60,7 @@ class ProductBelow:
     prob: float
 
     def __post_init__(self) -> None:
-        _check_range("prob", self.prob, 0.0, 1.0)
+        check_within("prob", self.prob, "[0, 1]")
 
     def holds(self, signal: Signal, product: float) -> bool:
         """Whether the draft ends here."""

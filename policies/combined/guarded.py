@@ -4,11 +4,15 @@ Both are measured: seconds per token of whole rounds, recent ones with more weig
 (its drafter is seldom right, or the batch so large that width costs) is set aside for a while and then tried again.
 """
 
+from dataclasses import dataclass
+
+from ...arguments import check_least, check_within
 from ...decoding.contract import Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
 from ..about import About, about_parts, most_pending
+from ..parts.acceptance_rate import RunningRatio
 from ..parts.member_seconds import MemberSeconds
 
 
@@ -50,17 +54,15 @@ class Guarded:
         memory: int = 32,
         costs: str | None = None,
     ) -> None:
-        if not -1.0 < margin < float("inf"):
-            raise ValueError(f"margin must be > -1 and finite, got {margin!r}")
-        for name, value in (("trial", trial), ("retry", retry), ("memory", memory)):
-            if value < 1:
-                raise ValueError(f"{name} must be >= 1, got {value}")
+        check_within("margin", margin, "(-1, inf)")
+        check_least("trial", trial, 1)
+        check_least("retry", retry, 1)
         self.wrapped = policy
         self._plain = Verify(pool.target)
         self._margin, self._trial, self._retry, self._memory = margin, trial, retry, memory
         self._seconds = MemberSeconds(pool, costs)
-        self._plain_pace = _Pace(memory)
-        self._pace = _Pace(memory)
+        self._plain_pace = RunningRatio(memory=memory)  # seconds per token, as below
+        self._pace = RunningRatio(memory=memory)
         self._open: dict[str, _Request] = {}
         self._pause = trial
         self.falls = 0
@@ -102,39 +104,16 @@ class Guarded:
         # In a large batch whole rounds of the policy may end before the first plain one does.
         if self._pace.num_rounds < self._trial or self._pause > 0 or not self._plain_pace.num_rounds:
             return
-        if self._plain_pace.seconds_per_token < (1.0 + self._margin) * self._pace.seconds_per_token:
+        if self._plain_pace.rate < (1.0 + self._margin) * self._pace.rate:
             self._pause = self._retry
-            self._pace = _Pace(self._memory)
+            self._pace = RunningRatio(memory=self._memory)
             self.falls += 1
 
 
+@dataclass(slots=True)
 class _Request:
     """Where one request stands: what decides its round, and what that has cost so far."""
 
-    __slots__ = ("between_rounds", "plain", "seconds")
-
-    def __init__(self) -> None:
-        self.between_rounds = True
-        self.plain = True
-        self.seconds = 0.0
-
-
-class _Pace:
-    """Seconds per token over recent rounds."""
-
-    __slots__ = ("_kept", "_seconds", "_tokens", "num_rounds")
-
-    def __init__(self, memory: int) -> None:
-        self._kept = 1.0 - 1.0 / memory
-        self._seconds = 0.0
-        self._tokens = 0.0
-        self.num_rounds = 0
-
-    def note(self, seconds: float, tokens: int) -> None:
-        self._seconds = self._kept * self._seconds + seconds
-        self._tokens = self._kept * self._tokens + tokens
-        self.num_rounds += 1
-
-    @property
-    def seconds_per_token(self) -> float:
-        return self._seconds / self._tokens
+    between_rounds: bool = True
+    plain: bool = True
+    seconds: float = 0.0

@@ -10,11 +10,11 @@ draft, as every stop here has it, and lambda is one for all requests and stays i
 
 from dataclasses import replace
 
-from ...decoding.contract import Draft, Outcome, Verify
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Outcome, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
-from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
@@ -60,15 +60,13 @@ class AdaEDL(DraftedBlocks):
         smooth_threshold: float = 0.9,
         most: int = 12,
     ) -> None:
-        check_count("most", most)
-        if not 0.0 < gamma < float("inf"):
-            raise ValueError(f"gamma must be > 0 and finite, got {gamma!r}")
-        for name, share in (("threshold", threshold), ("wanted", wanted), ("step", step)):
-            if not 0.0 <= share <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {share!r}")
-        for name, share in (("smooth_rate", smooth_rate), ("smooth_threshold", smooth_threshold)):
-            if not 0.0 <= share < 1.0:
-                raise ValueError(f"{name} must be in [0, 1), got {share!r}")
+        check_within("most", most, ONE_STEP)
+        check_within("gamma", gamma, "(0, inf)")
+        check_within("threshold", threshold, "[0, 1]")
+        check_within("wanted", wanted, "[0, 1]")
+        check_within("step", step, "[0, 1]")
+        check_within("smooth_rate", smooth_rate, "[0, 1)")
+        check_within("smooth_threshold", smooth_threshold, "[0, 1)")
         self._gamma, self._wanted, self._step = gamma, wanted, step
         self._smooth_rate, self._smooth_threshold = smooth_rate, smooth_threshold
         self._rate = wanted

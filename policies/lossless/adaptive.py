@@ -5,11 +5,11 @@ The heuristic schedule of transformers' assisted generation (`num_assistant_toke
 
 from dataclasses import replace
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
@@ -34,9 +34,8 @@ class Adaptive(DraftedBlocks):
     def __init__(
         self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16
     ) -> None:
-        check_count("most", most)
-        if not 1 <= start <= most:
-            raise ValueError(f"start must be in [1, most={most}], got {start}")
+        check_within("most", most, ONE_STEP)
+        check_within("start", start, f"[1, most={most}]")
         if up < 0 or down < 0:
             raise ValueError(f"up and down must be >= 0, got up={up}, down={down}")
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))

@@ -20,7 +20,7 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.member_seconds import MemberSeconds
+from ..parts.member_seconds import MemberSeconds, counts_seconds
 from .chain import Chain
 
 EXPLORE = {"ucb": 1.0, "exp3": 0.3}
@@ -66,10 +66,7 @@ class BanditSpec:
     ) -> None:
         if kind not in EXPLORE:
             raise ValueError(f"kind must be ucb or exp3, got {kind!r}")
-        if reward not in {"speed", "tokens"}:
-            raise ValueError(f"reward must be speed or tokens, got {reward!r}")
-        if reward == "tokens" and costs is not None:
-            raise ValueError(f"costs are for reward=speed, got {costs!r} with reward=tokens")
+        self._per_second = counts_seconds(reward, costs)
         if kind == "ucb" and seed is not None:
             raise ValueError(f"seed is for kind=exp3, since ucb draws nothing, got {seed}")
         explore = EXPLORE[kind] if explore is None else explore
@@ -79,7 +76,6 @@ class BanditSpec:
         self.most_pending = max(chain.most_pending for chain in chains)
         if len(set(self.arms)) != len(self.arms):
             raise ValueError(f"arms must differ, got {arms!r}")
-        self._per_second = reward == "speed"
         self._learner: Ucb | Exp3 = Ucb(len(chains), explore)
         if kind == "exp3":
             self._learner = Exp3(len(chains), explore, Random(seed or 0))

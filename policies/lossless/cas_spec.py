@@ -13,13 +13,14 @@ keeps its rate for good.
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.counts import check_count
 from ..parts.member_seconds import MemberSeconds
 from .chain import found_nothing
 
@@ -28,7 +29,6 @@ WARMUP_WINDOW = 4
 JUDGED_DRAFTS = (1, 2, 3, 4, 6, 8)
 JUDGED_TIMES = (1, 2, 3, 4, 6)
 PRIOR = 0.5  # acceptance of a pair that was never seen
-LONGEST = 1000  # round, in tokens; far beyond any that pays, since every shorter one is weighed too
 
 _Plan = tuple[Draft | Verify, ...]
 
@@ -68,13 +68,11 @@ class CasSpec:
         refresh: int = 1,
         costs: str | None = None,
     ) -> None:
-        check_count("most", most, most=LONGEST)
-        check_count("every", every)
-        check_count("warmup", warmup)
-        if not 0 <= refresh <= every:
-            raise ValueError(f"refresh must be in [0, every={every}], got {refresh}")
-        if not 0.0 < recent <= 1.0:
-            raise ValueError(f"recent must be in (0, 1], got {recent!r}")
+        check_within("most", most, "[1, 1,000]")  # far beyond any that pays, since every shorter one is weighed too
+        check_within("every", every, ONE_STEP)
+        check_within("warmup", warmup, ONE_STEP)
+        check_within("refresh", refresh, f"[0, every={every}]")
+        check_within("recent", recent, "(0, 1]")
         if len(pool.members) < 2:
             raise ValueError("policy cas-spec needs a drafter below the target")
         self._every, self._refresh = every, refresh
@@ -151,21 +149,13 @@ class CasSpec:
         pieces.append((verifier, outcome.num_accepted + outcome.num_own))
 
 
+@dataclass(slots=True)
 class _Round:
-    """Where a request stands in its round.
+    """Where a request stands in its round."""
 
-    Attributes:
-        plan: its steps.
-        position: of the next one.
-        pieces: who endorses the pending tokens, oldest first, and how many of them.
-    """
-
-    __slots__ = ("pieces", "plan", "position")
-
-    def __init__(self, plan: _Plan) -> None:
-        self.plan = plan
-        self.position = 0
-        self.pieces: list[tuple[str, int]] = []
+    plan: _Plan
+    position: int = 0  # of its next step
+    pieces: list[tuple[str, int]] = field(default_factory=list)  # who endorses the pending tokens, oldest first
 
     def next_verifier(self, target: str) -> str:
         """Who would judge what the step just taken has drafted."""

@@ -14,16 +14,18 @@ compared with what the target committed. Differences to the paper:
 - a drafter that cannot judge cannot be scored, and is refused.
 """
 
+from dataclasses import dataclass, field
 from math import e, exp, log
 from random import Random
 from typing import ClassVar
 
+from ...arguments import check_least
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About, Observable
 from ..parts.acceptance_rate import AcceptanceRate
-from ..parts.member_seconds import MemberSeconds
+from ..parts.member_seconds import MemberSeconds, counts_seconds
 from ..speed import round_tokens
 from .chain import found_nothing
 
@@ -69,12 +71,8 @@ class HedgeSpec:
         seed: int = 0,
         costs: str | None = None,
     ) -> None:
-        if every < 2:
-            raise ValueError(f"every must be >= 2, got {every}")
-        if reward not in {"speed", "tokens"}:
-            raise ValueError(f"reward must be speed or tokens, got {reward!r}")
-        if reward == "tokens" and costs is not None:
-            raise ValueError(f"costs are for reward=speed, got {costs!r} with reward=tokens")
+        check_least("every", every, 2)
+        self._per_second = counts_seconds(reward, costs)
         below = pool.members[:-1]
         _check_drafters(pool)
         self.drafters = tuple(member.name for member in below)
@@ -87,7 +85,6 @@ class HedgeSpec:
         self._num_writers = min(sum(member.model_free for member in below) + 1, len(below))
         self._rates = [AcceptanceRate(memory=memory) for _ in below]
         self._seconds = MemberSeconds(pool, costs)
-        self._per_second = reward == "speed"
         self._learner = NormalHedge(len(below))
         self._rng = Random(seed)
         self._rounds = 0
@@ -119,8 +116,7 @@ class HedgeSpec:
             if not outcome.num_drafted:
                 self._rates[self._levels[outcome.step.model]].note(0, 1)
         elif outcome.num_judged and playing != EVALUATION:
-            refused = outcome.refused_at is not None
-            self._rates[playing].note(outcome.num_accepted, outcome.num_accepted + refused)
+            self._rates[playing].note_judged(outcome)
         if outcome.num_emitted:
             del self._playing[request_id]
         if outcome.done:  # there will be no further look at what was committed
@@ -183,21 +179,13 @@ class HedgeSpec:
         return tokens / (draft_s + verify_s)
 
 
+@dataclass(slots=True)
 class _Evaluation:
-    """One request's evaluation round.
+    """One request's evaluation round."""
 
-    Attributes:
-        start: committed tokens before it.
-        num_drafts: drafts asked for.
-        written: level of a drafter and the pending tokens it had endorsed.
-    """
-
-    __slots__ = ("num_drafts", "start", "written")
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.num_drafts = 0
-        self.written: list[tuple[int, list[int]]] = []
+    start: int  # committed tokens before it
+    num_drafts: int = 0  # that were asked for
+    written: list[tuple[int, list[int]]] = field(default_factory=list)  # by level of a drafter, what it had endorsed
 
 
 def _check_drafters(pool: Pool) -> None:

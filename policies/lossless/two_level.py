@@ -8,12 +8,12 @@ both are running averages over all requests, and v is a line in k, since width c
 
 from dataclasses import replace
 
-from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
 from ..parts.acceptance_rate import AcceptanceRate
-from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.member_seconds import MemberSeconds
@@ -55,9 +55,8 @@ class TwoLevel(DraftedBlocks):
         memory: int = 64,
         costs: str | None = None,
     ) -> None:
-        check_count("most", most)
-        if not 1 <= start <= most:
-            raise ValueError(f"start must be in [1, most={most}], got {start}")
+        check_within("most", most, ONE_STEP)
+        check_within("start", start, f"[1, most={most}]")
         if warmup < 1 or every < 1:
             raise ValueError(f"warmup and every must be >= 1, got warmup={warmup}, every={every}")
         super().__init__(Draft(drafter_of(pool, draft), most), Verify(pool.target))
@@ -84,8 +83,7 @@ class TwoLevel(DraftedBlocks):
         if outcome.step.__class__ is not Verify:
             return
         if outcome.num_judged:
-            refused = outcome.refused_at is not None
-            self._acceptance.note(outcome.num_accepted, outcome.num_accepted + refused)
+            self._acceptance.note_judged(outcome)
         self._rounds += 1
         if self._rounds >= self._warmup and self._rounds % self._every == 0:
             self._choose()

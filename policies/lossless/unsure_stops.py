@@ -11,11 +11,11 @@ the rule stays in the draft, as every stop here has it.
 
 from dataclasses import replace
 
-from ...decoding.contract import Draft, Verify
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import ConfidenceBelow, EntropyAbove
 from ..about import About, Observable
-from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
@@ -41,9 +41,8 @@ class Confident(DraftedBlocks):
     )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
-        if not 0.0 <= below <= 1.0:
-            raise ValueError(f"below must be in [0, 1], got {below!r}")
-        check_count("most", most)
+        check_within("below", below, "[0, 1]")
+        check_within("most", most, ONE_STEP)
         super().__init__(Draft(drafter_of(pool, draft), most, ConfidenceBelow(below)), Verify(pool.target))
 
 
@@ -63,7 +62,6 @@ class Svip(DraftedBlocks):
     about = replace(Confident.about, paper="SVIP, arXiv:2411.18462")
 
     def __init__(self, pool: Pool, *, draft: str | None = None, h: float = 1.5, most: int = 12) -> None:
-        if not 0.0 < h < float("inf"):
-            raise ValueError(f"h must be > 0 and finite, got {h!r}")
-        check_count("most", most)
+        check_within("h", h, "(0, inf)")
+        check_within("most", most, ONE_STEP)
         super().__init__(Draft(drafter_of(pool, draft), most, EntropyAbove(h * h)), Verify(pool.target))

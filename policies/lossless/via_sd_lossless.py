@@ -10,6 +10,7 @@ which tokens reach the target depends on their values; what they follow then is 
 verifier's distribution, which the runtime hands to the target as their distribution (docs/policies-lossy.md).
 """
 
+from ...arguments import check_within
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
@@ -49,8 +50,7 @@ class ViaSDLossless(DraftedBlocks):
         tokens: int = 8,
         escalate: float = 0.3,
     ) -> None:
-        if not 0.0 < escalate <= 1.0:
-            raise ValueError(f"escalate must be in (0, 1], got {escalate!r}")
+        check_within("escalate", escalate, "(0, 1]")
         drafter = drafter_of(pool, draft)
         super().__init__(Draft(drafter, tokens), Verify(pool.target))
         self._cut = Verify(middle_verifier(pool, slim, drafter, "via-sd-lossless"), Ratio(escalate))

@@ -8,17 +8,17 @@ is the first byte of the next patch and is not written yet; here it is drafted a
 agrees adds a token of its own. A patch that reaches `most` tokens without a boundary is committed whole.
 """
 
-from typing import ClassVar
-
+from ...arguments import check_least
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
 from ..about import About, Observable
 from ..parts.default_members import sure_drafter
+from ..parts.drafted_blocks import DraftedBlocks
 
 
-class EntropyPatch:
+class EntropyPatch(DraftedBlocks):
     """Two levels; the target judges boundaries only.
 
     Args:
@@ -27,14 +27,11 @@ class EntropyPatch:
         theta: entropy, nats, above which a token is a boundary, >= 0.
         most: longest patch, >= 1.
 
-    Attributes:
-        most_pending: tokens it may have pending, at most.
-
     Raises:
         ValueError: an option out of range, or a drafter without probabilities.
     """
 
-    about: ClassVar[About] = About(
+    about = About(
         paper="Byte Latent Transformer, arXiv:2412.09871",
         lossless=False,
         members="a drafter below the target that has probabilities",
@@ -42,29 +39,23 @@ class EntropyPatch:
     )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, theta: float = 1.0, most: int = 8) -> None:
-        if not theta >= 0.0:
-            raise ValueError(f"theta must be >= 0, got {theta!r}")
-        self._theta, self._most = theta, most
-        self._draft = Draft(sure_drafter(pool, draft, "entropy-patch"), most, EntropyAbove(theta))
-        self._judge = Verify(pool.target)
-        self.most_pending = most
+        check_least("theta", theta, 0)
+        self._theta = theta
+        drafter = sure_drafter(pool, draft, "entropy-patch")
+        super().__init__(Draft(drafter, most, EntropyAbove(theta)), Verify(pool.target))
 
-    def decide(self, seen: Observation) -> Step:
-        """Draft a patch, commit its inside, have its boundary judged."""
+    def block(self, seen: Observation) -> Step:
+        """A patch, once the boundary of the last one is judged: its inside has just been committed."""
+        return self._verify if seen.num_pending else self._draft
+
+    def judge(self, seen: Observation, last: Outcome) -> Step:
+        """Commit the inside of the patch, have its boundary judged."""
         num_pending = seen.num_pending
-        if not num_pending:
-            return self._draft
-        last = seen.last
-        if last is None or last.step.__class__ is not Draft:
-            return self._judge  # the inside has just been committed
         if not self._ends_in_boundary(seen, last.num_drafted):
             return Commit(num_pending)
-        return Commit(num_pending - 1) if num_pending > 1 else self._judge
-
-    def learn(self, outcome: Outcome) -> None:
-        """Nothing to learn."""
+        return Commit(num_pending - 1) if num_pending > 1 else self._verify
 
     def _ends_in_boundary(self, seen: Observation, num_drafted: int) -> bool:
-        if num_drafted < self._most and seen.room:
+        if num_drafted < self._draft.tokens and seen.room:
             return True  # nothing else ends a draft early
         return seen.pending[-1].signal.entropy > self._theta

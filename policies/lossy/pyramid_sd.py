@@ -11,6 +11,7 @@ fuzzy the qualifier: `about` of such an object says lossless.
 
 from dataclasses import replace
 
+from ...arguments import check_least, check_within
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
@@ -54,11 +55,9 @@ class PyramidSD(DraftedBlocks):
         tau_q: float = 0.4,
         tau_t: float = 0.2,
     ) -> None:
-        if gather < 1:
-            raise ValueError(f"gather must be >= 1, got {gather}")
-        for name, tau in (("tau_q", tau_q), ("tau_t", tau_t)):
-            if not 0.0 <= tau <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1], got {tau!r}")
+        check_least("gather", gather, 1)
+        check_within("tau_q", tau_q, "[0, 1]")
+        check_within("tau_t", tau_t, "[0, 1]")
         drafter = sure_drafter(pool, draft, "pyramid-sd")
         super().__init__(Draft(drafter, tokens), Verify(pool.target, Fuzzy(tau_t) if tau_t > 0.0 else Exact()))
         self._gather = gather

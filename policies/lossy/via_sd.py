@@ -13,6 +13,7 @@ hold a rate of divergences, and the guard against repetition, are ours.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...arguments import check_within
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
@@ -66,8 +67,9 @@ class ViaSD(DraftedBlocks):
         guard: float | None = None,
         budget: float | None = None,
     ) -> None:
-        if guard is not None and not 0.0 < guard <= 1.0:
-            raise ValueError(f"guard must be in (0, 1], got {guard!r}")
+        if guard is not None:
+            check_within("guard", guard, "(0, 1]")
+            self.about = replace(self.about, observes=self.about.observes | {Observable.text})
         drafter = drafter_of(pool, draft)
         super().__init__(Draft(drafter, tokens), Verify(pool.target))
         self._slim = middle_verifier(pool, slim, drafter, "via-sd")
@@ -78,8 +80,6 @@ class ViaSD(DraftedBlocks):
         self._budget = None if budget is None else DivergenceBudget(budget)
         self._checked: dict[str, list[bool]] = {}
         self.most_pending = tokens + 1
-        if guard is not None:
-            self.about = replace(self.about, observes=self.about.observes | {Observable.text})
 
     @property
     def strictness(self) -> float:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from itertools import combinations, product
 from typing import ClassVar
 
+from ...arguments import check_least, check_within
 from ...decoding.pool import Pool
 from ..about import About
 from ..lossless.chain import Chain
-from ..parts.counts import check_count
 from ..parts.default_members import drafter_of
 from .foresight import Foresight
-from .oracle import LONGEST, Oracle
+from .oracle import WINDOWS, Oracle
 from .rounds import Round, answered
 
 # Windows below the last one, in chains of three and more members.
@@ -37,7 +37,7 @@ class OracleWindow(Oracle):
     about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
 
     def __init__(self, pool: Pool, *, draft: str | None = None, most: int = 16) -> None:
-        check_count("most", most, most=LONGEST)
+        check_within("most", most, WINDOWS)
         drafter = drafter_of(pool, draft)
         super().__init__(pool)
         self._chains = [Chain(pool, f"{drafter}:{window}/{pool.target}") for window in range(1, most + 1)]
@@ -66,9 +66,8 @@ class OracleChain(Oracle):
     about: ClassVar[About] = About(lossless=True, members="a member below the target", oracle=True)
 
     def __init__(self, pool: Pool, *, most: int = 16, levels: int = 3) -> None:
-        check_count("most", most, most=LONGEST)
-        if levels < 2:
-            raise ValueError(f"levels must be >= 2, got {levels}")
+        check_within("most", most, WINDOWS)
+        check_least("levels", levels, 2)
         if not pool.target_level:
             raise ValueError(f"the pool has no member below its target {pool.target}")
         super().__init__(pool)

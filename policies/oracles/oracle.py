@@ -10,7 +10,7 @@ from .foresight import Foresight
 from .least_seconds import Plan, least_seconds
 from .rounds import Round
 
-LONGEST = 1000  # window that is tried, in tokens; far beyond what is recorded, since every shorter one is tried too
+WINDOWS = "[1, 1,000]"  # tokens; far beyond what is recorded, since every window shorter than the longest is tried too
 
 
 class Oracle(ABC):

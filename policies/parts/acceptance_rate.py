@@ -1,34 +1,55 @@
 """How often a drafted token is kept, as a running rate that forgets."""
 
+from ...arguments import check_least
+from ...decoding.contract import Outcome
 
-class AcceptanceRate:
-    """Tokens kept over tokens judged up to and including the first refused one, recent rounds with more weight.
 
-    What follows a refused token was never judged on its own, so it is not counted. Before anything was seen the rate is
-    one half, which weighs as much as two tokens.
+class RunningRatio:
+    """One sum over another, recent rounds with more weight.
 
     Args:
-        memory: rounds that the rate reaches back, >= 1.
+        memory: rounds that it reaches back, >= 1.
+
+    Attributes:
+        num_rounds: that were noted.
 
     Raises:
         ValueError: `memory` below 1.
     """
 
-    __slots__ = ("_asked", "_kept", "_taken")
+    __slots__ = ("_above", "_below", "_kept", "num_rounds")
 
     def __init__(self, *, memory: int) -> None:
-        if memory < 1:
-            raise ValueError(f"memory must be >= 1, got {memory}")
+        check_least("memory", memory, 1)
         self._kept = 1.0 - 1.0 / memory
-        self._asked = 2.0
-        self._taken = 1.0
+        self._above = self._below = 0.0
+        self.num_rounds = 0
 
-    def note(self, num_taken: int, num_asked: int) -> None:
-        """Take in one round: of `num_asked` >= 0 tokens, `num_taken` stayed."""
-        self._asked = self._kept * self._asked + num_asked
-        self._taken = self._kept * self._taken + num_taken
+    def note(self, above: float, below: float) -> None:
+        """Take in what one round adds to either sum."""
+        self._above = self._kept * self._above + above
+        self._below = self._kept * self._below + below
+        self.num_rounds += 1
 
     @property
     def rate(self) -> float:
-        """0 to 1."""
-        return self._taken / self._asked
+        """The ratio now."""
+        return self._above / self._below
+
+
+class AcceptanceRate(RunningRatio):
+    """Tokens kept over tokens judged up to and including the first refused one, 0 to 1.
+
+    What follows a refused token was never judged on its own, so it is not counted. Before anything was seen the rate is
+    one half, which weighs as much as two tokens.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, memory: int) -> None:
+        super().__init__(memory=memory)
+        self._above, self._below = 1.0, 2.0
+
+    def note_judged(self, outcome: Outcome) -> None:
+        """Take in what a verification said."""
+        self.note(outcome.num_accepted, outcome.num_accepted + (outcome.refused_at is not None))

@@ -6,8 +6,22 @@ everywhere. A batched operation is charged to its requests in equal shares.
 
 from math import inf, isfinite, nan
 
+from ...arguments import check_least
 from ...decoding.contract import Draft, Outcome, Verify
 from ...decoding.pool import Pool
+
+
+def counts_seconds(reward: str, costs: str | None) -> bool:
+    """Whether a round is rewarded by its tokens per second (`speed`), or by its `tokens` alone.
+
+    Raises:
+        ValueError: another word, or `costs` where nothing asks for seconds.
+    """
+    if reward not in {"speed", "tokens"}:
+        raise ValueError(f"reward must be speed or tokens, got {reward!r}")
+    if reward == "tokens" and costs is not None:
+        raise ValueError(f"costs are for reward=speed, got {costs!r} with reward=tokens")
+    return reward == "speed"
 
 
 class MemberSeconds:
@@ -24,8 +38,7 @@ class MemberSeconds:
     """
 
     def __init__(self, pool: Pool, stated: str | None = None, *, memory: int = 64) -> None:
-        if memory < 1:
-            raise ValueError(f"memory must be >= 1, got {memory}")
+        check_least("memory", memory, 1)
         self._stated = None if stated is None else _parse(stated, pool)
         self._kept = 1.0 - 1.0 / memory
         self._drafts: dict[str, _Line] = {}

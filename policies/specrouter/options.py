@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..parts.counts import check_count
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP
 
-LONGEST = 1000  # window
 CHOICES = {
     "form": ("nested", "filter"),
     "select": ("auto", "request", "batch"),
@@ -46,13 +46,12 @@ class RouterOptions:
     costs: str | None
 
     def __post_init__(self) -> None:
-        check_count("every", self.every)
-        check_count("most", self.most, most=LONGEST)
+        check_within("every", self.every, ONE_STEP)
+        check_within("most", self.most, "[1, 1,000]")
         for name, (*others, last) in CHOICES.items():
             value = getattr(self, name)
             if value not in (*others, last):
                 raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
         if self.explore < 0 or self.probe < 0:
             raise ValueError(f"explore and probe must be >= 0, got explore={self.explore}, probe={self.probe}")
-        if not 0.0 <= self.hysteresis < 1.0:
-            raise ValueError(f"hysteresis must be in [0, 1), got {self.hysteresis!r}")
+        check_within("hysteresis", self.hysteresis, "[0, 1)")

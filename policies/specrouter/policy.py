@@ -10,6 +10,7 @@ Measured seconds differ between the simulator and a machine, and with them the c
 depends on tokens and signals alone and both worlds take the same steps.
 """
 
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
@@ -27,19 +28,17 @@ from .scheduler import ModelChainScheduler
 from .selector import Counters
 
 
+@dataclass(slots=True)
 class _Request:
     """One request: its round's plan, and the forward that is under way."""
 
-    __slots__ = ("evidence", "fed", "key", "num_tokens", "plan", "rounds", "seconds")
-
-    def __init__(self, key: str, evidence: RoundEvidence) -> None:
-        self.key = key
-        self.num_tokens = 0
-        self.evidence = evidence
-        self.plan: Plan | None = None
-        self.fed = 0
-        self.rounds = 0
-        self.seconds = 0.0
+    key: str
+    evidence: RoundEvidence
+    num_tokens: int  # of the answer so far
+    plan: Plan | None = None
+    fed: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
 
 
 class SpecRouter:
@@ -117,8 +116,7 @@ class SpecRouter:
         request = self._requests.get(seen.request_id)
         if request is None:
             evidence = RoundEvidence(seen.tag, self.scheduler.knowledge.verdicts)
-            request = _Request(seen.tag, evidence)
-            request.num_tokens = seen.num_emitted  # what the prefill wrote
+            request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # what the prefill wrote
             budget = seen.num_emitted + seen.remaining
             self.scheduler.knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
             if seen.num_emitted:
