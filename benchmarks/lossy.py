@@ -95,7 +95,7 @@ def show_speeds(setting: Setting, pool: ModelPool, prompts: Sequence[Prompt], ma
     setting = replace(setting, limit=len(prompts))
     scenario = scenario_of(setting, recording_of(setting))
     names = ("plain", *POLICIES["timed"])
-    simulated = {policy: speed_of(replayed(scenario, policy)).tokens_per_s for policy in names}
+    simulated = {policy: speed_of(replayed(scenario, policy)) for policy in names}
     speeds = {}
     for policy, turns in ran_in_turns(pool, names, prompts, runs=runs, max_new_tokens=max_new_tokens).items():
         requests = [log.requests for _, log in turns]

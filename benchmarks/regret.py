@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from paceline.decoding.pool import Pool
 from paceline.laboratory.chains import chain, three_levels, two_levels
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.recording_replays import ALL, replayed, speed_of
@@ -21,7 +22,6 @@ from paceline.traces import TrieRecording
 from paceline.traces.tries.store import read_trace
 from shared.report import parser_of, show
 
-TRACE = shipped("recordings", "pico.trace")
 GOAL = 0.98
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 10, 12)
 LOWER, UPPER = (1, 2, 3, 4, 5, 6, 8), (2, 4, 6, 8, 10, 12)
@@ -29,24 +29,26 @@ RUNS = ("specrouter", "specrouter,stop=window")
 Speeds = dict[str, float]  # tokens per second by tag
 
 
-def fixed_chains(names: Sequence[str]) -> list[str]:
+def fixed_chains(pool: Pool) -> list[str]:
     """Two and three levels with windows to 12, and prompt lookup below three levels."""
-    *below, target = names
+    *below, target = pool.names
     members = (*below[:3], target)
     deep = [chain(members, windows) for windows in product((2, 4, 6), (1, 2, 3, 4), (4, 6, 8))]
-    return two_levels(below, target, WINDOWS) + three_levels(below, target, lower=LOWER, upper=UPPER) + deep
+    return two_levels(below, target, WINDOWS) + three_levels(pool, lower=LOWER, upper=UPPER) + deep
 
 
 def speeds(scenario: Scenario, name: str) -> Speeds:
     """Tokens per second by tag, and of all."""
     log = replayed(scenario, name)
-    return {str(tag): speed_of(log, tag=tag).tokens_per_s for tag in (*np.unique(log.requests["tag"]), ALL)}
+    return {str(tag): speed_of(log, tag=tag) for tag in (*np.unique(log.requests["tag"]), ALL)}
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--orders", type=int, default=7, help="further orders of the requests")
-    parser.add_argument("--trace", type=Path, default=TRACE, help="a recording of the same pool")
+    parser.add_argument(
+        "--trace", type=Path, default=shipped("recordings", "pico.trace"), help="a recording of the same pool"
+    )
     parser.add_argument("--costs-of", type=Path, help="whose measured seconds to charge; default: its own")
     options = parser.parse_args()
     trace = read_trace(options.trace)
@@ -55,7 +57,7 @@ def main() -> None:
         trace = TrieRecording(meta=trace.meta.model_copy(update={"costs": costs}), requests=trace.requests)
     scenario = Scenario(tables=TrieTables(trace), cost=make_cost(default_cost(trace), trace))
     plain = speeds(scenario, "plain")
-    fixed = {name: speeds(scenario, name) for name in fixed_chains(scenario.tables.pool.names)}
+    fixed = {name: speeds(scenario, name) for name in fixed_chains(scenario.tables.pool)}
     shuffled = []
     for seed in range(options.orders):
         requests = list(trace.requests)

@@ -1,8 +1,9 @@
 """Families of chains in notation, such as `draft:4/target`, that experiments and benchmarks run."""
 
-from collections.abc import Collection, Sequence
-from itertools import combinations
+from collections.abc import Sequence
+from itertools import combinations, product
 
+from ..decoding.pool import Pool
 from ..policies.chain_notation import ChainSpec
 
 
@@ -16,18 +17,11 @@ def two_levels(drafters: Sequence[str], target: str, windows: Sequence[int]) -> 
     return [chain((drafter, target), (window,)) for drafter in drafters for window in windows]
 
 
-def three_levels(
-    below: Sequence[str],
-    target: str,
-    *,
-    lower: Sequence[int],
-    upper: Sequence[int],
-    verifying: Collection[str] | None = None,
-) -> list[str]:
-    """Every pair of members below the target, its upper one among `verifying` if given, at every pair of windows."""
+def three_levels(pool: Pool, *, lower: Sequence[int], upper: Sequence[int]) -> list[str]:
+    """Every pair of members below the target whose upper one can judge, at every pair of windows."""
     return [
-        chain((low, high, target), windows)
-        for low, high in combinations(below, 2)
-        if verifying is None or high in verifying
-        for windows in ((n, m) for n in lower for m in upper)
+        chain((low.name, high.name, pool.target), windows)
+        for low, high in combinations(pool.members[:-1], 2)
+        if high.verifies
+        for windows in product(lower, upper)
     ]

@@ -54,16 +54,23 @@ def models_of(setting: Setting, trace: TrieRecording, count: int) -> tuple[Model
 
 
 def ran(
-    pool: ModelPool, policy: str, prompts: Sequence[Prompt], *, max_new_tokens: int
+    pool: ModelPool,
+    policy: str,
+    prompts: Sequence[Prompt],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling = GREEDY,
+    batch: int = 1,
 ) -> tuple[tuple[Output, ...], RunLog]:
-    """Greedy answers, one request at a time, and the log; an interrupt ends the experiment."""
+    """Answers and the log; an interrupt ends the experiment."""
     outputs, log = decode(
         pool,
         make_policy(policy, loaded_pool(pool)),
         prompts,
-        sampling=GREEDY,
+        sampling=sampling,
         max_new_tokens=max_new_tokens,
         name=policy,
+        batch=batch,
     )
     if log.meta["interrupted"]:
         raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""What experiments on a recording share: its requests, its prices, and seconds and counts by tag."""
+"""What experiments on a recording share: its requests, its prices, and speeds and steps by tag."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,6 @@ from .findings.finding import Setting
 
 ALL = "all"
 TARGET_ALONE = "plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Seconds and output tokens of some requests that ran one at a time.
-
-    Attributes:
-        duration_s: from admission to the last token, summed over requests.
-        tokens: committed.
-    """
-
-    duration_s: float
-    tokens: int
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Output tokens per second."""
-        return self.tokens / self.duration_s
 
 
 def recording_of(setting: Setting) -> TrieRecording:
@@ -67,8 +49,10 @@ def tags_of(trace: TrieRecording) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.tag for request in trace.requests))
 
 
-def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> Speed:
-    """Speed of the requests of a tag, or of those called `among`, in a run with batch 1.
+def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
+    """Output tokens per second of the requests of a tag, or of those called `among`, in a run with batch 1.
+
+    Seconds are those from admission to the last token, summed over requests.
 
     Raises:
         ValueError: no such request.
@@ -80,7 +64,12 @@ def speed_of(log: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None)
     if not chosen.any():
         raise ValueError(f"run of {log.meta['policy']}: requests of tag {tag} must be one or more, got none")
     duration_s = (requests["finished_at_s"] - requests["admitted_at_s"])[chosen].sum()
-    return Speed(duration_s=float(duration_s), tokens=int(requests["emitted_tokens"][chosen].sum()))
+    return int(requests["emitted_tokens"][chosen].sum()) / float(duration_s)
+
+
+def speed_up_of(log: RunLog, alone: RunLog, *, tag: str = ALL, among: Sequence[str] | None = None) -> float:
+    """Its speed over that of the run `alone`, each of the same requests; see `speed_of`."""
+    return speed_of(log, tag=tag, among=among) / speed_of(alone, tag=tag, among=among)
 
 
 def steps_of(log: RunLog, tag: str = ALL) -> NDArray[np.bool_]:

@@ -7,12 +7,14 @@ counts: the token refused and those after it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...decoding.ledger import VERIFY
 from ...runs.log import RunLog
+from ...sim.simulate import Scenario
 from ..chains import chain
 from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, by_category
@@ -24,7 +26,7 @@ from ..recording_replays import (
     recording_of,
     replayed,
     scenario_of,
-    speed_of,
+    speed_up_of,
     steps_of,
     tags_of,
 )
@@ -105,16 +107,16 @@ def run(setting: Setting) -> Finding:
     """Replay every chain of three and four levels, and the two-level chains they deepen."""
     trace = recording_of(setting)
     scenario = scenario_of(setting, trace)
-    members = (*drafters_of(scenario), scenario.tables.pool.target)
-    chains = _chains(members, free={member.name for member in scenario.tables.pool.members if member.model_free})
+    chains = _chains(scenario)
     if not chains:
-        raise ValueError(f"recording {trace.meta.name}: models must be three or more, got {', '.join(members)}")
-    plain = speed_of(replayed(scenario, TARGET_ALONE)).tokens_per_s
+        names = ", ".join(scenario.tables.pool.names)
+        raise ValueError(f"recording {trace.meta.name}: models must be three or more, got {names}")
+    plain = replayed(scenario, TARGET_ALONE)
 
     def ran(members: tuple[str, ...], windows: Sequence[int]) -> Ran:
         name = chain(members, windows)
         log = replayed(scenario, name)
-        return Ran(members=members, name=name, log=log, speed_up=speed_of(log).tokens_per_s / plain)
+        return Ran(members=members, name=name, log=log, speed_up=speed_up_of(log, plain))
 
     deep = [ran(members, WINDOWS[len(members) - 1]) for members in chains]
     # The same drafter and the same last window without the members between.
@@ -134,11 +136,11 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _chains(members: Sequence[str], free: set[str]) -> list[tuple[str, ...]]:
+def _chains(scenario: Scenario) -> list[tuple[str, ...]]:
     """All of three levels, then all of four; drafters without a model only ever stand first in order, as in pools."""
-    *below, target = members
-    verifying = [name for name in below if name not in free]
-    pairs = [(a, b, target) for index, a in enumerate(below) for b in below[index + 1 :] if b in verifying]
+    below, pool = drafters_of(scenario), scenario.tables.pool
+    verifying = [member.name for member in pool.members if member.verifies]
+    pairs = [(a, b, pool.target) for a, b in combinations(below, 2) if b in verifying]
     longer = [(a, *rest) for rest in pairs for a in below[: below.index(rest[0])] if rest[0] in verifying]
     return [*pairs, *longer]
 

@@ -16,7 +16,17 @@ from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, by_category, series_of
 from ..findings.table import Cell, Rows, cell, table
 from ..model_runs import models_of, ran_in_turns
-from ..recording_replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
+from ..recording_replays import (
+    ALL,
+    TARGET_ALONE,
+    drafters_of,
+    recording_of,
+    replayed,
+    scenario_of,
+    speed_of,
+    speed_up_of,
+    tags_of,
+)
 
 WINDOWS = tuple(range(1, 9))
 MEASURED_PROMPTS = 12
@@ -43,7 +53,7 @@ def run(setting: Setting) -> Finding:
         for drafter in drafters
         for window in WINDOWS
     }
-    speed_ups = {(*key, tag): _speed_up(log, plain, tag) for key, log in logs.items() for tag in tags}
+    speed_ups = {(*key, tag): speed_up_of(log, plain, tag=tag) for key, log in logs.items() for tag in tags}
     best = [(drafter, _best_window(speed_ups, drafter, ALL)) for drafter in drafters]
     chosen = {chain((drafter, target), (window,)): logs[drafter, window] for drafter, window in best}
     measured = _measured(pool, prompts, chosen, plain, max_new_tokens=trace.requests[0].max_new_tokens)
@@ -69,11 +79,6 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _speed_up(log: RunLog, plain: RunLog, tag: str = ALL, among: Sequence[str] | None = None) -> float:
-    alone = speed_of(plain, tag=tag, among=among).tokens_per_s
-    return speed_of(log, tag=tag, among=among).tokens_per_s / alone
-
-
 def _best_window(speed_ups: SpeedUps, drafter: str, tag: str) -> int:
     return max(WINDOWS, key=lambda window: speed_ups[drafter, window, tag])
 
@@ -89,14 +94,14 @@ def _measured(
     """The same chains on the models: the quickest of interleaved runs over a few prompts, beside replay."""
     among = [prompt.request_id for prompt in prompts]
     turns = ran_in_turns(pool, [TARGET_ALONE, *chosen], prompts, runs=RUNS, max_new_tokens=max_new_tokens)
-    rates = {name: max(speed_of(log).tokens_per_s for _, log in runs) for name, runs in turns.items()}
+    rates = {name: max(speed_of(log) for _, log in runs) for name, runs in turns.items()}
 
     def row(name: str, log: RunLog) -> list[Cell]:
         return [
             cell("chain", name),
-            cell(SIMULATED, _speed_up(log, plain, among=among), "x", 2),
+            cell(SIMULATED, speed_up_of(log, plain, among=among), "x", 2),
             cell(MEASURED, rates[name] / rates[TARGET_ALONE], "x", 2),
-            cell("simulated", speed_of(log, among=among).tokens_per_s, "tokens/s", 1),
+            cell("simulated", speed_of(log, among=among), "tokens/s", 1),
             cell("measured", rates[name], "tokens/s", 1),
         ]
 

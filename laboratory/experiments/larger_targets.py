@@ -22,7 +22,17 @@ from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, by_category
 from ..findings.table import Cell, Rows, cell, table
 from ..model_families import Family, families, submodel
-from ..recording_replays import ALL, TARGET_ALONE, drafters_of, recording_of, replayed, scenario_of, speed_of, tags_of
+from ..recording_replays import (
+    ALL,
+    TARGET_ALONE,
+    drafters_of,
+    recording_of,
+    replayed,
+    scenario_of,
+    speed_of,
+    speed_up_of,
+    tags_of,
+)
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 8, 11)
 LOWER_WINDOWS, UPPER_WINDOWS = (2, 3, 5), (4, 7, 11)  # together at most 16, the shipped recording's reach
@@ -130,34 +140,31 @@ def _share(meta: TrieMeta, model: ModelInfo) -> float:
 
 def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str], world: World) -> Best:
     plain = replayed(scenario, TARGET_ALONE)
-    drafters, target = drafters_of(scenario), scenario.tables.pool.target
-    verifying = [model.name for model in trace.meta.models[:-1]]
-    deep = three_levels(drafters, target, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS, verifying=verifying)
-    two = {name: replayed(scenario, name) for name in two_levels(drafters, target, WINDOWS)}
+    pool = scenario.tables.pool
+    two = {name: replayed(scenario, name) for name in two_levels(drafters_of(scenario), pool.target, WINDOWS)}
+    deep = three_levels(pool, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS)
     three = {name: replayed(scenario, name) for name in deep}
     best_two, best_three = _fastest(two, ALL), _fastest(three, ALL)
     adaptive = replayed(scenario, ADAPTIVE)
-    alone = speed_of(plain).tokens_per_s
     return Best(
         world=world,
         token_s=tuple(
             world.cost.forward_s(role, num_rows=1, new_tokens=1, context_tokens=CONTEXT_TOKENS) for role in roles
         ),
-        two=(best_two, speed_of(two[best_two]).tokens_per_s / alone),
-        three=(best_three, speed_of(three[best_three]).tokens_per_s / alone),
-        adaptive=speed_of(adaptive).tokens_per_s / alone,
+        two=(best_two, speed_up_of(two[best_two], plain)),
+        three=(best_three, speed_up_of(three[best_three], plain)),
+        adaptive=speed_up_of(adaptive, plain),
         exact_share=min(summarise_run(log).exact_share for log in (two[best_two], three[best_three], adaptive)),
         gains={tag: _gain(two, three, tag) for tag in tags_of(trace)},
     )
 
 
 def _fastest(logs: Mapping[str, RunLog], tag: str) -> str:
-    return max(logs, key=lambda name: speed_of(logs[name], tag=tag).tokens_per_s)
+    return max(logs, key=lambda name: speed_of(logs[name], tag=tag))
 
 
 def _gain(two: Mapping[str, RunLog], three: Mapping[str, RunLog], tag: str) -> float:
-    shallow, deep = two[_fastest(two, tag)], three[_fastest(three, tag)]
-    return speed_of(deep, tag=tag).tokens_per_s / speed_of(shallow, tag=tag).tokens_per_s
+    return speed_up_of(three[_fastest(three, tag)], two[_fastest(two, tag)], tag=tag)
 
 
 def _speeds(best: Best) -> list[Cell]:

@@ -29,6 +29,7 @@ from ..recording_replays import (
     replayed,
     scenario_of,
     speed_of,
+    speed_up_of,
     steps_of,
     tags_of,
 )
@@ -79,8 +80,7 @@ def run(setting: Setting) -> Finding:
     trace = recording_of(setting)
     pool, prompts = models_of(setting, trace, MEASURED_PROMPTS)
     scenario = scenario_of(setting, trace)
-    free = {member.name for member in scenario.tables.pool.members if member.model_free}
-    drafter = next(name for name in drafters_of(scenario) if name not in free)
+    drafter = next(name for name in drafters_of(scenario) if not scenario.tables.pool.is_model_free(name))
     policies = _policies(drafter, scenario.tables.pool.target)
     logs = {name: replayed(scenario, policy) for name, policy in policies.items()}
     plain = replayed(scenario, TARGET_ALONE)
@@ -119,7 +119,7 @@ def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> Figures:
     return Figures(
         rejection_rate=rejection_rate(steps, here),
         calls_per_token=int(calls.sum()) / int(steps["emitted"][here].sum()),
-        speed_up=speed_of(log, tag=tag).tokens_per_s / speed_of(plain, tag=tag).tokens_per_s,
+        speed_up=speed_up_of(log, plain, tag=tag),
         quality=quality_of(log, tag=None if tag == ALL else tag),
     )
 
@@ -130,9 +130,7 @@ def _measured(
     """The same policies on the models: their quickest run, and the quality of its texts."""
     chains = {TARGET_ALONE: TARGET_ALONE, **policies}
     turns = ran_in_turns(pool, list(chains.values()), prompts, runs=RUNS, max_new_tokens=max_new_tokens)
-    quickest = {
-        name: max(turns[policy], key=lambda turn: speed_of(turn[1]).tokens_per_s) for name, policy in chains.items()
-    }
+    quickest = {name: max(turns[policy], key=lambda turn: speed_of(turn[1])) for name, policy in chains.items()}
     alone = Alone(sampling=GREEDY, max_new_tokens=max_new_tokens)
     figures = {}
     for name in policies:

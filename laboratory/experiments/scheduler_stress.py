@@ -12,10 +12,9 @@ from ...counted import counted
 from ...decoding.policy import Policy
 from ...policies.spec import make_policy
 from ...policies.specrouter.policy import SpecRouter
-from ...runs.log import RunLog
+from ...reports.summary import summarise_run
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
-from ...traces.tries.recording import TrieRecording
 from ..chains import three_levels, two_levels
 from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, series_of
@@ -68,7 +67,7 @@ def run(setting: Setting) -> Finding:
     scenario = replace(scenario_of(setting, trace), cost=cost)
     found: list[Loaded] = []
     for batch in BATCHES:
-        found.append(_loaded(replace(scenario, batch=batch), trace, found[0].static[0] if found else None))
+        found.append(_loaded(replace(scenario, batch=batch), found[0].static[0] if found else None))
     speeds = table("speed-up over the target alone at the same batch", [_speeds(one, found[0]) for one in found])
     return Finding(
         question="Does the chain that SpecRouter chooses change from batch 1 to 64, and does the choice pay?",
@@ -78,9 +77,9 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _loaded(scenario: Scenario, trace: TrieRecording, best_alone: str | None) -> Loaded:
+def _loaded(scenario: Scenario, best_alone: str | None) -> Loaded:
     pool = scenario.tables.pool
-    speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in _fixed_chains(scenario, trace)}
+    speeds = {name: _speed(scenario, make_policy(name, pool), name) for name in _fixed_chains(scenario)}
     static = max(speeds, key=lambda name: speeds[name])
     router = SpecRouter(pool)
     routed = _speed(scenario, router, CHOSEN)
@@ -99,16 +98,14 @@ def _loaded(scenario: Scenario, trace: TrieRecording, best_alone: str | None) ->
     )
 
 
-def _fixed_chains(scenario: Scenario, trace: TrieRecording) -> list[str]:
-    below, target = drafters_of(scenario), scenario.tables.pool.target
-    verifying = [model.name for model in trace.meta.models[:-1]]
-    deep = three_levels(below, target, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS, verifying=verifying)
-    return two_levels(below, target, WINDOWS) + deep
+def _fixed_chains(scenario: Scenario) -> list[str]:
+    pool = scenario.tables.pool
+    deep = three_levels(pool, lower=LOWER_WINDOWS, upper=UPPER_WINDOWS)
+    return two_levels(drafters_of(scenario), pool.target, WINDOWS) + deep
 
 
 def _speed(scenario: Scenario, policy: Policy, name: str) -> float:
-    log: RunLog = simulate(scenario, policy, name)
-    return float(log.requests["emitted_tokens"].sum() / log.requests["finished_at_s"].max())
+    return summarise_run(simulate(scenario, policy, name)).output_tokens_per_s
 
 
 def _members(chain: str) -> str:

@@ -17,9 +17,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from ...decoding.ledger import VERIFY
-from ...policies.lossless.chain import Chain
-from ...runtime.decode import decode
-from ...runtime.pools.loaded_members import describe_model, loaded_pool
+from ...runtime.pools.loaded_members import describe_model
 from ...runtime.pools.pool import ModelPool
 from ...runtime.pools.submodel import make_submodel
 from ...runtime.prompts import Prompt
@@ -31,7 +29,7 @@ from ..chains import chain
 from ..findings.finding import Finding, Setting
 from ..findings.panel import Panel, Series, by_category, series_of
 from ..findings.table import Cell, cell, table
-from ..model_runs import GREEDY, pool_of, prompts_of
+from ..model_runs import GREEDY, pool_of, prompts_of, ran
 from ..slim_models import measure_agreement, perturbed
 
 LEFT_OUT = (0.1, 0.3, 0.45, 0.65, 0.8)  # shares of the layers
@@ -129,17 +127,7 @@ def _observed(
     drafter = describe_model("drafter", "model", model, None)
     pair = replace(pool, members=(drafter, pool.target))
     spec = chain(("drafter", pool.target.name), (WINDOW,))
-    outputs, log = decode(
-        pair,
-        Chain(loaded_pool(pair), spec),
-        prompts,
-        sampling=sampling,
-        max_new_tokens=NEW_TOKENS,
-        name=spec,
-        batch=len(prompts),
-    )
-    if log.meta["interrupted"]:
-        raise KeyboardInterrupt
+    outputs, log = ran(pair, spec, prompts, max_new_tokens=NEW_TOKENS, sampling=sampling, batch=len(prompts))
     failed = [output.error for output in outputs if output.error]
     if failed:
         raise ValueError(failed[0])
