@@ -11,11 +11,11 @@ from pathlib import Path
 from paceline.laboratory.chains import chain
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.policies import make_policy
-from paceline.policies.speed import chain_speed, speedup
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import CostTable
+from shared.closed_forms import chain_speed, speedup
 from shared.report import parser_of, show
 
 NUMBERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

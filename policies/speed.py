@@ -1,35 +1,15 @@
-"""Expected tokens and seconds of rounds and chains in closed form, where acceptance is independent and constant.
+"""Expected tokens of rounds in closed form, where acceptance is independent and constant.
 
-A policy plans with it and a test checks the simulator against it. Letters: L levels from the lowest (0) to the target
-(L - 1); a acceptance, n window, t and v seconds of a forward. Independent means that a verifier accepts each token with
-the same probability whatever happened before, and that a forward costs the same at every width met.
+Letters: a acceptance, n window. Independent means that a verifier accepts each token with the same probability whatever
+happened before.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import check_least, check_within
+
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSpeed:
-    """What one round of the target brings and costs.
-
-    Attributes:
-        tokens: expected tokens it commits, the target's own among them, >= 1.
-        seconds: expected seconds of all its forwards, >= 0.
-    """
-
-    tokens: float
-    seconds: float
-
-    @property
-    def seconds_per_token(self) -> float:
-        """Seconds per committed token over many rounds."""
-        return self.seconds / self.tokens
 
 
 def round_tokens(acceptance: float, window: int) -> float:
@@ -44,56 +24,9 @@ def round_tokens(acceptance: float, window: int) -> float:
     Raises:
         ValueError: an argument out of range.
     """
-    _check_acceptance(acceptance)
-    _check_window("window", window, 0)
+    check_within("acceptance", acceptance, "[0, 1]")
+    check_least("window", window, 0)
     return sum(acceptance**accepted for accepted in range(window + 1))
-
-
-def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
-    """How many times faster than plain decoding two levels are, (1 - a^(n+1)) / ((1 - a) (n c + 1)).
-
-    (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8.) A verification costs as much as a forward of one token.
-
-    Args:
-        acceptance: a, 0 to 1.
-        window: n, >= 0.
-        cost_ratio: c, seconds of a draft forward over those of a target forward, >= 0.
-
-    Raises:
-        ValueError: an argument out of range.
-    """
-    _check_seconds("cost_ratio", cost_ratio)
-    return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
-
-
-def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:
-    """Expectation for the policy `chain`, exact for any number of levels, far from the end of an answer.
-
-    Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, its own among them. A level above waits until the tokens
-    kept for it number at least its window, and since the last round below comes whole, it may judge more: in three
-    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window.
-
-    The end of an answer is left out: there drafts are cut to what is left, and a last round writes no more than fits.
-
-    Args:
-        acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
-        windows: `[L - 1]` tokens of level i before level i + 1 judges them, >= 1; those above the first count kept
-            tokens.
-        forward_s: `[L]` seconds of a forward: one token at level 0, a verification above, >= 0.
-
-    Raises:
-        ValueError: lengths that do not fit, or an entry out of range.
-    """
-    _check_chain(acceptance, windows, forward_s)
-    judged = np.zeros(windows[0] + 1)
-    judged[windows[0]] = 1.0
-    seconds = windows[0] * forward_s[0] + forward_s[1]
-    kept = kept_of(judged, acceptance[0])
-    for rate, window, verify_s in zip(acceptance[1:], windows[1:], forward_s[2:], strict=True):
-        judged, rounds = gathered(kept, window)
-        seconds = float(rounds[-1]) * seconds + verify_s
-        kept = kept_of(judged[-1], rate)
-    return RoundSpeed(tokens=float(kept @ np.arange(len(kept))), seconds=seconds)
 
 
 def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
@@ -131,33 +64,3 @@ def kept_of(judged: Floats, rate: float) -> Floats:
     kept = np.zeros(len(judged) + 1)
     kept[1:] = rate ** np.arange(len(judged)) * (judged + (1.0 - rate) * at_least)
     return kept
-
-
-def _check_chain(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> None:
-    levels = len(forward_s)
-    if levels < 2:
-        raise ValueError(f"forward_s must have an entry for each of at least two levels, got {levels}")
-    for name, given in (("acceptance", acceptance), ("windows", windows)):
-        if len(given) != levels - 1:
-            raise ValueError(f"{name} must have {levels - 1} entries for {levels} levels, got {len(given)}")
-    for rate in acceptance:
-        _check_acceptance(rate)
-    for window in windows:
-        _check_window("windows", window, 1)
-    for seconds in forward_s:
-        _check_seconds("forward_s", seconds)
-
-
-def _check_acceptance(acceptance: float) -> None:
-    if not 0.0 <= acceptance <= 1.0:
-        raise ValueError(f"acceptance must lie in [0, 1], got {acceptance}")
-
-
-def _check_window(field: str, value: int, low: int) -> None:
-    if value < low:
-        raise ValueError(f"{field} must be >= {low}, got {value}")
-
-
-def _check_seconds(field: str, value: float) -> None:
-    if not 0.0 <= value < float("inf"):
-        raise ValueError(f"{field} must be >= 0 and finite, got {value}")

@@ -13,7 +13,7 @@ rises with tau_j, so the best chain up to i goes through the best chain up to j,
 enumerating every chain with every window would. It lets a level hand over exactly n tokens of whatever the level below
 writes.
 
-Filter: a level hands over whole rounds, so the one above waits for its window and may judge more (`chain_speed`). What
+Filter: a level hands over whole rounds, so the one above waits for its window and may judge more. What
 a level hands over is then a distribution, not a rate: the renewal process of its rounds. Each level keeps the chain of
 least seconds per token and its distribution. For two levels that is exact. From three on the best chain may go through
 a worse chain below, one whose rounds fit the window better; the chain found is then not the best, but what is predicted

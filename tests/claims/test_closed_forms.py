@@ -5,8 +5,8 @@ with the next larger one at the ratio of their rates, whatever that one does its
 """
 
 import pytest
+from paceline.benchmarks.shared.closed_forms import chain_speed
 from paceline.policies import make_policy
-from paceline.policies.speed import chain_speed
 from paceline.reports import summarise_run
 from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
 from paceline.traces import SyntheticSpec, make_trace

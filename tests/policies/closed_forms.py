@@ -1,6 +1,6 @@
 """Closed forms that only tests ask for: the best window of two levels, and an idealised nested chain."""
 
-from paceline.policies.speed import round_tokens, speedup
+from paceline.benchmarks.shared.closed_forms import round_tokens, speedup
 
 
 def best_window(acceptance, cost_ratio, *, most):

@@ -1,10 +1,10 @@
 """The window that should pay most is found, followed and kept apart from what was not asked for."""
 
 import pytest
+from paceline.benchmarks.shared.closed_forms import speedup
 from paceline.policies import make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.two_level import TwoLevel
-from paceline.policies.speed import speedup
 
 from ..closed_forms import best_window
 from .recordings import flat, recording, replayed

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.benchmarks.shared.closed_forms import chain_speed
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
-from paceline.policies.speed import chain_speed
 
 from ..closed_forms import nested_seconds
 

@@ -1,0 +1,59 @@
+"""Expected tokens and seconds of chains in closed form, where acceptance is independent and constant.
+
+Benchmarks and tests hold the simulator against them. Letters: L levels from the lowest (0) to the target (L - 1).
+Independent means that a verifier accepts each token with the same probability whatever happened before, and that a
+forward costs the same at every width met.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from paceline.policies.speed import gathered, kept_of, round_tokens
+
+
+class RoundSpeed(NamedTuple):
+    """What one round of the target brings and costs."""
+
+    tokens: float  # expected that it commits, the target's own among them, >= 1
+    seconds: float  # expected of all its forwards, >= 0
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Over many rounds."""
+        return self.seconds / self.tokens
+
+
+def speedup(acceptance: float, window: int, cost_ratio: float) -> float:
+    """How many times faster than plain decoding two levels are, (1 - a^(n+1)) / ((1 - a) (n c + 1)).
+
+    (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8.) A verification costs as much as a forward of one token; c are
+    the seconds of a draft forward over those of a target forward, >= 0. The others are those of `round_tokens`.
+    """
+    return round_tokens(acceptance, window) / (window * cost_ratio + 1.0)
+
+
+def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: Sequence[float]) -> RoundSpeed:
+    """Expectation for the policy `chain`, exact for any number of levels, far from the end of an answer.
+
+    Level 1 judges whole drafts and keeps 1 to n_0 + 1 tokens, its own among them. A level above waits until the tokens
+    kept for it number at least its window, and since the last round below comes whole, it may judge more: in three
+    levels n_1 to n_1 + n_0 tokens. How many is where a renewal process first reaches the window.
+
+    The end of an answer is left out: there drafts are cut to what is left, and a last round writes no more than fits.
+
+    Args:
+        acceptance: `[L - 1]` the rate at which level i + 1 accepts the tokens of level i, 0 to 1.
+        windows: `[L - 1]` tokens of level i before level i + 1 judges them, >= 1; those above the first count kept
+            tokens.
+        forward_s: `[L]` seconds of a forward: one token at level 0, a verification above, >= 0.
+    """
+    judged = np.zeros(windows[0] + 1)
+    judged[windows[0]] = 1.0
+    seconds = windows[0] * forward_s[0] + forward_s[1]
+    kept = kept_of(judged, acceptance[0])
+    for rate, window, verify_s in zip(acceptance[1:], windows[1:], forward_s[2:], strict=True):
+        judged, rounds = gathered(kept, window)
+        seconds = float(rounds[-1]) * seconds + verify_s
+        kept = kept_of(judged[-1], rate)
+    return RoundSpeed(float(kept @ np.arange(len(kept))), seconds)
