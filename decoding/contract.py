@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..foreign_code import said
-from .rules import Exact, Rule
+from .rules.acceptance import Exact, Rule
 from .rules.foreign_rules import check_rule, check_stop
 from .rules.stops import Stop
 

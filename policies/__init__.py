@@ -7,19 +7,10 @@ from ..decoding.contract import Commit, Draft, Outcome, PolicyError, Step, Verif
 from ..decoding.observation import Observation, PendingToken
 from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
-from ..decoding.rules import (
-    Band,
-    Deferral,
-    Divergence,
-    Equilibrium,
-    Exact,
-    Facts,
-    Fuzzy,
-    Ratio,
-    Rule,
-    Typical,
-    Vouched,
-)
+from ..decoding.rules.acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Typical, Vouched
+from ..decoding.rules.deferral import Deferral
+from ..decoding.rules.equilibrium import Equilibrium
+from ..decoding.rules.facts import Facts
 from ..decoding.rules.stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
 from ..decoding.signal import Signal
 from .about import About, Observable

@@ -18,6 +18,9 @@ class Observable(StrEnum):
 
 # What the runtime and a recording of tries know: everything.
 ALL_OBSERVABLES = frozenset(Observable)
+# What a policy observes, where it is one of them.
+SIGNALS = frozenset({Observable.signals})
+VERDICT_PROBS = frozenset({Observable.verdict_probs})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

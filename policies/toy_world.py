@@ -11,7 +11,8 @@ from ..decoding.contract import Draft, Verify
 from ..decoding.pool import Pool
 from ..decoding.prompt_lookup import LookupRule, prompt_lookup
 from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
-from ..decoding.rules import Facts, Ruling, ruling
+from ..decoding.rules.acceptance import Ruling, ruling
+from ..decoding.rules.facts import Facts
 from ..decoding.session import Session
 from ..decoding.signal import NO_SIGNAL, Signal
 from ..decoding.world import DraftItem, VerifyItem

@@ -52,10 +52,8 @@ def foresight_of(
     """The future of a recording's requests, as far as it is recorded or drawn as the run draws it."""
     # A copy: what is only asked about must not appear among the notes of the run's own seconds.
     cost = deepcopy(cost)
-    world, answers, drawn = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
-    return Foresight(
-        pool=recording.pool, world=world, answers=answers, forward_s=_forward_s(recording.pool, cost), drawn=drawn
-    )
+    foreseen = recording.foreseen(cost, seed=seed, strict=strict, prefill_before=prefill_before)
+    return Foresight(recording.pool, foreseen, _forward_s(recording.pool, cost))
 
 
 def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:

@@ -116,7 +116,7 @@ def test_imports_are_seen():
     """A test that sees no imports would find no circle either."""
     found = imports()
     assert {"policies.options", "policies.registry", "decoding.policy"} <= found["policies.spec"]
-    assert "policies.lossless.chain" in found["policies.oracles.rounds"]
+    assert "policies.lossless.chain" in found["policies.oracles.attempt"]
 
 
 def test_hardly_a_type_is_ignored():

@@ -14,8 +14,8 @@ from ...arguments import check_within
 from ...decoding.contract import ONE_STEP, Draft, Outcome, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
-from ..about import About, Observable
-from ..parts.default_members import drafter_of
+from ..about import SIGNALS, About
+from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -40,12 +40,7 @@ class AdaEDL(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(
-        paper="AdaEDL, arXiv:2410.18351",
-        lossless=True,
-        members="a drafter below the target",
-        observes=frozenset({Observable.signals}),
-    )
+    about = About(paper="AdaEDL, arXiv:2410.18351", lossless=True, members=A_DRAFTER, observes=SIGNALS)
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.default_members import drafter_of
+from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -29,7 +29,7 @@ class Adaptive(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(paper="the heuristic schedule of transformers", lossless=True, members="a drafter below the target")
+    about = About(paper="the heuristic schedule of transformers", lossless=True, members=A_DRAFTER)
 
     def __init__(
         self, pool: Pool, *, draft: str | None = None, start: int = 4, up: int = 2, down: int = 1, most: int = 16

@@ -10,7 +10,7 @@ from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import Stop
-from ..about import About, Observable
+from ..about import SIGNALS, About
 from ..chain_notation import parse_chain
 
 
@@ -46,7 +46,7 @@ class Chain:
         self._verifies = [(name, Verify(name), window) for name, window in zip(verifiers, windows, strict=True)]
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
         if stop is not None:
-            self.about = replace(self.about, observes=frozenset({Observable.signals}))
+            self.about = replace(self.about, observes=SIGNALS)
 
     def decide(self, seen: Observation) -> Step:
         """Climb as far as windows are full, else draft."""

@@ -14,7 +14,7 @@ from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
 from ..parts.acceptance_rate import AcceptanceRate
-from ..parts.default_members import drafter_of
+from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.member_seconds import MemberSeconds
 
@@ -41,7 +41,7 @@ class TwoLevel(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members="a drafter below the target")
+    about = About(paper="Leviathan et al. 2023, arXiv:2211.17192", lossless=True, members=A_DRAFTER)
 
     def __init__(
         self,

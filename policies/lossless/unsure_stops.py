@@ -15,8 +15,8 @@ from ...arguments import check_within
 from ...decoding.contract import ONE_STEP, Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import ConfidenceBelow, EntropyAbove
-from ..about import About, Observable
-from ..parts.default_members import drafter_of
+from ..about import SIGNALS, About
+from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -33,12 +33,7 @@ class Confident(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(
-        paper="the assistant confidence of transformers",
-        lossless=True,
-        members="a drafter below the target",
-        observes=frozenset({Observable.signals}),
-    )
+    about = About(paper="the assistant confidence of transformers", lossless=True, members=A_DRAFTER, observes=SIGNALS)
 
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
         check_within("below", below, "[0, 1]")

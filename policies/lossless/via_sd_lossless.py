@@ -14,9 +14,9 @@ from ...arguments import check_within
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ...decoding.rules import Ratio
-from ..about import About, Observable
-from ..parts.default_members import drafter_of, middle_verifier
+from ...decoding.rules.acceptance import Ratio
+from ..about import VERDICT_PROBS, About
+from ..parts.default_members import A_VERIFIER_BETWEEN, drafter_of, middle_verifier
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -35,10 +35,7 @@ class ViaSDLossless(DraftedBlocks):
     """
 
     about = About(
-        paper="after VIA-SD, arXiv:2606.12243",
-        lossless=True,
-        members="a drafter, and a verifier between it and the target",
-        observes=frozenset({Observable.verdict_probs}),
+        paper="after VIA-SD, arXiv:2606.12243", lossless=True, members=A_VERIFIER_BETWEEN, observes=VERDICT_PROBS
     )
 
     def __init__(

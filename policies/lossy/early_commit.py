@@ -12,8 +12,8 @@ its length beforehand.
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ..about import About, Observable
-from ..parts.default_members import sure_drafter
+from ..about import SIGNALS, About
+from ..parts.default_members import A_SURE_DRAFTER, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -32,12 +32,7 @@ class EarlyCommit(DraftedBlocks):
         ValueError: an option out of range, thresholds that rise, or a drafter without probabilities.
     """
 
-    about = About(
-        paper="Prophet, arXiv:2508.19982",
-        lossless=False,
-        members="a drafter below the target that has probabilities",
-        observes=frozenset({Observable.signals}),
-    )
+    about = About(paper="Prophet, arXiv:2508.19982", lossless=False, members=A_SURE_DRAFTER, observes=SIGNALS)
 
     def __init__(
         self,

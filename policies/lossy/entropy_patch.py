@@ -13,8 +13,8 @@ from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ...decoding.rules.stops import EntropyAbove
-from ..about import About, Observable
-from ..parts.default_members import sure_drafter
+from ..about import SIGNALS, About
+from ..parts.default_members import A_SURE_DRAFTER, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -32,10 +32,7 @@ class EntropyPatch(DraftedBlocks):
     """
 
     about = About(
-        paper="Byte Latent Transformer, arXiv:2412.09871",
-        lossless=False,
-        members="a drafter below the target that has probabilities",
-        observes=frozenset({Observable.signals}),
+        paper="Byte Latent Transformer, arXiv:2412.09871", lossless=False, members=A_SURE_DRAFTER, observes=SIGNALS
     )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, theta: float = 1.0, most: int = 8) -> None:

@@ -6,9 +6,9 @@ answers to a question; a game per token between the drafted token and the target
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules import Equilibrium
-from ..about import About, Observable
-from ..parts.default_members import sure_drafter
+from ...decoding.rules.equilibrium import Equilibrium
+from ..about import VERDICT_PROBS, About
+from ..parts.default_members import A_SURE_DRAFTER, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks
 
 
@@ -29,10 +29,7 @@ class EquilibriumDecoding(DraftedBlocks):
     """
 
     about = About(
-        paper="The Consensus Game, arXiv:2310.09139",
-        lossless=False,
-        members="a drafter below the target that has probabilities",
-        observes=frozenset({Observable.verdict_probs}),
+        paper="The Consensus Game, arXiv:2310.09139", lossless=False, members=A_SURE_DRAFTER, observes=VERDICT_PROBS
     )
 
     def __init__(

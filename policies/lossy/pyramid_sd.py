@@ -15,7 +15,7 @@ from ...arguments import check_least, check_within
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ...decoding.rules import Exact, Fuzzy
+from ...decoding.rules.acceptance import Exact, Fuzzy
 from ..about import About, Observable
 from ..parts.default_members import middle_verifier, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks

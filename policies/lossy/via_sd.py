@@ -17,9 +17,9 @@ from ...arguments import check_within
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ...decoding.rules import Band, Vouched
-from ..about import About, Observable
-from ..parts.default_members import drafter_of, middle_verifier
+from ...decoding.rules.acceptance import Band, Vouched
+from ..about import VERDICT_PROBS, About, Observable
+from ..parts.default_members import A_VERIFIER_BETWEEN, drafter_of, middle_verifier
 from ..parts.drafted_blocks import DraftedBlocks
 from .divergence_budget import STRICTEST, DivergenceBudget
 
@@ -48,12 +48,7 @@ class ViaSD(DraftedBlocks):
         ValueError: an option out of range, or a pool without a slim verifier.
     """
 
-    about = About(
-        paper="VIA-SD, arXiv:2606.12243",
-        lossless=False,
-        members="a drafter, and a verifier between it and the target",
-        observes=frozenset({Observable.verdict_probs}),
-    )
+    about = About(paper="VIA-SD, arXiv:2606.12243", lossless=False, members=A_VERIFIER_BETWEEN, observes=VERDICT_PROBS)
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ The chain decides, the world answers and the session keeps the rules, as in a ru
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ...decoding.contract import Draft, Step, Verify
 from ...decoding.observation import Load, Observation
@@ -13,7 +14,6 @@ from ...decoding.session import Session
 from ...decoding.signal import Signal
 from ...decoding.world import World
 from ..lossless.chain import Chain
-from .rounds import Feed, Round
 
 # Of a session, inherited ones included.
 ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
@@ -22,21 +22,45 @@ ALL_SLOTS = (*RequestText.__slots__, *Session.__slots__)
 Around = tuple[Load, Callable[[Session, int], Signal]]
 
 
+class Feed(NamedTuple):
+    """The first forward of one member in a round, if its cache lacked nothing but the last token of the context.
+
+    Attributes:
+        level: of the member, which has weights.
+        new_tokens: fed to the forward, >= 1.
+        held_tokens: in its cache before, >= 0.
+        lacking: tokens its cache lacks after the round, the last one of the context not counted.
+    """
+
+    level: int
+    new_tokens: int
+    held_tokens: int
+    lacking: int
+
+
+class Round(NamedTuple):
+    """One round of a chain from a position.
+
+    Attributes:
+        chain: that decides every step of it.
+        num_emitted: tokens it commits, >= 1.
+        warm_s: its seconds at batch 1, if no cache lacked anything but the last token of the context.
+        feeds: one per member with weights that runs; a cache that lacks more makes the first forward larger.
+    """
+
+    chain: Chain
+    num_emitted: int
+    warm_s: float
+    feeds: tuple[Feed, ...]
+
+
+def answered(*rounds: Round | None) -> list[Round]:
+    """Those that the recording answers for."""
+    return [choice for choice in rounds if choice is not None]
+
+
 class Attempt:
     """One round that is being tried. Mutated by `climb` and `finish`."""
-
-    __slots__ = (
-        "_around",
-        "_drawn",
-        "_known",
-        "_position",
-        "_prefill",
-        "_seconds",
-        "_seen",
-        "_started",
-        "_world",
-        "session",
-    )
 
     def __init__(self, session: Session, world: World, around: Around, *, drawn: bool) -> None:
         self.session = session

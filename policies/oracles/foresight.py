@@ -3,7 +3,7 @@
 A *position* is a number of tokens of the answer, counted on the trunk.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,8 +13,7 @@ from ...decoding.session import Session
 from ...decoding.world import World
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
-from .attempt import Around, Attempt, copied
-from .rounds import Round, answered
+from .attempt import Around, Attempt, Round, answered, copied
 
 ForwardSeconds = Callable[[int, int, int], float]
 
@@ -52,35 +51,23 @@ class Foresight:
 
     Args:
         pool: the members.
-        world: tries the rounds; its own, since requests stay open in it.
-        answers: by request id.
+        foreseen: what the recording shows.
         forward_s: seconds of one forward at batch 1 from level, new tokens and tokens held.
-        drawn: whether what the world models is part of the future, since a run will meet the same.
 
     Attributes:
         request_ids: in the order of the recording.
         forward_s: as given; inf where nothing is known of a forward so large.
     """
 
-    def __init__(
-        self,
-        *,
-        pool: Pool,
-        world: World,
-        answers: Mapping[str, Answer],
-        forward_s: ForwardSeconds,
-        drawn: bool = False,
-    ) -> None:
-        self.request_ids = tuple(answers)
+    def __init__(self, pool: Pool, foreseen: Foreseen, forward_s: ForwardSeconds) -> None:
+        self._world, self._answers, self._drawn = foreseen
+        self.request_ids = tuple(self._answers)
         self.forward_s = forward_s
         self._pool = pool
-        self._world = world
-        self._drawn = drawn
-        self._answers = answers
-        self._around: Around = (Load(len(pool.members)), world.signal)
+        self._around: Around = (Load(len(pool.members)), self._world.signal)
         self._smaller: dict[ChainSpec, list[Chain]] = {}
-        for answer in answers.values():
-            world.open(answer.session)
+        for answer in self._answers.values():
+            self._world.open(answer.session)
 
     def num_prompt(self, request_id: str) -> int:
         """Tokens of the prompt."""

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .attempt import Feed, Round
 from .foresight import Foresight
-from .rounds import Feed, Round
 
 # Members whose first forward the bound charges, smallest first; it doubles with each.
 MOST_CHARGED = 4

@@ -2,6 +2,11 @@
 
 from ...decoding.pool import Pool
 
+# What policies that take them need of a pool, in words.
+A_DRAFTER = "a drafter below the target"
+A_SURE_DRAFTER = "a drafter below the target that has probabilities"
+A_VERIFIER_BETWEEN = "a drafter, and a verifier between it and the target"
+
 
 def smallest_model(pool: Pool) -> str:
     """Name of the smallest member that has weights; raises ValueError if that is the target."""

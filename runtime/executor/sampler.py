@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...decoding.rules import Rule, Ruling, ruling
+from ...decoding.rules.acceptance import Rule, Ruling, ruling
 from ...traces.meta import Sampling
 from ..sampling.chance import Chance
 from ..sampling.coupled_noise import RequestNoise

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...decoding.rules import Facts, Rule
+from ...decoding.rules.acceptance import Rule
+from ...decoding.rules.facts import Facts
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS
 from ..next_token_views import entropies
 from ..sampling.rejection import probabilities

@@ -2,7 +2,8 @@
 
 from math import exp, nan
 
-from ...decoding.rules import Facts, Rule
+from ...decoding.rules.acceptance import Rule
+from ...decoding.rules.facts import Facts
 from ...decoding.session import Session
 from .request_tables import RequestTables
 

@@ -12,7 +12,8 @@ from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
 from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults, made
-from ...decoding.rules import Ruling, ruling, unknown_facts
+from ...decoding.rules.acceptance import Ruling, ruling
+from ...decoding.rules.facts import unknown_facts
 from ...decoding.session import Session
 from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem

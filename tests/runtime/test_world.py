@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from paceline.decoding.rules import Exact
+from paceline.decoding.rules.acceptance import Exact
 from paceline.policies import (
     Commit,
     ConfidenceBelow,

@@ -145,7 +145,7 @@ def test_rules_of_all_shapes_that_can_be_called(mine, trace):
         "class Mad:\n    lossless = needs_target_prob = False\n    @staticmethod\n    def accepts(facts): return True",
         "class Mad:\n    lossless = needs_target_prob = False\n    def accepts(self, facts, share=1): return True",
         "class Mad:\n    lossless = needs_target_prob = escalates = None\n    def accepts(*args): return True",
-        "from paceline.decoding.rules import Exact\nclass Mad(Exact): pass",
+        "from paceline.policies import Exact\nclass Mad(Exact): pass",
     ]
     for way in ways:
         done("compare", "--trace", trace, "--policy", mine(load=way, decide=MAD))

@@ -7,7 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.rules import Deferral, Equilibrium, Fuzzy, Ruling, ruling, unknown_facts
+from paceline.decoding.rules.acceptance import Fuzzy, Ruling, ruling
+from paceline.decoding.rules.deferral import Deferral
+from paceline.decoding.rules.equilibrium import Equilibrium
+from paceline.decoding.rules.facts import unknown_facts
 from paceline.policies import (
     Band,
     Divergence,

@@ -8,7 +8,7 @@ from paceline.decoding.session import Session
 from paceline.policies import check_policy
 from paceline.policies.check import check_pool
 from paceline.policies.oracles.choices import OracleChain, OracleWindow
-from paceline.policies.oracles.foresight import Answer, Foresight
+from paceline.policies.oracles.foresight import Answer, Foreseen, Foresight
 from paceline.policies.toy_world import EOS, VOCABULARY, ToyWorld
 from paceline.runs.ledger import RunLedger
 
@@ -39,7 +39,8 @@ def foresight_of(world, sessions):
     for session in sessions:
         trunk = world.trunk(session)
         answers[session.request_id] = Answer(session, trunk, [0] * (len(trunk) + 1))
-    return Foresight(pool=POOL, world=world, answers=answers, forward_s=lambda level, new, held: 1e-3 * (level + 1))
+    foreseen = Foreseen(world, answers, drawn=False)
+    return Foresight(POOL, foreseen, lambda level, new, held: 1e-3 * (level + 1))
 
 
 def drive(policy, world, sessions, batch):

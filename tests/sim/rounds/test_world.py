@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.contract import PolicyError
 from paceline.decoding.prefill import Start
-from paceline.decoding.rules import Ratio
+from paceline.decoding.rules.acceptance import Ratio
 from paceline.policies import Commit, ConfidenceBelow, Draft, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.replay_tables import tables_of
