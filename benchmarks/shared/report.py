@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable, Sequence
 
-from paceline.laboratory.findings.table import Cell, table, terminal_table
+from paceline.laboratory.findings.table import Cell, table
 from paceline.reports.tables.printed import console_of_output, print_tables
 
 
@@ -14,4 +14,4 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
 
 def show(title: str, rows: Iterable[Sequence[Cell]], *remarks: str, lines: Iterable[int] = ()) -> None:
     """Print a table of rows, remarks below it; `lines` are drawn after these rows."""
-    print_tables(console_of_output(), [terminal_table(table(title, rows), *remarks, lines=lines)])
+    print_tables(console_of_output(), [table(title, rows).grid(*remarks, lines=lines)])

@@ -10,10 +10,11 @@ import typer
 from ...laboratory.experiments.catalogue import Experiment, experiments
 from ...laboratory.findings.figure import check_figure, write_figure
 from ...laboratory.findings.finding import Finding, Setting
-from ...laboratory.findings.page import experiments_page, link_between, write_page
-from ...laboratory.findings.table import cell, table, terminal_table
+from ...laboratory.findings.page import experiments_page, link_between
+from ...laboratory.findings.table import cell, table
 from ...progress import Progress, quiet
 from ...traces.tries.store import read_trace
+from ...whole_files import write_whole
 from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
 
 FAILED = 1  # exit code: an experiment of `all` failed
@@ -45,7 +46,7 @@ def list_experiments(json: JsonOption = None) -> None:
         write_json({"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}, json)
         return
     rows = ([cell("experiment", name), cell("what it measures", one.summary)] for name, one in known.items())
-    print_table(terminal_table(table("", rows)))
+    print_table(table("", rows).grid())
 
 
 def run_all(
@@ -73,7 +74,7 @@ def run_all(
             findings[name] = found = _tried(experiment, setting, figures / f"{name}.svg")
         said = f"failed: {' '.join(str(found).split())}" if isinstance(found, Exception) else "done"
         typer.echo(f"{name}: {said} ({time.monotonic() - start_s:.0f} s)", err=True)
-    write_page(experiments_page(findings, meta, link_between(page_path, figures)), page_path)
+    write_whole(page_path, experiments_page(findings, meta, link_between(page_path, figures)))
     failed = [name for name, found in findings.items() if isinstance(found, Exception)]
     if json is not None:
         write_json({name: _to_json(found) for name, found in findings.items()}, json)
@@ -140,5 +141,5 @@ def _to_json(found: Finding | Exception) -> dict[str, Any]:
 def _print(finding: Finding) -> None:
     say(finding.question)
     for rows in finding.tables:
-        print_table(terminal_table(rows))
+        print_table(rows.grid())
     say(finding.answer)

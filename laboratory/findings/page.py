@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...traces.tries.meta import TrieMeta
-from ...whole_files import write_whole
 from .finding import Finding
 from .table import markdown_table
 
@@ -38,11 +37,6 @@ def experiments_page(findings: Mapping[str, Finding | Exception], meta: TrieMeta
     return "\n".join(parts)
 
 
-def write_page(text: str, path: Path) -> None:
-    """Whole or not at all; raises OSError where the folder is missing or cannot be written."""
-    write_whole(path, text)
-
-
 def link_between(page_path: Path, folder: Path) -> str:
     """`folder` as a link on the page."""
     return Path(os.path.relpath(folder.absolute(), page_path.absolute().parent)).as_posix()
@@ -63,7 +57,7 @@ def _contents(findings: Mapping[str, Finding | Exception]) -> str:
 
 
 def _section(name: str, finding: Finding, figures: str) -> str:
-    tables = [f"{markdown_table(rows)}\n" for rows in finding.tables]
+    tables = [f"{markdown_table(rows.grid())}\n" for rows in finding.tables]
     parts = [
         f"## {name}\n",
         f"{finding.question}\n",

@@ -1,19 +1,20 @@
-"""Tables whose columns are declared where their values are, and how they look in a terminal and as Markdown.
+"""Tables whose columns are declared where their values are, and tables as Markdown.
 
 Letters: R rows, C columns.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ...reports.tables import grid
+from ...reports.tables.grid import Column, Grid
 
 Value = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """The head of a column.
+class Head:
+    """What a column says of its values.
 
     Attributes:
         name: shown.
@@ -26,7 +27,7 @@ class Column:
     digits: int | None = None
 
     @property
-    def head(self) -> str:
+    def words(self) -> str:
         """Name and unit."""
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
@@ -37,17 +38,16 @@ class Column:
         return f"{value:,}" if self.digits is None else f"{value:,.{self.digits}f}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One value with the column that it stands in."""
+class Cell(NamedTuple):
+    """One value under the head of its column."""
 
-    column: Column
+    head: Head
     value: Value
 
 
 def cell(name: str, value: Value, unit: str = "", digits: int | None = None) -> Cell:
-    """A value and its column, in one line of a row; the arguments are those of `Column`."""
-    return Cell(column=Column(name=name, unit=unit, digits=digits), value=value)
+    """A value and its head, in one line of a row; the arguments are those of `Head`."""
+    return Cell(Head(name=name, unit=unit, digits=digits), value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,18 @@ class Rows:
     """
 
     title: str
-    columns: tuple[Column, ...]
+    columns: tuple[Head, ...]
     rows: tuple[tuple[Value, ...], ...]
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"table {self.title!r}: a row must have {len(self.columns)} cells, got {row}")
-            for column, value in zip(self.columns, row, strict=True):
-                where = f"table {self.title!r}: column {column.name!r}"
+            for head, value in zip(self.columns, row, strict=True):
+                where = f"table {self.title!r}: column {head.name!r}"
                 if not isinstance(value, Value):
                     raise ValueError(f"{where} must hold text and numbers, got {value!r}")
-                if isinstance(value, float) and column.digits is None:
+                if isinstance(value, float) and head.digits is None:
                     raise ValueError(f"{where} must have digits, got {value}")
 
     def numbers(self, name: str) -> tuple[float, ...]:
@@ -84,22 +84,27 @@ class Rows:
         Raises:
             ValueError: not exactly one column has the name, or it holds something else.
         """
-        places = [place for place, column in enumerate(self.columns) if column.name == name]
+        places = [place for place, head in enumerate(self.columns) if head.name == name]
         values = [row[places[0]] for row in self.rows] if len(places) == 1 else [None]
         numbers = tuple(float(value) for value in values if isinstance(value, int | float))
         if len(numbers) < len(values):
             raise ValueError(f"table {self.title!r}: one column {name!r} must hold numbers, got {values}")
         return numbers
 
-    def texts(self) -> tuple[tuple[str, ...], ...]:
-        """All values as they are shown, `[R][C]`."""
-        return tuple(
-            tuple(column.text(value) for column, value in zip(self.columns, row, strict=True)) for row in self.rows
+    def grid(self, *remarks: str, lines: Iterable[int] = ()) -> Grid:
+        """As it is shown, numbers to the right, text to the left; remarks below, `lines` drawn after these rows."""
+        numbers = [not any(isinstance(row[place], str) for row in self.rows) for place in range(len(self.columns))]
+        return Grid(
+            title=self.title,
+            columns=tuple(
+                Column(heading=head.words, number=number) for head, number in zip(self.columns, numbers, strict=True)
+            ),
+            rows=tuple(
+                tuple(head.text(value) for head, value in zip(self.columns, row, strict=True)) for row in self.rows
+            ),
+            remarks=remarks,
+            lines=frozenset(lines),
         )
-
-    def is_number(self, place: int) -> bool:
-        """Whether the column at `place` holds no text."""
-        return not any(isinstance(row[place], str) for row in self.rows)
 
 
 def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
@@ -111,34 +116,21 @@ def table(title: str, rows: Iterable[Sequence[Cell]]) -> Rows:
     each = [tuple(row) for row in rows]
     if not each:
         raise ValueError(f"table {title!r}: rows must be one or more, got none")
-    columns = tuple(one.column for one in each[0])
+    heads = tuple(one.head for one in each[0])
     for row in each:
-        if tuple(one.column for one in row) != columns:
-            wanted, got = ([column.head for column in heads] for heads in (columns, [one.column for one in row]))
-            raise ValueError(f"table {title!r}: columns must be the same in all rows, {wanted}, got {got}")
-    return Rows(title=title, columns=columns, rows=tuple(tuple(one.value for one in row) for row in each))
+        if (got := tuple(one.head for one in row)) != heads:
+            wanted, found = ([head.words for head in side] for side in (heads, got))
+            raise ValueError(f"table {title!r}: columns must be the same in all rows, {wanted}, got {found}")
+    return Rows(title=title, columns=heads, rows=tuple(tuple(one.value for one in row) for row in each))
 
 
-def terminal_table(rows: Rows, *remarks: str, lines: Iterable[int] = ()) -> grid.Grid:
-    """Numbers to the right, text to the left; remarks stand below, `lines` are drawn after these rows."""
-    return grid.Grid(
-        title=rows.title,
-        columns=tuple(
-            grid.Column(heading=column.head, number=rows.is_number(place)) for place, column in enumerate(rows.columns)
-        ),
-        rows=rows.texts(),
-        remarks=remarks,
-        lines=frozenset(lines),
-    )
-
-
-def markdown_table(rows: Rows) -> str:
-    """Title, head and rows as lines of Markdown."""
-    heads = [_escaped(column.head) for column in rows.columns]
-    rules = ["---:" if rows.is_number(place) else "---" for place in range(len(heads))]
-    body = [[_escaped(text) for text in texts] for texts in rows.texts()]
-    lines = [f"| {' | '.join(cells)} |" for cells in (heads, rules, *body)]
-    return "\n".join([f"**{_escaped(rows.title)}**", "", *lines])
+def markdown_table(shown: Grid) -> str:
+    """Title, if there is one, head and rows as lines of Markdown."""
+    heads = [column.heading for column in shown.columns]
+    rules = ["---:" if column.number else "---" for column in shown.columns]
+    head, *body = ([_escaped(text) for text in texts] for texts in (heads, *shown.rows))
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, rules, *body)]
+    return "\n".join([*([f"**{_escaped(shown.title)}**", ""] if shown.title else []), *lines])
 
 
 def _escaped(text: str) -> str:

@@ -1,38 +1,34 @@
 """The card of a pool: what its members can do, measured after the training."""
 
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
+from tokenizers import Tokenizer
+from torch.nn import functional
+from transformers import PreTrainedModel
 
+from ...progress import tracked
+from ...reports.tables import grid
 from ...runtime.answer_check import is_right
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from .agreement import Agreement, agreement
+from ...runtime.slim.calibration import Calibration, calibrate
+from ...runtime.slim.distance import measure_distance
+from ...runtime.timing.forward_seconds import measure_costs
+from ..findings.table import markdown_table
 from .loop import TrainingRun
-from .measure import held_out_loss, seconds_per_token
 from .recipe import TAGS, Recipe
 from .text.item import Item
+from .text.tokenizer import END_TOKEN
 
 SAMPLE_CHARACTERS = 240
 # Long enough for the whole answer of most prompts.
 AGREEMENT_TOKENS = 128
+TIMED_FORWARDS = 40
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberFacts:
-    """Measurements of one member.
-
-    Attributes:
-        num_parameters: parameters it uses.
-        seconds_per_token: time of one token after 128 cached ones.
-        losses: nats per token on held-out documents, by domain.
-    """
-
-    num_parameters: int
-    seconds_per_token: float
-    losses: dict[str, float]
+Networks = Mapping[str, PreTrainedModel]  # by member; prompt lookup has none
 
 
 def make_card(
@@ -54,34 +50,22 @@ def make_card(
         recipe: how it was trained.
         command: the command that trained it.
     """
-    agreed = agreement(pool, prompts, num_tokens=AGREEMENT_TOKENS)
-    facts = _measure(pool, held_out)
+    networks = {member.name: member.model for member in pool.members if member.model is not None}
+    written = calibrate(pool, prompts, max_new_tokens=AGREEMENT_TOKENS)
+    texts = [pool.decode(list(text.tokens)) for text in written.texts]
     sections = (
         f"# {pool.name}",
         _origin(recipe, command),
-        "## Members\n\n" + _members_table(facts, runs),
+        "## Members\n\n" + _members_table(pool, runs),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on the target's greedy text "
-        f"of {len(prompts)} held-out prompts ({sum(agreed.num_tokens.values())} tokens), float32.\n\n"
-        + _agreement_table(agreed),
-        "## Loss on held-out documents\n\nNats per token.\n\n" + _loss_table(facts),
-        "## Answers of the target\n\nGreedy text that holds the expected answer.\n\n" + _answer_table(prompts, agreed),
+        f"of {len(prompts)} held-out prompts ({written.num_tokens} tokens), float32.\n\n"
+        + _agreement_table(networks, prompts, written),
+        "## Loss on held-out documents\n\nNats per token.\n\n" + _loss_table(networks, held_out, pool.tokenizer),
+        "## Answers of the target\n\nGreedy text that holds the expected answer.\n\n" + _answer_table(prompts, texts),
         "## Samples\n\nThe target's greedy text of the first held-out prompt of each domain.\n\n"
-        + _samples(prompts, agreed),
+        + _samples(prompts, texts),
     )
     return "\n\n".join(sections) + "\n"
-
-
-def _measure(pool: ModelPool, held_out: dict[str, list[Item]]) -> dict[str, MemberFacts]:
-    """Facts of every member that has a network."""
-    return {
-        member.name: MemberFacts(
-            num_parameters=member.num_parameters,
-            seconds_per_token=seconds_per_token(member),
-            losses={tag: held_out_loss(member, held_out[tag], pool.tokenizer) for tag in TAGS},
-        )
-        for member in pool.members
-        if member.model is not None
-    }
 
 
 def _origin(recipe: Recipe, command: str) -> str:
@@ -96,53 +80,78 @@ def _origin(recipe: Recipe, command: str) -> str:
     )
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    return markdown_table(grid.table(rows))
 
 
-def _members_table(facts: dict[str, MemberFacts], runs: dict[str, TrainingRun]) -> str:
+def _members_table(pool: ModelPool, runs: Mapping[str, TrainingRun]) -> str:
     rows = []
-    for name, fact in facts.items():
+    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
         run = runs.get(name)
-        taken = [f"{run.num_tokens:,}", f"{run.seconds:,.0f}"] if run else ["with the target", "-"]
-        rows.append([name, f"{fact.num_parameters:,}", f"{1000 * fact.seconds_per_token:.2f}", *taken])
-    return _table(["member", "parameters", "ms per token", "tokens seen", "seconds of training"], rows)
+        rows.append(
+            {
+                "member": name,
+                "parameters": f"{pool.member(name).num_parameters:,}",
+                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
+                "tokens seen": f"{run.num_tokens:,}" if run else "with the target",
+                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
+            }
+        )
+    return _table(rows)
 
 
-def _agreement_table(agreed: Agreement) -> str:
-    rows = [
-        [name, *(f"{100 * agreed.share(name, tag):.1f}%" for tag in TAGS), f"{100 * agreed.share(name):.1f}%"]
-        for name in agreed.num_equal
-    ]
-    return _table(["member", *TAGS, "all"], rows)
+def _agreement_table(networks: Networks, prompts: Sequence[Prompt], written: Calibration) -> str:
+    """By domain and of all text; a domain without a prompt has no column."""
+    tags = [prompt.tag for prompt in prompts]
+    parts = {tag: tuple(text for text, its in zip(written.texts, tags, strict=True) if its == tag) for tag in TAGS}
+    parts = {tag: texts for tag, texts in {**parts, "all": written.texts}.items() if texts}
+
+    def row(name: str) -> dict[str, str]:
+        apart = {tag: measure_distance(networks[name], replace(written, texts=texts)) for tag, texts in parts.items()}
+        return {"member": name, **{tag: f"{1 - one.disagreement:.1%}" for tag, one in apart.items()}}
+
+    return _table([row(name) for name in tracked(networks, "agreement", total=len(networks), unit="members")])
 
 
-def _loss_table(facts: dict[str, MemberFacts]) -> str:
-    rows = [[name, *(f"{fact.losses[tag]:.2f}" for tag in TAGS)] for name, fact in facts.items()]
-    return _table(["member", *TAGS], rows)
+def _loss_table(networks: Networks, held_out: Mapping[str, Sequence[Item]], tokenizer: Tokenizer) -> str:
+    def row(name: str) -> dict[str, str]:
+        losses = {tag: _held_out_loss(networks[name], held_out[tag], tokenizer) for tag in TAGS}
+        return {"member": name, **{tag: f"{loss:.2f}" for tag, loss in losses.items()}}
+
+    return _table([row(name) for name in networks])
 
 
-def _answer_table(prompts: Sequence[Prompt], agreed: Agreement) -> str:
+@torch.no_grad()
+def _held_out_loss(model: PreTrainedModel, items: Sequence[Item], tokenizer: Tokenizer) -> float:
+    """Mean cross-entropy in nats per token over whole documents, their end tokens included."""
+    total, num_tokens = 0.0, 0
+    for item in items:
+        ids = torch.tensor([tokenizer.encode(item.text + END_TOKEN).ids])
+        logits = model(input_ids=ids[:, :-1], use_cache=False).logits
+        total += float(functional.cross_entropy(logits[0].float(), ids[0, 1:], reduction="sum"))
+        num_tokens += ids.shape[1] - 1
+    return total / max(1, num_tokens)
+
+
+def _answer_table(prompts: Sequence[Prompt], texts: Sequence[str]) -> str:
     rows = []
     for tag in TAGS:
         pairs = [
             (prompt.answer, text)
-            for prompt, text in zip(prompts, agreed.texts, strict=True)
+            for prompt, text in zip(prompts, texts, strict=True)
             if prompt.tag == tag and prompt.answer is not None
         ]
         if pairs:
             num_right = sum(is_right(tag, answer, text) for answer, text in pairs)
-            rows.append([tag, f"{num_right} of {len(pairs)}"])
-    return _table(["domain", "right"], rows)
+            rows.append({"domain": tag, "right": f"{num_right} of {len(pairs)}"})
+    return _table(rows)
 
 
-def _samples(prompts: Sequence[Prompt], agreed: Agreement) -> str:
+def _samples(prompts: Sequence[Prompt], texts: Sequence[str]) -> str:
+    first = {prompt.tag: (prompt, text) for prompt, text in zip(reversed(prompts), reversed(texts), strict=True)}
     parts = []
-    for tag in TAGS:
-        for prompt, text in zip(prompts, agreed.texts, strict=True):
-            if prompt.tag == tag:
-                sample = f"{prompt.text[-SAMPLE_CHARACTERS:]}▶{text[:SAMPLE_CHARACTERS]}"
-                parts.append(f"{tag}:\n\n" + "\n".join(f"    {line}" for line in sample.splitlines()))
-                break
+    for tag in (tag for tag in TAGS if tag in first):
+        prompt, text = first[tag]
+        sample = f"{prompt.text[-SAMPLE_CHARACTERS:]}▶{text[:SAMPLE_CHARACTERS]}"
+        parts.append(f"{tag}:\n\n" + "\n".join(f"    {line}" for line in sample.splitlines()))
     return "\n\n".join(parts)

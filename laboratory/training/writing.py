@@ -1,4 +1,4 @@
-"""Batched text generation with a KV cache, for distillation and for measuring agreement.
+"""Batched text generation with a KV cache, for distillation.
 
 Letters: B prompts of a batch, T tokens of the longest prompt.
 """

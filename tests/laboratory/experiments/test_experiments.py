@@ -15,7 +15,7 @@ from paceline.laboratory.experiments.catalogue import Experiment, experiments
 from paceline.laboratory.findings.figure import write_figure
 from paceline.laboratory.findings.finding import Finding, Setting
 from paceline.laboratory.findings.panel import Panel, Series
-from paceline.laboratory.findings.table import Column, Rows, cell, markdown_table, table
+from paceline.laboratory.findings.table import Head, Rows, cell, markdown_table, table
 from paceline.shipped import shipped
 
 from ...cli.command_line import done, paceline, refused
@@ -130,7 +130,7 @@ def test_a_figure_is_the_same_again(tmp_path, suffix):
 
 
 def test_markdown_keeps_its_columns():
-    lines = markdown_table(finding(Setting(pool=Path(), trace=Path(), seed=1, threads=1, limit=None)).tables[0])
+    lines = markdown_table(finding(Setting(pool=Path(), trace=Path(), seed=1, threads=1, limit=None)).tables[0].grid())
     assert lines.splitlines() == [
         "**of \\| all**",
         "",
@@ -198,7 +198,7 @@ def test_the_extra_exists():
             "panel 'p', series 'one': x must be > 0 on a logarithmic axis, got 0.0",
         ),
         (
-            lambda: Rows(title="t", columns=(Column(name="c"),), rows=((1.5,),)),
+            lambda: Rows(title="t", columns=(Head(name="c"),), rows=((1.5,),)),
             "table 't': column 'c' must have digits, got 1.5",
         ),
         (lambda: Rows(title="t", columns=(), rows=((1,),)), "table 't': a row must have 0 cells, got (1,)"),

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.findings.table import cell, markdown_table, table, terminal_table
+from paceline.laboratory.findings.table import cell, markdown_table, table
 
 VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.text("ab|*_\\ ", max_size=8)
 
@@ -14,10 +14,12 @@ VALUES = st.none() | st.integers(-(10**9), 10**9) | st.floats(-1e9, 1e9) | st.te
 def test_every_form_shows_every_value_in_its_column(values):
     width = min(map(len, values))
     rows = table("made", [[cell(f"c{place}", row[place], "x", 2) for place in range(width)] for row in values])
-    assert [column.head for column in rows.columns] == [f"c{place} (x)" for place in range(width)]
+    assert [head.words for head in rows.columns] == [f"c{place} (x)" for place in range(width)]
     assert list(rows.rows) == [tuple(row[:width]) for row in values]
-    assert terminal_table(rows).rows == rows.texts()
-    lines = markdown_table(rows).splitlines()
+    shown = rows.grid()
+    for cells, texts in zip(rows.rows, shown.rows, strict=True):
+        assert texts == tuple(head.text(value) for head, value in zip(rows.columns, cells, strict=True))
+    lines = markdown_table(shown).splitlines()
     assert len(lines) == len(values) + 4
     assert all(len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) == width + 1 for line in lines[2:])
 

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.laboratory.training import pipeline
-from paceline.laboratory.training.agreement import agreement
+from paceline.laboratory.training.card import AGREEMENT_TOKENS
 from paceline.laboratory.training.loop import make_model, run_training
 from paceline.laboratory.training.pipeline import train_pool
 from paceline.laboratory.training.recipe import TAGS, tiny_recipe, warm_up_and_decay
@@ -265,14 +265,23 @@ def test_checkpoints_of_another_recipe_are_refused(tmp_path):
         train_pool(tiny_recipe(), tmp_path / "pool", tmp_path)
 
 
-def test_agreement_counts_equal_choices(trained):
+def test_the_card_counts_equal_choices(trained):
+    """Against choices by hand; the target always agrees with itself."""
     pool = ModelPool.load(trained)
-    prompts = read_prompts(trained / "prompts.jsonl")
-    agreed = agreement(pool, prompts, num_tokens=5)
-    assert agreed.share("target") == 1.0
-    assert set(agreed.num_equal) == {"draft", "mid", "slim", "target"}
-    assert 0.0 <= agreed.share("draft", "math") <= 1.0
-    assert sum(agreed.num_tokens.values()) <= 5 * len(prompts)
+    prompts = [pool.encode(prompt.text) for prompt in read_prompts(trained / "prompts.jsonl")]
+    texts = write_texts(pool.target.model, prompts, num_tokens=AGREEMENT_TOKENS, temperature=0.0, seed=0)
+    equal = 0
+    for prompt, text in zip(prompts, texts, strict=True):
+        logits = pool.member("draft").model(input_ids=torch.tensor([prompt + text[:-1]])).logits[0]
+        equal += int((logits[len(prompt) - 1 :].argmax(dim=-1) == torch.tensor(text)).sum())
+    section = (trained / "CARD.md").read_text(encoding="utf-8").partition("## Agreement")[2].partition("\n## ")[0]
+    head, _, *rows = (line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|"))
+    shares = {name: cells for name, *cells in rows}
+    assert head == ["member", *TAGS, "all"]
+    assert list(shares) == ["draft", "mid", "slim", "target"]
+    assert shares["target"] == ["100.0%"] * len(head[1:])
+    assert shares["draft"][-1] == f"{equal / sum(map(len, texts)):.1%}"
+    assert f"({sum(map(len, texts))} tokens)" in section
 
 
 def test_batched_text_equals_single_text(trained):

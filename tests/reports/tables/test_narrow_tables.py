@@ -4,7 +4,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from paceline.laboratory.findings.table import Column, Rows, terminal_table
+from paceline.laboratory.findings.table import Head, Rows
 from paceline.reports import summarise_run
 from paceline.reports.agreement import Agreement
 from paceline.reports.regret import Regret
@@ -69,9 +69,9 @@ def inspected():
 
 
 def experiment():
-    columns = [Column(name="chain"), *(Column(name=f"tokens by {tag}", unit="per second", digits=1) for tag in TAGS)]
+    columns = [Head(name="chain"), *(Head(name=f"tokens by {tag}", unit="per second", digits=1) for tag in TAGS)]
     rows = [(name, *(1000.5 * (1 + index) for index in range(len(TAGS)))) for name in POLICIES]
-    return terminal_table(Rows(title="a title", columns=tuple(columns), rows=tuple(rows)))
+    return Rows(title="a title", columns=tuple(columns), rows=tuple(rows)).grid()
 
 
 def imported():
