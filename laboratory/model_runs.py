@@ -9,7 +9,7 @@ from ..runtime.decode import Output, decode
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
-from ..studies.agreeing.recording import matching_trace
+from ..studies.recording_to_agree import matching_trace
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
 from .findings.finding import Setting

@@ -25,10 +25,10 @@ from ..runtime.recording.near_ties import near_ties_along
 from ..runtime.world import CacheKind
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
-from .agreeing.both_worlds import BothWorlds
-from .agreeing.recording import closure_for, matching_trace, recording_made_now
+from .both_worlds import BothWorlds
 from .named_policies import NamedPolicy, PoliciesGiven, named_policies
 from .pool import load_pool
+from .recording_to_agree import closure_for, matching_trace, recording_made_now
 
 # Where worlds differ, near ties are looked for among so many choices: a step's drafts, and what a verifier adds.
 LOOKED_AT = 16

@@ -33,7 +33,7 @@ from paceline.runtime.world import Memory
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
-from paceline.studies.agreeing.both_worlds import made_up_cost
+from paceline.studies.both_worlds import made_up_cost
 from paceline.traces.meta import Closure, Sampling
 from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
 

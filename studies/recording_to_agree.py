@@ -9,17 +9,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from ...decoding.policy import Policy
-from ...runtime.pools.loaded_members import LoadedMember
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.recording.recorder import record
-from ...traces.errors import TraceFormatError
-from ...traces.meta import Closure, Sampling
-from ...traces.tries.meta import TrieMeta
-from ...traces.tries.recording import TrieRecording
-from ...traces.tries.store import read_trace
-from ...traces.tries.trie import TrieRequest
+from ..decoding.policy import Policy
+from ..runtime.pools.loaded_members import LoadedMember
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt
+from ..runtime.recording.recorder import record
+from ..traces.errors import TraceFormatError
+from ..traces.meta import Closure, Sampling
+from ..traces.tries.meta import TrieMeta
+from ..traces.tries.recording import TrieRecording
+from ..traces.tries.store import read_trace
+from ..traces.tries.trie import TrieRequest
 
 LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
 

@@ -3,25 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...arguments import ArgumentError
-from ...decoding.policy import Policy
-from ...decoding.prefill import Start
-from ...policies.step_watch import StepWatch, WatchedPolicy
-from ...progress import Progress
-from ...reports.agreement import Agreement, compare_runs, joined
-from ...runs.log import RunLog
-from ...runtime.decode import decode
-from ...runtime.pools.loaded_members import loaded_pool
-from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt
-from ...runtime.world import CacheKind, Memory
-from ...sim.cost.table import TableCost
-from ...sim.simulate import Scenario, simulate
-from ...sim.tries.tables import TrieTables
-from ...sim.unrecorded import UnrecordedContextError
-from ...traces.meta import CostTable
-from ...traces.tries.recording import TrieRecording
-from ..named_policies import NamedPolicy
+from ..arguments import ArgumentError
+from ..decoding.policy import Policy
+from ..decoding.prefill import Start
+from ..policies.step_watch import StepWatch, WatchedPolicy
+from ..progress import Progress
+from ..reports.agreement import Agreement, compare_runs, joined
+from ..runs.log import RunLog
+from ..runtime.decode import decode
+from ..runtime.pools.loaded_members import loaded_pool
+from ..runtime.pools.pool import ModelPool
+from ..runtime.prompts import Prompt
+from ..runtime.world import CacheKind, Memory
+from ..sim.cost.table import TableCost
+from ..sim.simulate import Scenario, simulate
+from ..sim.tries.tables import TrieTables
+from ..sim.unrecorded import UnrecordedContextError
+from ..traces.meta import CostTable
+from ..traces.tries.recording import TrieRecording
+from .named_policies import NamedPolicy
 
 MOST_NEW_TOKENS = 2**30 + 1  # of a forward; beyond any batch
 PER_NEW_TOKEN = 2.0**-6
