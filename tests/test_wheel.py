@@ -145,6 +145,7 @@ REAL_MODELS = (
     "paceline.laboratory",
     "paceline.runtime",
     "paceline.studies.agree",
+    "paceline.studies.both_worlds",
     "paceline.studies.decode",
     "paceline.studies.find_slim",
     "paceline.studies.pool",
