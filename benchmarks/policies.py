@@ -89,8 +89,9 @@ def main() -> None:
     options = parser.parse_args()
     setting = Setting()
     scenario = scenario_of(setting, recording_of(setting))
+    trace = scenario.tables.trace
     show(
-        f"decide + learn in the simulator, {scenario.tables.num_requests} requests of {scenario.tables.name}, batch 1",
+        f"decide + learn in the simulator, {len(trace.requests)} requests of {trace.about.name}, batch 1",
         [
             policy_row(scenario, name, options.runs)
             for name in (*(OPTIONS.get(name, name) for name in own_policies()), *FURTHER)

@@ -40,7 +40,9 @@ def drafters_of(scenario: Scenario) -> tuple[str, ...]:
     """Every member below the target, smallest first; raises ValueError where there is none."""
     names = scenario.tables.pool.names[:-1]
     if not names:
-        raise ValueError(f"recording {scenario.tables.name}: models must be two or more, got the target alone")
+        raise ValueError(
+            f"recording {scenario.tables.trace.about.name}: models must be two or more, got the target alone"
+        )
     return names
 
 

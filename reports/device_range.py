@@ -6,7 +6,7 @@ from typing import Any
 
 from .side_by_side import SideBySide
 from .summary import Summary
-from .tables.grid import Column, Grid
+from .tables.grid import Grid, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +63,15 @@ class DeviceRange:
 
 def device_range_table(found: DeviceRange) -> Grid:
     """A row per policy: its figures if all seconds scale with the device, and if only their memory term does."""
-    headings = [f"{what}, {reading} scales" for what in ("speed-up", "tokens/s") for reading in found.readings]
-    return Grid(
-        title=f"{found.measured_on} to {found.device}, range",
-        columns=(Column(heading="policy", number=False), *(Column(heading=heading) for heading in headings)),
-        rows=tuple((policy, *_cells(found, policy)) for policy in found.policies),
-        remarks=found.left_out,
-    )
+    title = f"{found.measured_on} to {found.device}, range"
+    return table([_cells(found, policy) for policy in found.policies], title=title, remarks=found.left_out)
 
 
-def _cells(found: DeviceRange, policy: str) -> list[str]:
-    speed_ups = [found.speed_up(reading, policy) for reading in found.readings]
-    return [
-        *("unknown" if one is None else f"{one:.2f}x" for one in speed_ups),
-        *(f"{found.tokens_per_s(reading, policy):,.1f}" for reading in found.readings),
-    ]
+def _cells(found: DeviceRange, policy: str) -> dict[str, str]:
+    cells = {"policy": policy}
+    for reading in found.readings:
+        speed_up = found.speed_up(reading, policy)
+        cells[f"speed-up, {reading} scales"] = "unknown" if speed_up is None else f"{speed_up:.2f}x"
+    for reading in found.readings:
+        cells[f"tokens/s, {reading} scales"] = f"{found.tokens_per_s(reading, policy):,.1f}"
+    return cells

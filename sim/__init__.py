@@ -3,8 +3,8 @@
 Never imports the runtime and never needs torch.
 """
 
+from .cost.cost_file import TableCost
 from .cost.make import make_cost
-from .cost.table import TableCost
 from .recorded_pool import recorded_pool
 from .rounds.tables import RoundsTables
 from .simulate import Scenario, simulate

@@ -41,22 +41,22 @@ class ReplayTables(Protocol):
     """A recording as replay walks it: `TrieTables` or `RoundsTables`, by its form.
 
     Attributes:
-        name: shown in tables.
-        kind: "recorded", "synthetic" or "imported".
+        trace: the recording itself.
         pool: its members in level order.
-        num_requests: at least 1.
         observables: what it knows of tokens, and a policy can see in replay.
         default_start: how its requests begin unless asked for otherwise.
         default_policies: what is compared on it if no policies are named, as texts.
     """
 
-    name: str
-    kind: str
     pool: Pool
-    num_requests: int
     observables: frozenset[Observable]
     default_start: Start
     default_policies: tuple[str, ...]
+
+    @property
+    def trace(self) -> Recording:
+        """See above; a class may know its form."""
+        ...
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """What `start` means for each member, as in `Session`; raises ValueError for a start that it does not hold."""
@@ -84,4 +84,4 @@ def tables_of(recording: Recording) -> ReplayTables:
 
 def check_observed(policy: Policy, name: str, recording: ReplayTables) -> None:
     """Refuse a policy that has to see what the recording does not hold; raises ValueError, naming both."""
-    check_observes(policy, name, recording.observables, f"recording {recording.name}")
+    check_observes(policy, name, recording.observables, f"recording {recording.trace.about.name}")

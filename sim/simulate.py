@@ -95,7 +95,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
             outputs.update((session.request_id, session.emitted) for session in done)
         admit(len(done), now_s)
 
-    loop.load.num_waiting = recording.num_requests
+    loop.load.num_waiting = len(recording.trace.requests)
     admit(scenario.batch, 0.0)
     env = simpy.Environment()
     env.process(device_process(env, loop, world, on_finished=on_finished))
@@ -108,12 +108,12 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
 
 def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
     """What the log says of the run as a whole."""
-    about = about_of(policy)
+    about, replayed = about_of(policy), scenario.tables.trace.about
     return {
         "world": "sim",
         "policy": name,
-        "trace": scenario.tables.name,
-        "kind": scenario.tables.kind,
+        "trace": replayed.name,
+        "kind": replayed.kind,
         "cost": scenario.cost.name,
         "batch": scenario.batch,
         "seed": scenario.seed,

@@ -15,7 +15,7 @@ from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
 from ..runtime.world import CacheKind, Memory
-from ..sim.cost.table import TableCost
+from ..sim.cost.cost_file import TableCost
 from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
 from ..sim.unrecorded import UnrecordedContextError

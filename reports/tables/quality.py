@@ -66,6 +66,4 @@ def _log_likelihoods(quality: Quality) -> str:
 
 
 def _answers(quality: Quality) -> str:
-    if quality.answers_total is None:
-        return ""
     return f"{quality.answers_right:,} ({quality.answers_own:,}) of {quality.answers_total:,}"

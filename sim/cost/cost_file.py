@@ -1,4 +1,4 @@
-"""A JSON file of costs: per model a measured table, a measured grid, a line or terms by the round, in any mixture."""
+"""Seconds by figures per model, and the JSON file that holds them: tables, grids, lines or terms by the round."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from ...traces.meta import CostTable, Record
 from .base import LOOKUP_S, CostRangeError, DraftTerms
 from .figures import CostLine, DrafterFigures, RoundFigures
 from .grid import CostGrid, GridProfile
-from .table import Profile, extrapolation_notes, no_figures
+from .profile import Profile, extrapolation_notes
 
 Forwards = CostTable | CostGrid | CostLine
 Figures = Forwards | DrafterFigures
@@ -42,7 +42,9 @@ class FileCost:
         self.name = name
         self.lookup_s = LOOKUP_S
         self._extrapolate = extrapolate
+        self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
+        self._tables: dict[str, _Interpolated] = {}
         self._formulas: dict[str, _Formula] = {}
         self._profiles: dict[str, Profile | GridProfile] = {}
         for model, known in figures.items():
@@ -55,6 +57,9 @@ class FileCost:
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
+        table = self._tables.get(model)
+        if table is not None:
+            return table[new_tokens]
         formula = self._formulas.get(model)
         if formula is not None:
             return formula(new_tokens, context_tokens)
@@ -63,7 +68,7 @@ class FileCost:
                 f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
                 "asked to judge; give it new_tokens and seconds, or intercept_s"
             )
-        raise no_figures(self.name, model, [*self._formulas, *self._terms])
+        raise CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""
@@ -71,14 +76,16 @@ class FileCost:
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        notes = extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
-        flat = [model for model, profile in self._profiles.items() if isinstance(profile, Profile)]
-        if flat:
-            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(flat)}",)
+        notes = self._beyond_notes()
+        if self._tables:
+            notes += (f"measured by new tokens only, a longer context costs no more: {', '.join(self._tables)}",)
         whole = [model for model, terms in self._terms.items() if terms.per_token_s is not None]
         if whole:
             notes += (f"drafts cost by the round, whatever they read and for how many rows: {', '.join(whole)}",)
         return notes
+
+    def _beyond_notes(self) -> tuple[str, ...]:
+        return extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
 
     def _add(self, model: str, known: Forwards) -> None:
         if isinstance(known, CostLine):
@@ -90,7 +97,35 @@ class FileCost:
             self._profiles[model], self._formulas[model] = grid, grid.seconds
         else:
             profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
-            self._profiles[model], self._formulas[model] = profile, _whatever_is_held(profile)
+            self._profiles[model], self._tables[model] = profile, _Interpolated(profile)
+
+
+class TableCost(FileCost):
+    """Seconds by new tokens per forward, measured; interpolated linearly. Arguments and errors as of `FileCost`.
+
+    The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: what a
+    longer context adds is not in it.
+    """
+
+    def __init__(self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False) -> None:
+        super().__init__(name, tables, extrapolate=extrapolate)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
+
+
+class _Interpolated(dict[int, float]):
+    """Seconds by new tokens, each worked out once: replay asks for few of them, over and over."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__()
+        self._profile = profile
+
+    def __missing__(self, new_tokens: int) -> float:
+        """Work one out, which stays."""
+        seconds = self[new_tokens] = self._profile.seconds(new_tokens)
+        return seconds
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
@@ -162,14 +197,3 @@ def _form(content: object) -> type[CostTable | CostGrid | CostLine] | None:
     if content.keys() & CostLine.model_fields.keys():
         return CostLine
     return CostTable if content.keys() & CostTable.model_fields.keys() else None
-
-
-def _whatever_is_held(profile: Profile) -> _Formula:
-    known: dict[int, float] = {}
-
-    def seconds(new_tokens: int, context_tokens: int) -> float:
-        if new_tokens not in known:
-            known[new_tokens] = profile.seconds(new_tokens)
-        return known[new_tokens]
-
-    return seconds

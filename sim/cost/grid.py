@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, Record
 from .base import CostRangeError
-from .table import Profile, interpolated
+from .profile import Profile, interpolated
 
 
 class CostGrid(Record):

@@ -10,10 +10,9 @@ from ...traces.recording import Recording
 from ...traces.rounds.recording import TIMED
 from ...traces.shapes.named import preset_names
 from .base import CostModel
-from .cost_file import FileCost, read_cost_file
+from .cost_file import FileCost, TableCost, read_cost_file
 from .devices import Device, device_called, device_sheet
 from .roofline import RooflineCost
-from .table import TableCost
 from .timed import TimedCost
 from .what_if.other_device import Reading, mapped
 from .what_if.scaled import scaled

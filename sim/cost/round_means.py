@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...traces.rounds.rounds import Rounds
-from .table import Profile
+from .profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

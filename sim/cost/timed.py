@@ -8,8 +8,8 @@ import numpy as np
 from ...traces.rounds.recording import TIMED, RoundsRecording
 from ...traces.rounds.rounds import TARGET_ALONE, Rounds, RoundsRequest
 from .base import LOOKUP_S, CostRangeError, DraftTerms, RoundScale
+from .profile import extrapolation_notes
 from .round_means import RoundMeans, SplitRounds
-from .table import extrapolation_notes
 
 
 class TimedCost:

@@ -158,11 +158,7 @@ def fit_persistence(hazards: list[float], decisions: Floats, score: Floats, want
         score: `[W + 1]` of a round that kept 0, 1, ... W tokens.
         wanted: mean product of the scores of neighbouring rounds.
     """
-
-    def alike(rho: float) -> float:
-        return filter_positions(hazards, decisions, len(score) - 1, rho).alike(score)
-
-    return persistence_of(alike, wanted)
+    return persistence_of(lambda rho: filter_positions(hazards, decisions, len(score) - 1, rho).alike(score), wanted)
 
 
 def falling(values: Floats, variances: Floats) -> Floats:

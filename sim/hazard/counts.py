@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...traces.rounds.meta import DrafterInfo
 from ...traces.rounds.rounds import RoundsRequest
+from .walk import Floats
 
 Ints = NDArray[np.int32]
-Floats = NDArray[np.float64]
 
 MIN_DECISIONS = 500
 MAX_DEPTHS = 64

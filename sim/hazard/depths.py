@@ -16,11 +16,9 @@ Letters: R requests, D depths, the last of which stands for all deeper ones, Q p
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .counts import MOST_FITTED, DepthCounts
-
-Floats = NDArray[np.float64]
+from .walk import Floats
 
 _STEPS = 300
 _STEADY = 1e-4

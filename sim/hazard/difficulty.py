@@ -86,11 +86,7 @@ def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
     """
     if found is None:
         return no_persistence()
-
-    def alike(rho: float) -> float:
-        return _alike(typical, rho, chained=found.chained)[0]
-
-    rho = persistence_of(alike, found.wanted)
+    rho = persistence_of(lambda rho: _alike(typical, rho, chained=found.chained)[0], found.wanted)
     return DifficultyFit(persistence=rho, share=_alike(typical, rho, chained=found.chained)[1])
 
 

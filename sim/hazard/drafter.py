@@ -16,8 +16,8 @@ from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths, stated_depths
 from .difficulty import DifficultyFit, Neighbours, fit_difficulty, neighbours, no_persistence, scores_by_kept
 from .lengths import DraftLengths, fit_lengths, stated_lengths
+from .walk import Floats
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MIN_ALIKE = 8

@@ -32,24 +32,6 @@ class RequestRounds:
         verified_from: tokens emitted before the round whose verification it is.
     """
 
-    __slots__ = (
-        "_all_drawn",
-        "_begun",
-        "_waits",
-        "drawn",
-        "known",
-        "num_cut",
-        "num_tokens",
-        "prefilled",
-        "prompt",
-        "refused",
-        "request",
-        "started_s",
-        "trunk",
-        "verified_from",
-        "verify_s",
-    )
-
     def __init__(self, request: RoundsRequest, meta: RoundsMeta, *, waits: bool = False) -> None:
         self.request = request
         self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)

@@ -16,10 +16,7 @@ class RoundsTables:
 
     def __init__(self, trace: RoundsRecording) -> None:
         self.trace = trace
-        self.name = trace.meta.name
-        self.kind: str = trace.meta.kind
         self.pool = recorded_pool(trace)
-        self.num_requests = len(trace.requests)
         has_text = all(request.output for request in trace.requests)
         self.observables = frozenset({Observable.text}) if has_text else frozenset[Observable]()
         self.default_start = Start.recorded

@@ -19,42 +19,28 @@ def recorded_quality(tables: RequestTables, level: int, tokens: list[int], ancho
         tokens: committed ones.
         anchors: by position, the node at which replay went on after it had left the record.
     """
-    trunk, trunk_log_prob = tables.trunk_tokens, tables.trunk_log_prob
-    count = len(tokens)
-    if tokens == trunk:
-        return TextQuality(
-            divergences=0,
-            seen_tokens=count,
-            scored_tokens=count,
-            log_prob=trunk_log_prob,
-            trunk_tokens=count,
-            trunk_log_prob=trunk_log_prob,
-            same_tokens=count,
-            same_start=count,
-            exact_start=count,
-        )
-    walk = _walk(tables, level, tokens, anchors)
-    same_tokens, same_start = same_counts(tokens, trunk)
+    trunk, count = tables.trunk_tokens, len(tokens)
+    if tokens == trunk:  # as most are
+        walk, same = _Walk(0, count, count, tables.trunk_log_prob, count), (count, count)
+    else:
+        walk, same = _walk(tables, level, tokens, anchors), same_counts(tokens, trunk)
     return TextQuality(
-        divergences=walk.divergences,
-        seen_tokens=walk.num_seen,
-        scored_tokens=len(walk.log_probs),
-        log_prob=sum(walk.log_probs),
+        **walk._asdict(),
         trunk_tokens=len(trunk),
-        trunk_log_prob=trunk_log_prob,
-        same_tokens=same_tokens,
-        same_start=same_start,
-        exact_start=walk.exact_start,
+        trunk_log_prob=tables.trunk_log_prob,
+        same_tokens=same[0],
+        same_start=same[1],
     )
 
 
 class _Walk(NamedTuple):
-    """What a walk saw; `log_probs` are those on record, the others as in `TextQuality`."""
+    """What a walk saw; see `TextQuality`."""
 
     divergences: int
-    num_seen: int
+    seen_tokens: int
+    scored_tokens: int
+    log_prob: float
     exact_start: int
-    log_probs: list[float]
 
 
 def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping[int, int]) -> _Walk:
@@ -77,4 +63,4 @@ def _walk(tables: RequestTables, level: int, tokens: list[int], anchors: Mapping
             if child >= 0:
                 log_probs.append(own_log_prob[child])
         node = child
-    return _Walk(divergences, num_seen, exact_start, log_probs)
+    return _Walk(divergences, num_seen, len(log_probs), sum(log_probs), exact_start)

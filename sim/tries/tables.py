@@ -17,19 +17,16 @@ class TrieTables(TablesByRequest):
 
     def __init__(self, trace: TrieRecording) -> None:
         super().__init__(trace)
-        self.name = trace.meta.name
-        self.kind: str = trace.meta.kind
         self.pool = recorded_pool(trace)
         self.observables = ALL_OBSERVABLES
         self.default_start = Start.prefill
         names = default_policies(self.pool)
         # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.
         self.default_policies = (*names, "specrouter") if self.pool.target_level > 0 else tuple(names)
-        self.num_requests = len(trace.requests)
 
     def prefill_before(self, start: Start) -> tuple[bool, ...]:
         """See `ReplayTables`; a recording of contexts began in no way of its own."""
-        return prefill_before(start, self.pool, what=f"recording {self.name}")
+        return prefill_before(start, self.pool, what=f"recording {self.trace.meta.name}")
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:
         """See `ReplayTables`; what a fallback would answer is no part of it, whatever the seed."""

@@ -81,15 +81,7 @@ class MappedCost:
 
 
 class MappedRoundCost(MappedCost):
-    """As `MappedCost`, of the seconds of recorded rounds.
-
-    Args:
-        cost: what was measured.
-        here: rooflines of the device it was measured on.
-        there: of the other device.
-        reading: of the measurement.
-        target: that verifies.
-    """
+    """As `MappedCost`, of the seconds of recorded rounds that `target` verifies."""
 
     def __init__(
         self, cost: TimedCost, here: RooflineCost, there: RooflineCost, reading: Reading, *, target: str
@@ -140,15 +132,7 @@ class MappedRoundCost(MappedCost):
 
 
 def mapped(cost: CostModel, here: RooflineCost, there: RooflineCost, reading: Reading, *, target: str) -> CostModel:
-    """`cost` on another device.
-
-    Args:
-        cost: seconds measured with the recording.
-        here: rooflines of the device they were measured on.
-        there: of the other device.
-        reading: of the measurement.
-        target: the pool's last member.
-    """
+    """`cost`, measured with the recording, on another device; `target` is the pool's last member, see `MappedCost`."""
     if isinstance(cost, TimedCost):
         found: RoundCost = MappedRoundCost(cost, here, there, reading, target=target)
         return found

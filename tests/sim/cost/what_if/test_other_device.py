@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.sim.cost.base import RoundCost
+from paceline.sim.cost.cost_file import TableCost
 from paceline.sim.cost.make import OnDevice, make_cost
 from paceline.sim.cost.roofline import RooflineCost
-from paceline.sim.cost.table import TableCost
 from paceline.sim.cost.timed import TimedCost
 from paceline.sim.cost.what_if.other_device import MappedCost, MappedRoundCost, Reading, mapped
 from paceline.traces.meta import CostTable

@@ -1,10 +1,9 @@
-"""Measured seconds of forwards, interpolated."""
+"""Measured seconds of one model's forwards by new tokens, interpolated."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from ...traces.meta import CostTable
-from .base import LOOKUP_S, CostRangeError, DraftTerms
+from .base import CostRangeError
 
 
 class Profile:
@@ -68,57 +67,6 @@ def interpolated(points: Sequence[int], value_at: Callable[[int], float], where:
         return upper
     lower = value_at(right - 1)
     return lower + (where - points[right - 1]) / (points[right] - points[right - 1]) * (upper - lower)
-
-
-class TableCost:
-    """Seconds by new tokens per forward, measured; interpolated linearly.
-
-    The table holds seconds by the *sum* of new tokens over the batch, measured at contexts of about 128 tokens: what a
-    longer context adds is not in it.
-
-    Args:
-        name: of the device.
-        tables: model to table.
-        extrapolate: answer beyond the measured range; see `Profile`.
-
-    Raises:
-        CostRangeError: by `forward_s`, beyond the measured range or for a model without a table.
-    """
-
-    def __init__(self, name: str, tables: Mapping[str, CostTable], *, extrapolate: bool = False) -> None:
-        self.name = name
-        self.lookup_s = LOOKUP_S
-        self._profiles = {
-            model: Profile(table.new_tokens, table.seconds, whose=f"cost {name}: {model}", extrapolate=extrapolate)
-            for model, table in tables.items()
-        }
-        self._known: dict[str, dict[int, float]] = {model: {} for model in tables}
-
-    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
-        """Seconds of one forward; see `CostModel`."""
-        try:
-            return self._known[model][new_tokens]
-        except KeyError:
-            profile = self._profiles.get(model)
-            if profile is None:
-                raise no_figures(self.name, model, self._profiles) from None
-            seconds = profile.seconds(new_tokens)
-            self._known[model][new_tokens] = seconds
-            return seconds
-
-    def draft_terms(self, model: str) -> DraftTerms | None:
-        """See `CostModel`: drafts cost their forwards."""
-        return None
-
-    def notes(self) -> tuple[str, ...]:
-        """See `CostModel`."""
-        beyond = extrapolation_notes([model for model, profile in self._profiles.items() if profile.extrapolated])
-        return (*beyond, "measured by new tokens only: a longer context costs no more")
-
-
-def no_figures(name: str, model: str, known: Iterable[str]) -> CostRangeError:
-    """What to raise for a model that a cost has no figures of."""
-    return CostRangeError(f"cost {name}: no table for model {model!r}; it has {', '.join(known)}")
 
 
 def extrapolation_notes(models: Sequence[str]) -> tuple[str, ...]:
