@@ -1,6 +1,5 @@
 """The drafters of an import: what each is called, how its answers began, its window, and what a log states of it."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..rounds.meta import DrafterInfo, StatedAcceptance
@@ -8,16 +7,6 @@ from .options import ImportOptions
 from .reading.fields import Fields
 
 DRAFTER = "drafter"  # of a log that knows one and does not name it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drafter:
-    """One drafter so far; `window` is 0 if it was never seen to draft anything."""
-
-    by_start: bool
-    prefilled: bool
-    window: int = 0
-    stated: StatedAcceptance | None = None
 
 
 class Drafters:
@@ -29,7 +18,7 @@ class Drafters:
 
     def __init__(self, options: ImportOptions) -> None:
         self._options = options
-        self._found: dict[str, _Drafter] = {}
+        self._found: dict[str, DrafterInfo] = {}
         self._used_keys: set[str] = set()
 
     def copy(self) -> "Drafters":
@@ -61,7 +50,8 @@ class Drafters:
             known, other = ("prefill", "draft") if prefilled else ("draft", "prefill")
             raise ValueError(f"--start {name} must be {known}, as in every log of this format, got {other!r}")
         by_start = by_start and name not in self._options.token_drafters
-        self._found.setdefault(name, _Drafter(by_start=by_start, prefilled=told))
+        if name not in self._found:
+            self._found[name] = DrafterInfo(name=name, by_start=by_start, prefilled=told)
         return name
 
     def of_server(self, path: Path) -> str:
@@ -102,22 +92,14 @@ class Drafters:
         wanted = self._options.windows.get(name, window)
         if wanted != window:
             raise fields.error("window", f"must be that of --window {name}={wanted}", window)
-        self._found[name] = replace(self._found[name], window=window, stated=stated)
+        self._found[name] = self._found[name].model_copy(update={"window": window, "stated": stated})
 
     def infos(self) -> tuple[DrafterInfo, ...]:
         """Every drafter for the recording; raises ValueError for an option that named nothing."""
         self._options.refuse_unused(self._used_keys, tuple(self._found))
-        return tuple(
-            DrafterInfo(
-                name=name,
-                by_start=found.by_start,
-                window=found.window or None,
-                prefilled=found.prefilled,
-                stated=found.stated,
-            )
-            for name, found in self._found.items()
-        )
+        return tuple(self._found.values())
 
     def _widen(self, name: str, window: int) -> None:
-        if window > self._found[name].window:
-            self._found[name] = replace(self._found[name], window=window)
+        """Note that rounds draft so much; a drafter that was never seen to draft anything keeps no window."""
+        if window > (self._found[name].window or 0):
+            self._found[name] = self._found[name].model_copy(update={"window": window})

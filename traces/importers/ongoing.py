@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -39,12 +40,7 @@ class Findings:
 
     def copy(self) -> "Findings":
         """The same, which later findings leave alone."""
-        return Findings(
-            counts=self.counts.copy(),
-            remarks=self.remarks.copy(),
-            forms=self.forms.copy(),
-            mattered=self.mattered.copy(),
-        )
+        return Findings(**{each.name: copy(getattr(self, each.name)) for each in fields(self)})
 
     def note(self, words: str, times: int = 1) -> None:
         """Count something that every reader of the recording must know."""

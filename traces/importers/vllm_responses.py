@@ -49,5 +49,5 @@ def alone(file: Responses, line: Fields, request_id: str) -> Iterator[RoundsRequ
         file.note_empty()
         return
     yield RoundsRequest(
-        request_id=request_id, tag="", prompt_tokens=prompt_tokens(line), num_tokens={TARGET_ALONE: tokens}, rounds={}
+        request_id=request_id, prompt_tokens=prompt_tokens(line), num_tokens={TARGET_ALONE: tokens}, rounds={}
     )

@@ -74,7 +74,7 @@ class RoundsRequest:
 
     Attributes:
         request_id: unique in the recording.
-        tag: task or domain.
+        tag: task or domain; "" if unknown.
         prompt_tokens: length of the prompt, 0 if unknown (its prefill is then charged as one token).
         num_tokens: output tokens by method: "" is the target alone, others are drafters. Methods that should write the
             same text may differ a little (half-precision ties), so each keeps its own length; at least one, all >= 1.
@@ -86,7 +86,7 @@ class RoundsRequest:
     """
 
     request_id: str
-    tag: str
+    tag: str = ""
     prompt_tokens: int = 0
     num_tokens: Mapping[str, int]
     rounds: Mapping[str, Rounds]

@@ -5,6 +5,7 @@ Letters: H hidden size, V vocabulary.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..meta import ModelInfo
 from .decoder import Decoder
@@ -55,11 +56,4 @@ def _medusa(target: Decoder, name: str) -> ModelInfo:
 
 
 def _info(target: Decoder, name: str, parameters: int) -> ModelInfo:
-    return ModelInfo(
-        name=name,
-        parameters=parameters,
-        layers=1,
-        hidden_size=target.hidden,
-        kv_bytes_per_token=target.kv_bytes,
-        dtype=target.dtype,
-    )
+    return replace(target, layers=1).info(name).model_copy(update={"parameters": parameters})

@@ -71,11 +71,11 @@ class Fields:
 
     def rate(self, key: str, *, most: float) -> float:
         """A number in [0, most]."""
-        return self._rate(key, self._value(key, None), most)
+        return self._number(key, self._value(key, None), 0, most)
 
     def rates(self, key: str, *, most: float) -> NDArray[np.float64]:
         """`[N]` numbers in [0, most]."""
-        return np.array([self._rate(f"{key}[{i}]", v, most) for i, v in enumerate(self.sequence(key))], np.float64)
+        return self._numbers(key, 0, most)
 
     def counts(self, key: str, *, least: int) -> NDArray[np.int64]:
         """`[N]` whole numbers in [least, 2^31 - 1]."""
@@ -88,11 +88,11 @@ class Fields:
 
     def seconds(self, key: str) -> float:
         """Seconds, 1e-12 to 1e9."""
-        return self._second(key, self._value(key, None))
+        return self._number(key, self._value(key, None), LEAST_SECONDS, MOST_SECONDS, of="seconds")
 
     def all_seconds(self, key: str) -> NDArray[np.float64]:
         """`[N]` seconds, 1e-12 to 1e9."""
-        return np.array([self._second(f"{key}[{i}]", v) for i, v in enumerate(self.sequence(key))], dtype=np.float64)
+        return self._numbers(key, LEAST_SECONDS, MOST_SECONDS, of="seconds")
 
     def sequence(self, key: str) -> list[Any]:
         """A list."""
@@ -128,14 +128,15 @@ class Fields:
             return default
         raise self.error(key, "must be there", "nothing" if found is _NOTHING else None)
 
-    def _rate(self, field: str, found: object, most: float) -> float:
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found <= most:
-            raise self.error(field, f"must be a number in [0, {most:g}]", found)
-        return float(found)
+    def _numbers(self, key: str, least: float, most: float, of: str = "a number") -> NDArray[np.float64]:
+        values = enumerate(self.sequence(key))
+        return np.array(
+            [self._number(f"{key}[{place}]", found, least, most, of) for place, found in values], np.float64
+        )
 
-    def _second(self, field: str, found: object) -> float:
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not LEAST_SECONDS <= found <= MOST_SECONDS:
-            raise self.error(field, f"must be seconds in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]", found)
+    def _number(self, field: str, found: object, least: float, most: float, of: str = "a number") -> float:
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not least <= found <= most:
+            raise self.error(field, f"must be {of} in [{least:g}, {most:g}]", found)
         return float(found)
 
 

@@ -1,17 +1,18 @@
 """Read files of JSON objects, with their places: one a line, each over many lines, in an array, or as event streams."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from ....strict_json import decode_json, kind_of_json
 from ...errors import TraceFormatError
-from .event_stream import begins_stream, read_stream
+from .event_stream import Refuse, begins_stream, read_stream
 from .fields import Fields
 from .json_texts import JsonText, json_texts
 from .lines import lines_of, refuse_pipe
 
-Refuse = Callable[[TraceFormatError], None]
+First = TypeVar("First")
 
 
 def refuse(error: TraceFormatError) -> None:
@@ -30,9 +31,7 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
         TraceFormatError: the file cannot be read, or holds nothing.
     """
     lines = lines_of(path)
-    first = next(lines, None)
-    if first is None:
-        raise _nothing_in(path)
+    first = _first(path, lines)
     whole = chain([first], lines)
     if begins_stream(first[1]):
         yield from read_stream(path, whole, bad)
@@ -44,9 +43,7 @@ def read_objects(path: Path, bad: Refuse = refuse) -> Iterator[Fields]:
 def read_object(path: Path) -> Fields:
     """The one JSON object of a file, over as many lines as it likes; raises TraceFormatError as `read_objects`."""
     found = read_objects(path)
-    only = next(found, None)
-    if only is None:
-        raise _nothing_in(path)
+    only = _first(path, found)
     if next(found, None) is not None:
         raise TraceFormatError(path, "JSON", "must be one JSON object", "more than one")
     return Fields(str(path), only.values)
@@ -60,10 +57,7 @@ def peek_objects(path: Path) -> Iterator[Fields]:
     """
     refuse_pipe(path)
     found = read_objects(path)
-    first = next(found, None)
-    if first is None:
-        raise _nothing_in(path)
-    return chain([first], found)
+    return chain([_first(path, found)], found)
 
 
 def first_object(path: Path) -> Fields:
@@ -94,5 +88,8 @@ def _hint(found: JsonText) -> str:
     return ""
 
 
-def _nothing_in(path: Path) -> TraceFormatError:
-    return TraceFormatError(path, "file", "must hold a JSON object", "nothing")
+def _first(path: Path, found: Iterator[First]) -> First:
+    """What comes first of a file; raises TraceFormatError where nothing does."""
+    for one in found:
+        return one
+    raise TraceFormatError(path, "file", "must hold a JSON object", "nothing")

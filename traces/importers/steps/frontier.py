@@ -59,7 +59,7 @@ def _request(
     length = int(emitted.sum()) + first
     start = starts_of(emitted) + first
     rounds = rounds_at(ongoing, name, committed, start, emitted - 1, length=length, drafted=drafted)
-    return RoundsRequest(request_id=request_id, tag="", num_tokens={name: length}, rounds={name: rounds})
+    return RoundsRequest(request_id=request_id, num_tokens={name: length}, rounds={name: rounds})
 
 
 FRONTIER = Format(**described("frontier"), read=_read, sees=having(_COMMITTED))

@@ -37,9 +37,10 @@ def _request(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
     length = len(next(iter(emitted.values())))
     rounds = {}
     for method, tokens in emitted.items():
+        named = ongoing.options.names.get(method, method)
+        if not re.fullmatch(NAME_PATTERN, named):
+            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (--drafter)", named)
         name = ongoing.drafters.name(method)
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (--drafter)", name)
         if name in rounds:
             raise line.error("drafters", "must have names of their own (--drafter)", name)
         rounds[name] = rounds_at(ongoing, name, line, np.arange(length), tokens - 1, length=length)

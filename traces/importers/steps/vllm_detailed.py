@@ -47,7 +47,6 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
         name, after_first = file.drafter(), _tokens_after_first(line, metrics)
         yield RoundsRequest(
             request_id=request_id,
-            tag="",
             prompt_tokens=prompt_tokens(line),
             num_tokens={name: after_first + 1},
             rounds={name: _rounds(file, metrics, request_id, name, after_first)},

@@ -113,7 +113,6 @@ def counted_request(
         return
     yield RoundsRequest(
         request_id=request_id,
-        tag="",
         prompt_tokens=prompt_tokens(line),
         num_tokens={name: counted.num_tokens},
         rounds={name: draw_rounds(file.ongoing, name, fields, request_id, counted)},

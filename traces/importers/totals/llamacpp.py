@@ -108,7 +108,6 @@ def _request(file: Responses, timings: Fields, request_id: str) -> Iterator[Roun
     measured = prompt_ms > 0 and answer_ms > 0
     yield RoundsRequest(
         request_id=request_id,
-        tag="",
         prompt_tokens=prompt_tokens,
         num_tokens={method: tokens},
         rounds=rounds,

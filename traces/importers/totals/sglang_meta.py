@@ -56,7 +56,6 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
         rounds = {method: draw_rounds(file.ongoing, method, meta, request_id, counted)}
     yield RoundsRequest(
         request_id=request_id,
-        tag="",
         prompt_tokens=counting.count("prompt_tokens", least=0, default=0),
         num_tokens={method: tokens},
         rounds=rounds,

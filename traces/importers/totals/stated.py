@@ -95,18 +95,19 @@ def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tup
     return (constant_hazard(length - 1, np.array([window])),)
 
 
-def drafting_share(ongoing: Ongoing, *, tokens: int, requests: int, drafts: float, accepted: float) -> float:
-    """Share of the steps after the prefill that drafted anything, from totals; noted if it is not all.
+def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | None, accepted: float | None) -> float:
+    """Share of the steps after the prefill that drafted anything, 1 where the log does not say; noted if it is not all.
 
     Args:
         ongoing: takes note.
-        tokens: of all answers.
-        requests: of them, one token each from the prefill.
+        lengths: of the requests; the prefill gives one token of each answer.
         drafts: steps that drafted.
         accepted: drafted tokens that stayed.
     """
-    plain = tokens - requests - accepted - drafts
-    if plain <= 0 or drafts <= 0:
+    if lengths is None or not drafts or accepted is None:
+        return 1.0
+    plain = sum(tokens - 1 for tokens in lengths.outputs if tokens) - accepted - drafts
+    if plain <= 0:
         return 1.0
     ongoing.findings.remark(_PLAIN.format(plain / (plain + drafts)))
     return drafts / (plain + drafts)
@@ -159,9 +160,7 @@ class StatedLog:
         for number, (prompt, output) in enumerate(zip(lengths.prompts, lengths.outputs, strict=True), start=1):
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
-                yield RoundsRequest(
-                    request_id=request_id, tag="", prompt_tokens=prompt, num_tokens=num_tokens, rounds={}
-                )
+                yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
 
     def _stated_lengths(self, fields: Fields) -> Lengths:
         """Those that the user states."""

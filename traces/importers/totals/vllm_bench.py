@@ -25,13 +25,10 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     drafts, accepted = (
         run.known_count(key, least=0) for key in ("spec_decode_num_drafts", "spec_decode_accepted_tokens")
     )
-    drafting = 1.0
     if drafts and "spec_decode_draft_tokens" in run:
         drafted = run.count("spec_decode_draft_tokens", least=0)
         note_short_drafts(ongoing, drafted=drafted, drafts=drafts, window=len(hazards))
-    if drafts and accepted is not None and lengths is not None:
-        answers = [tokens for tokens in lengths.outputs if tokens]
-        drafting = drafting_share(ongoing, tokens=sum(answers), requests=len(answers), drafts=drafts, accepted=accepted)
+    drafting = drafting_share(ongoing, lengths, drafts, accepted)
     yield from log.requests(run, lengths, hazards, window=len(hazards), drafting=drafting)
 
 

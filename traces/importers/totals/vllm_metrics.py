@@ -50,10 +50,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     hazards = hazards_of_rates(fields, f"{_POSITIONS}_total", positions / drafts)
     note_short_drafts(ongoing, drafted=totals.get(_DRAFTED, 0.0), drafts=drafts, window=len(hazards))
     lengths = _lengths(fields, totals)
-    drafting = 1.0
-    if lengths is not None:
-        requests, tokens = len(lengths.outputs), sum(lengths.outputs)
-        drafting = drafting_share(ongoing, tokens=tokens, requests=requests, drafts=drafts, accepted=accepted)
+    drafting = drafting_share(ongoing, lengths, drafts, accepted)
     yield from log.requests(fields, lengths, hazards, window=len(hazards), drafting=drafting)
 
 
