@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import REQUESTS, ROUNDS
-from .rounds import MOST, Rounds, RoundsRequest
+from .rounds import KINDS, MOST, UNKNOWN, Rounds, RoundsRequest, is_known, joined
 
-SECONDS = ("draft_s", "verify_s")
 # Of each request so many entries of these fields, the rest of which are one for each request or for each round.
 LISTS = {
     "num_prompt": ("prompt",),
@@ -25,8 +24,6 @@ LISTS = {
     "num_methods": ("methods", "num_tokens", "wall_s", "prefill_s"),
     "num_drafters": ("drafters", "num_rounds"),
 }
-_COUNTS = ("start", "accepted", "drafted")
-_KINDS = dict.fromkeys(_COUNTS, np.int32) | dict.fromkeys(SECONDS, np.float64) | {"placed": np.bool_}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +45,7 @@ class RoundsColumns:
     num_drafters: NDArray[np.int64]  # [Q] segments of each request
     drafters: Sequence[str]  # [S] names
     num_rounds: NDArray[np.int64]  # [S]
-    start: NDArray[np.int32]  # [R]
-    accepted: NDArray[np.int32]  # [R]
-    drafted: NDArray[np.int32]  # [R]
-    draft_s: NDArray[np.float64] | None  # [R] NaN if unknown; None if none is known
-    verify_s: NDArray[np.float64] | None  # [R] NaN if unknown; None if none is known
-    placed: NDArray[np.bool_] | None  # [R]; None if none was placed
+    rounds: Rounds  # [R] of all segments, one after another
 
 
 def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
@@ -82,7 +74,7 @@ def gather(requests: Sequence[RoundsRequest], path: Path) -> RoundsColumns:
         num_drafters=_numbers([len(request.rounds) for request in requests]),
         drafters=[drafter for request in requests for drafter in request.rounds],
         num_rounds=_numbers([len(rounds.start) for rounds in segments]),
-        **_joined(segments),
+        rounds=joined(segments),
     )
 
 
@@ -107,9 +99,9 @@ def _check_types(request: RoundsRequest, path: Path) -> None:
 
 def _check_arrays(rounds: Rounds, where: str, path: Path) -> None:
     shape = (rounds.start.size,)
-    for name, wanted in _KINDS.items():
+    for name, wanted in KINDS.items():
         array, kind = getattr(rounds, name), np.dtype(wanted)
-        if array is None and name not in _COUNTS:
+        if array is None and name in UNKNOWN:
             continue
         if array.shape != shape or array.dtype != kind:
             rule = f"must be a {kind} array of shape {shape} {where}"
@@ -122,21 +114,6 @@ def _numbers(values: list[int]) -> NDArray[np.int64]:
 
 def _seconds(answers: list[tuple[Mapping[str, float], str]]) -> NDArray[np.float64]:
     return np.array([seconds.get(method, np.nan) for seconds, method in answers], dtype=np.float64)
-
-
-def _joined(segments: list[Rounds]) -> dict[str, Any]:
-    """The fields of rounds, one segment after another, NaN or False where one knows none; None if none knows any."""
-    found: dict[str, Any] = {}
-    for name, kind in _KINDS.items():
-        parts = [getattr(rounds, name) for rounds in segments]
-        if name in _COUNTS or any(part is not None for part in parts):
-            unknown = np.nan if kind is np.float64 else False
-            known = [
-                np.full(len(rounds.start), unknown) if part is None else part
-                for rounds, part in zip(segments, parts, strict=True)
-            ]
-            found[name] = np.concatenate([np.empty(0, kind), *known])
-    return dict.fromkeys(_KINDS) | found
 
 
 def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
@@ -170,34 +147,23 @@ def slices(columns: RoundsColumns, most_rounds: int) -> Iterator[RoundsColumns]:
     per_request = np.diff(ends[np.append(0, np.cumsum(columns.num_drafters))])
     counts = {field.name: np.ones_like(per_request) for field in fields(columns)}
     counts |= {name: getattr(columns, count) for count, names in LISTS.items() for name in names}
-    counts |= dict.fromkeys(_KINDS, per_request)
+    counts["rounds"] = per_request
     ends_of = {name: np.append(0, np.cumsum(count)).tolist() for name, count in counts.items()}
     pieces = np.cumsum(per_request) // most_rounds
     for low, high in pairwise([0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(per_request)]):
-        whole = {name: getattr(columns, name) for name in ends_of}
-        parts: dict[str, Any] = {
-            name: None if values is None else values[ends_of[name][low] : ends_of[name][high]]
-            for name, values in whole.items()
-        }
-        yield RoundsColumns(**parts)
+        spans_of = {name: slice(ends[low], ends[high]) for name, ends in ends_of.items()}
+        rounds = columns.rounds.at(spans_of.pop("rounds"))
+        parts: dict[str, Any] = {name: getattr(columns, name)[span] for name, span in spans_of.items()}
+        yield RoundsColumns(**parts, rounds=rounds)
 
 
 def _rounds(columns: RoundsColumns) -> Iterator[Rounds]:
-    """The rounds of every segment."""
-    optional = {name: _known_counts(getattr(columns, name)) for name in SECONDS}
-    optional["placed"] = None if columns.placed is None else np.concatenate(([0], np.cumsum(columns.placed)))
+    """The rounds of every segment; a field that says nothing of any of them is None."""
+    fields = {name: values for name in KINDS if (values := getattr(columns.rounds, name)) is not None}
+    num_known = {name: np.append(0, np.cumsum(is_known(fields[name]))) for name in UNKNOWN if name in fields}
     for span in spans(columns.num_rounds):
-        views = {
-            name: getattr(columns, name)[span]
-            for name, counts in optional.items()
-            if counts is not None and counts[span.stop] > counts[span.start]
-        }
-        yield Rounds(start=columns.start[span], accepted=columns.accepted[span], drafted=columns.drafted[span], **views)
-
-
-def _known_counts(values: NDArray[np.float64] | None) -> NDArray[np.int64] | None:
-    """`[R + 1]` how many of the first values are known."""
-    return None if values is None else np.concatenate(([0], np.cumsum(~np.isnan(values))))
+        silent = {name for name, counts in num_known.items() if counts[span.stop] == counts[span.start]}
+        yield Rounds(**{name: values[span] for name, values in fields.items() if name not in silent})
 
 
 def spans(counts: NDArray[np.int64]) -> Iterator[slice]:

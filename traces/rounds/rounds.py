@@ -8,9 +8,10 @@ filled in silently.
 Letters: R rounds of one drafter in one request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,17 @@ UNKNOWN_DRAFTED = -1
 OPEN_DRAFTED = -2
 MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 TARGET_ALONE = ""  # the method that drafts nothing
+
+# The fields of `Rounds` by their types, and what stands for those that may be unknown in a round that does not say.
+KINDS = {
+    "start": np.int32,
+    "accepted": np.int32,
+    "drafted": np.int32,
+    "draft_s": np.float64,
+    "verify_s": np.float64,
+    "placed": np.bool_,
+}
+UNKNOWN = {"draft_s": nan, "verify_s": nan, "placed": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +77,30 @@ class Rounds:
     @property
     def where_placed(self) -> NDArray[np.bool_]:
         """`[R]` `placed`, also where it is None."""
-        return np.zeros(len(self.start), np.bool_) if self.placed is None else self.placed
+        return self.filled("placed")
+
+    def filled(self, name: str) -> NDArray[Any]:
+        """`[R]` a field, also where it is None."""
+        values = getattr(self, name)
+        return np.full(len(self.start), UNKNOWN[name], KINDS[name]) if values is None else values
+
+    def at(self, rows: slice | NDArray[np.intp]) -> "Rounds":
+        """Some of the rounds."""
+        fields = {name: values for name in KINDS if (values := getattr(self, name)) is not None}
+        return Rounds(**{name: values[rows] for name, values in fields.items()})
+
+
+def joined(parts: Sequence[Rounds]) -> Rounds:
+    """The rounds of all parts, one after another; a field is None if none of them knows it."""
+    names = [name for name in KINDS if name not in UNKNOWN or any(getattr(one, name) is not None for one in parts)]
+    return Rounds(
+        **{name: np.concatenate([np.empty(0, KINDS[name]), *(one.filled(name) for one in parts)]) for name in names}
+    )
+
+
+def is_known(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """`[R]` of which rounds a field of `UNKNOWN` says anything: no NaN, and True if it was placed."""
+    return values if values.dtype == np.bool_ else ~np.isnan(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

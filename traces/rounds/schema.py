@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from .columns import LISTS, RoundsColumns
+from .rounds import KINDS, Rounds
 
 
 def _list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
@@ -34,14 +35,7 @@ ROUNDS_REQUEST_SCHEMA = pa.schema(
     ]
 )
 ROUNDS_SCHEMA = pa.schema(
-    [
-        pa.field("start", pa.int32(), nullable=False),
-        pa.field("accepted", pa.int32(), nullable=False),
-        pa.field("drafted", pa.int32(), nullable=False),
-        pa.field("draft_s", pa.float64()),
-        pa.field("verify_s", pa.float64()),
-        pa.field("placed", pa.bool_(), nullable=False),
-    ]
+    [pa.field(name, pa.from_numpy_dtype(kind), nullable=kind is np.float64) for name, kind in KINDS.items()]
 )
 # Recordings made before rounds could be placed; none of theirs was.
 UNPLACED_ROUNDS_SCHEMA = ROUNDS_SCHEMA.remove(ROUNDS_SCHEMA.get_field_index("placed"))
@@ -63,14 +57,9 @@ def request_table(columns: RoundsColumns) -> pa.Table:
     return pa.table(arrays, schema=ROUNDS_REQUEST_SCHEMA)
 
 
-def rounds_table(columns: RoundsColumns) -> pa.Table:
+def rounds_table(rounds: Rounds) -> pa.Table:
     """The table of validated rounds; seconds that are unknown are null."""
-    size = len(columns.start)
-    arrays = [pa.array(values) for values in (columns.start, columns.accepted, columns.drafted)]
-    for seconds in (columns.draft_s, columns.verify_s):
-        unknown = pa.nulls(size, pa.float64())
-        arrays.append(unknown if seconds is None else pa.array(seconds, from_pandas=True))
-    arrays.append(pa.array(np.zeros(size, np.bool_) if columns.placed is None else columns.placed))
+    arrays = [pa.array(rounds.filled(name), from_pandas=True) for name in ROUNDS_SCHEMA.names]
     return pa.table(arrays, schema=ROUNDS_SCHEMA)
 
 

@@ -4,15 +4,14 @@ Letters: R rounds of one drafter in one request, K known decisions of theirs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..shifted_decisions import Turning, keyed_draws, turnings_of
 from .meta import DrafterInfo, RoundsMeta
-from .rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, Rounds, RoundsRequest
+from .rounds import OPEN_DRAFTED, UNKNOWN_DRAFTED, Rounds, RoundsRequest, joined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +124,11 @@ def _with_rests(
     # Of rests that start alike, the one whose round started last is believed.
     kept = np.flatnonzero(fits)[::-1]
     kept = kept[np.unique(start[kept], return_index=True)[1]]
-    unknown = np.full(len(kept), np.nan)
     rests = Rounds(
         start=start[kept].astype(np.int32),
         accepted=rest[kept].astype(np.int32),
         drafted=drafted[kept].astype(np.int32),
-        draft_s=unknown,
-        verify_s=unknown,
-        placed=rounds.where_placed[row[kept]],
+        placed=None if rounds.placed is None else rounds.placed[row[kept]],
     )
-    return _merged(cut, rests)
-
-
-def _merged(rounds: Rounds, others: Rounds) -> Rounds:
-    """Both by their starts; of what `rounds` do not know, nothing is known."""
-    order = np.argsort(np.concatenate((rounds.start, others.start)), kind="stable")
-    pairs = ((field.name, getattr(rounds, field.name), getattr(others, field.name)) for field in fields(Rounds))
-    merged: dict[str, Any] = {
-        name: None if one is None else np.concatenate((one, other))[order] for name, one, other in pairs
-    }
-    return Rounds(**merged)
+    both = joined((cut, rests))
+    return both.at(np.argsort(both.start, kind="stable"))

@@ -30,10 +30,10 @@ from ..folder import (
     read_table,
     refuse_foreign,
 )
-from .columns import SECONDS, RoundsColumns, gather, rounds_requests, slices
+from .columns import RoundsColumns, gather, rounds_requests, slices
 from .meta import RoundsMeta
 from .recording import RoundsRecording
-from .rounds import RoundsRequest
+from .rounds import KINDS, UNKNOWN, Rounds, RoundsRequest, is_known
 from .schema import (
     ROUNDS_REQUEST_SCHEMA,
     ROUNDS_SCHEMA,
@@ -79,7 +79,7 @@ def write_rounds(requests: Iterable[RoundsRequest], meta: Callable[[], RoundsMet
                 columns = gather(group, path)
                 check.add(columns)
                 request_file.write_table(_requests_of(columns, path))
-                rounds_file.write_table(rounds_table(columns))
+                rounds_file.write_table(rounds_table(columns.rounds))
         learned = meta()
         check.finish(learned)
         hashes = {name: hash_file(unfinished / name) for name in (REQUESTS, ROUNDS)}
@@ -101,7 +101,7 @@ def read_rounds(path: Path) -> RoundsRecording:
     meta = RoundsMeta.model_validate(stored.model_dump(exclude={"sha256"}))
     requests = _read_requests(path / REQUESTS, stored.sha256[REQUESTS])
     rounds = _read_rounds(path / ROUNDS, stored.sha256[ROUNDS], requests["num_rounds"])
-    columns = RoundsColumns(**requests, **rounds)
+    columns = RoundsColumns(**requests, rounds=rounds)
     check = RoundsCheck(path)
     for piece in slices(columns, _GROUP):
         check.add(piece)
@@ -143,38 +143,27 @@ def _read_requests(path: Path, sha256: str) -> dict[str, Any]:
     return request_arrays(table)
 
 
-def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> dict[str, Any]:
+def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Rounds:
     """All rounds, row group by row group into arrays that are as long as they must be."""
     file = open_parquet(path, sha256)
     empty = file.schema_arrow.empty_table()
-    with_placed = "placed" in empty.column_names
-    check_columns(path, empty, ROUNDS_SCHEMA if with_placed else UNPLACED_ROUNDS_SCHEMA)
+    check_columns(path, empty, ROUNDS_SCHEMA if "placed" in empty.column_names else UNPLACED_ROUNDS_SCHEMA)
     size = file.metadata.num_rows
     if (num_rounds < 0).any() or num_rounds.sum() != size:
         rule = f"of all requests must be >= 0 and add up to the {size} rows of {ROUNDS}"
         raise TraceFormatError(path.with_name(REQUESTS), "num_rounds", rule, int(num_rounds.sum()))
-    counts = {name: np.empty(size, np.int32) for name in ("start", "accepted", "drafted")}
-    seconds: dict[str, NDArray[np.float64]] = {}
-    placed = np.zeros(size, np.bool_)
+    found: dict[str, Any] = {name: np.empty(size, kind) for name, kind in KINDS.items() if name not in UNKNOWN}
     filled = 0
     for table in _row_groups(file, path):
         rows = slice(filled, filled + len(table))
-        for name, array in counts.items():
-            array[rows] = table.column(name).to_numpy()
-        for name in SECONDS:
-            column = table.column(name)
-            if column.null_count < len(column):
-                if name not in seconds:
-                    seconds[name] = np.full(size, np.nan)
-                seconds[name][rows] = column.to_numpy()
-        if with_placed:
-            placed[rows] = table.column("placed").to_numpy()
+        for name in table.column_names:
+            values = table.column(name).to_numpy()
+            if name not in found and is_known(values).any():
+                found[name] = np.full(size, UNKNOWN[name], KINDS[name])
+            if name in found:
+                found[name][rows] = values
         filled = rows.stop
-    return {
-        **counts,
-        **{name: seconds.get(name) for name in SECONDS},
-        "placed": placed if placed.any() else None,
-    }
+    return Rounds(**found)
 
 
 def _row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:

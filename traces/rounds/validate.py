@@ -39,7 +39,7 @@ class RoundsCheck:
         piece.check_starts()
         piece.check_counts()
         piece.check_seconds()
-        for field, values in (("accepted", columns.accepted), ("drafted", columns.drafted)):
+        for field, values in (("accepted", columns.rounds.accepted), ("drafted", columns.rounds.drafted)):
             self._note_most(field, values, piece)
 
     def finish(self, meta: RoundsMeta) -> None:
@@ -183,7 +183,7 @@ class _Piece:
 
     def check_starts(self) -> None:
         """Positions of the output, strictly ascending within a segment."""
-        start = self.columns.start
+        start = self.columns.rounds.start
         limit = np.repeat(self.limits, self.columns.num_rounds)
         self.refuse((start < 0) | (start >= limit), "start", "must lie in the output, 0 to num_tokens - 1", start)
         falling = np.zeros(len(start), dtype=np.bool_)
@@ -194,18 +194,18 @@ class _Piece:
 
     def check_counts(self) -> None:
         """No more kept than drafted, or than the output holds."""
-        accepted, drafted = self.columns.accepted, self.columns.drafted
+        accepted, drafted = self.columns.rounds.accepted, self.columns.rounds.drafted
         self.refuse(accepted < 0, "accepted", "must be >= 0", accepted)
         wrong = ~np.isin(drafted, (UNKNOWN_DRAFTED, OPEN_DRAFTED)) & (drafted < accepted)
         rule = f"must be >= accepted, or {UNKNOWN_DRAFTED} or {OPEN_DRAFTED} for unknown"
         self.refuse(wrong, "drafted", rule, drafted)
         limit = np.repeat(self.limits, self.columns.num_rounds)
-        beyond = self.columns.start.astype(np.int64) + accepted > limit
+        beyond = self.columns.rounds.start.astype(np.int64) + accepted > limit
         self.refuse(beyond, "accepted", "must end within the output, start + accepted <= num_tokens", accepted)
 
     def check_seconds(self) -> None:
         """Positive and finite, where known."""
         for field in ("draft_s", "verify_s"):
-            seconds = getattr(self.columns, field)
+            seconds = getattr(self.columns.rounds, field)
             if seconds is not None:
                 self.refuse((seconds <= 0) | np.isinf(seconds), field, "must be > 0 and finite", seconds)
