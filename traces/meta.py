@@ -10,7 +10,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 TITLE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 # Counts of a model's shape stay within 64 bits, and seconds within what sums and quotients of them leave finite.
 MOST_COUNT = 2**63 - 1
-MOST_OFF_TRUNK = 2**31 - 1  # tokens off the trunk, as stored
+MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 
@@ -154,8 +154,8 @@ class Closure(Record):
     """
 
     kind: Literal["monotone", "full"]
-    reach: int = Field(ge=0, le=MOST_OFF_TRUNK)
-    run: int = Field(ge=0, le=MOST_OFF_TRUNK)
+    reach: int = Field(ge=0, le=MOST)
+    run: int = Field(ge=0, le=MOST)
 
 
 class CostTable(Record):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...traces.meta import MOST
 from ...traces.rounds.meta import DrafterInfo
-from ...traces.rounds.rounds import MOST, RoundsRequest
+from ...traces.rounds.rounds import RoundsRequest
 
 _OTHERS = 8
 _GRAIN = 10_000

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...traces.meta import MOST
 from ...traces.rounds.meta import DrafterInfo
-from ...traces.rounds.rounds import MOST, Rounds, RoundsRequest
+from ...traces.rounds.rounds import Rounds, RoundsRequest
 from ..hazard.beside import Beside, Outcome
 
 REFUSED, AGREED, UNKNOWN = range(3)

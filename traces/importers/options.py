@@ -5,8 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..meta import NAME_PATTERN, ModelInfo, NgramInfo, check_title
-from ..rounds.rounds import MOST
+from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 
 MOST_REQUESTS = 1_000_000
 

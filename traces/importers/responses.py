@@ -1,7 +1,6 @@
 """What responses of servers have in common: a name, tokens of prompt and answer, and objects deep within."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -46,19 +45,25 @@ class Responses:
         """The name of the drafter that wrote them."""
         return self.ongoing.drafters.of_server(self._path)
 
-    def note_empty(self) -> None:
-        """Count an answer without a token."""
-        self.ongoing.findings.note(EMPTY)
+    def each(self, parse: "Parse") -> Iterator[RoundsRequest]:
+        """The requests of all responses that have a token."""
+        return self.ongoing.each(self._path, lambda line: self.answered(parse(self, line)))
+
+    def answered(self, request: RoundsRequest | None) -> list[RoundsRequest]:
+        """The request of a response; none, which is noted, if its answer has no token."""
+        self.ongoing.findings.note(EMPTY, request is None)
+        return [] if request is None else [request]
 
 
-def by_response(
-    parse: Callable[[Responses, Fields], Iterator[RoundsRequest]],
-) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
-    """Reads files that hold one response an object, each of them with `parse`."""
+Parse = Callable[[Responses, Fields], RoundsRequest | None]
+
+
+def by_response(parse: Parse) -> Callable[[Sequence[Path], Ongoing], Iterator[RoundsRequest]]:
+    """Reads files that hold one response an object: `parse` gives its request, None if its answer has no token."""
 
     def read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
         for path in files:
-            yield from ongoing.each(path, partial(parse, Responses(path, ongoing)))
+            yield from Responses(path, ongoing).each(parse)
 
     return read
 

@@ -6,7 +6,8 @@ Letters: R rounds of one drafter in one request.
 import numpy as np
 from numpy.typing import NDArray
 
-from ..rounds.rounds import MOST, UNKNOWN_DRAFTED, Rounds
+from ..meta import MOST
+from ..rounds.rounds import UNKNOWN_DRAFTED, Rounds
 from .ongoing import Ongoing
 from .reading.fields import Fields
 

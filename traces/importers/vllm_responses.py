@@ -5,11 +5,9 @@ A response has `metrics.speculative_decoding`; that object may also stand alone 
 `speculative_decoding_stats`. Null in its place says that the request ran without speculation.
 """
 
-from collections.abc import Iterator
-
 from ..rounds.rounds import TARGET_ALONE, RoundsRequest
 from .reading.fields import Fields
-from .responses import Responses, completion_tokens, first_choice, prompt_tokens, within
+from .responses import completion_tokens, first_choice, prompt_tokens, within
 
 ACCEPTED, HISTOGRAM = "per_step_accepted", "acceptance_histogram"
 _PLACES = (("metrics", "speculative_decoding"), ("speculative_decoding",), ("spec_decode_metrics",))
@@ -33,8 +31,8 @@ def is_plain(found: Fields) -> bool:
     return False
 
 
-def alone(file: Responses, line: Fields, request_id: str) -> Iterator[RoundsRequest]:
-    """The request of a response without speculation; nothing, which is noted, if its answer has no token.
+def alone(line: Fields, request_id: str) -> RoundsRequest | None:
+    """The request of a response without speculation; None if its answer has no token.
 
     Raises:
         TraceFormatError: the response does not say that it ran without, or not how long it is.
@@ -46,8 +44,7 @@ def alone(file: Responses, line: Fields, request_id: str) -> Iterator[RoundsRequ
     if tokens is None:
         raise line.error("usage.completion_tokens", "must be there, the request ran without speculation", "nothing")
     if not tokens:
-        file.note_empty()
-        return
-    yield RoundsRequest(
+        return None
+    return RoundsRequest(
         request_id=request_id, prompt_tokens=prompt_tokens(line), num_tokens={TARGET_ALONE: tokens}, rounds={}
     )

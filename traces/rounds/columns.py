@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import REQUESTS, ROUNDS
-from .rounds import KINDS, MOST, UNKNOWN, Rounds, RoundsRequest, is_known, joined
+from ..meta import MOST
+from .rounds import KINDS, UNKNOWN, Rounds, RoundsRequest, is_known, joined
 
 # Of each request so many entries of these fields, the rest of which are one for each request or for each round.
 LISTS = {

@@ -4,8 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from ..meta import NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
-from .rounds import MOST
+from ..meta import MOST, NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Record, Version
 
 # What a log knew, from all to least.
 Form = Literal["rounds", "histograms", "request means", "rates", "mean"]

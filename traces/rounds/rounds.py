@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 UNKNOWN_DRAFTED = -1
 OPEN_DRAFTED = -2
-MOST = 2**31 - 1  # positions, counts and token ids are 32 bits wide
 TARGET_ALONE = ""  # the method that drafts nothing
 
 # The fields of `Rounds` by their types, and what stands for those that may be unknown in a round that does not say.

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import META, REQUESTS, ROUNDS
+from ..meta import MOST
 from .columns import RoundsColumns, spans
 from .meta import RoundsMeta
-from .rounds import MOST, OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED
+from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED
 
 
 class RoundsCheck:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...strict_json import decode_json, kind_of_json
 from ..errors import TraceFormatError
-from ..meta import ModelInfo
+from ..meta import MOST, ModelInfo
 from .decoder import WIDTHS, Decoder
 from .heads import eagle3, head_of
 
@@ -22,7 +22,6 @@ _TYPES: dict[str, tuple[bool, int, int]] = {
     "gemma3_text": (False, 4, 2),
 }
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
-MOST_SIZE = 2**31 - 1
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -115,8 +114,8 @@ class _Config:
 
     def _count(self, key: str) -> int:
         found = self._keys.get(key)
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST_SIZE:
-            raise self._error(key, f"must be a whole number in [1, {MOST_SIZE}]", found)
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
+            raise self._error(key, f"must be a whole number in [1, {MOST}]", found)
         return found
 
     def _flag(self, key: str, *, otherwise: bool) -> bool:

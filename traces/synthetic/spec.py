@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..meta import MOST_OFF_TRUNK, Closure, CostTable, ModelInfo, Sampling
+from ..meta import MOST, Closure, CostTable, ModelInfo, Sampling
 from ..tries.meta import TrieMeta
 
 # A recording is made in memory. Of all requests together:
@@ -91,7 +91,7 @@ class SyntheticSpec:
             _check(name, getattr(self, name) >= low, f"be >= {low}", getattr(self, name))
         _check("vocab_size", self.vocab_size < 2**31, "be < 2**31", self.vocab_size)
         for name in ("reach", "run"):
-            _check(name, getattr(self, name) <= MOST_OFF_TRUNK, f"be <= {MOST_OFF_TRUNK:,}", getattr(self, name))
+            _check(name, getattr(self, name) <= MOST, f"be <= {MOST:,}", getattr(self, name))
         for name in ("tokens", "prompt_tokens"):
             total = self.requests * getattr(self, name)
             _check(f"requests x {name}", total <= MOST_TOKENS, f"be <= {MOST_TOKENS:,}", total)

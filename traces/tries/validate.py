@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS
+from ..meta import MOST
 from .columns import GRIDS, NodeColumns, RequestRow
 from .meta import TrieMeta
-
-_MOST_TOKENS = 2**31 - 1
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
@@ -40,8 +39,8 @@ def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -
             outside = prompt[(prompt < 0) | (prompt >= meta.vocab_size)]
             rule = f"must hold tokens in [0, {meta.vocab_size}) {where}"
             raise TraceFormatError(path / REQUESTS, "prompt", rule, int(outside[0]))
-        if not 1 <= max_new_tokens <= _MOST_TOKENS:
-            rule = f"must lie in [1, {_MOST_TOKENS}] {where}"
+        if not 1 <= max_new_tokens <= MOST:
+            rule = f"must lie in [1, {MOST}] {where}"
             raise TraceFormatError(path / REQUESTS, "max_new_tokens", rule, max_new_tokens)
         if num_nodes < 1:
             raise TraceFormatError(path / REQUESTS, "num_nodes", f"must be >= 1 {where}", num_nodes)

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
-from ...meta import LEAST_SECONDS, MOST_SECONDS
-from ...rounds.rounds import MOST
+from ...meta import LEAST_SECONDS, MOST, MOST_SECONDS
 
 _LONGEST_FIELD = 100
 _NOTHING = object()

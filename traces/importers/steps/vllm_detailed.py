@@ -11,8 +11,6 @@ how many there were: its tokens less those of the listed steps. Nothing says whe
 steps is taken to be equally likely, which assumes the least; what stands where is drawn, and marked as placed.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,23 +32,22 @@ def _sees(found: Fields) -> bool:
     return is_plain(found) if metrics is None else ACCEPTED in metrics
 
 
-def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id, metrics, tokens = file.name_of(line), metrics_of(line), completion_tokens(line)
     if metrics is None:
-        yield from alone(file, line, request_id)
-    elif ACCEPTED not in metrics:
+        return alone(line, request_id)
+    if ACCEPTED not in metrics:
         rule = "must be there (`detailed`): a histogram does not say in which order steps came (take vllm-summary)"
         raise metrics.error(ACCEPTED, rule, "nothing")
-    elif tokens == 0:
-        file.note_empty()
-    else:
-        name, after_first = file.drafter(), _tokens_after_first(line, metrics)
-        yield RoundsRequest(
-            request_id=request_id,
-            prompt_tokens=prompt_tokens(line),
-            num_tokens={name: after_first + 1},
-            rounds={name: _rounds(file, metrics, request_id, name, after_first)},
-        )
+    if tokens == 0:
+        return None
+    name, after_first = file.drafter(), _tokens_after_first(line, metrics)
+    return RoundsRequest(
+        request_id=request_id,
+        prompt_tokens=prompt_tokens(line),
+        num_tokens={name: after_first + 1},
+        rounds={name: _rounds(file, metrics, request_id, name, after_first)},
+    )
 
 
 def _tokens_after_first(line: Fields, metrics: Fields) -> int:

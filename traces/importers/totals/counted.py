@@ -3,7 +3,6 @@
 Letters: R rounds.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,8 +96,8 @@ def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, co
 
 def counted_request(
     file: Responses, line: Fields, fields: Fields, request_id: str, counted: Counted
-) -> Iterator[RoundsRequest]:
-    """The request that a response counted; nothing, which is noted, if its answer has no token.
+) -> RoundsRequest | None:
+    """The request that a response counted; None if its answer has no token.
 
     Args:
         file: of the response.
@@ -109,9 +108,8 @@ def counted_request(
     """
     name = file.drafter()
     if not counted.num_tokens:
-        file.note_empty()
-        return
-    yield RoundsRequest(
+        return None
+    return RoundsRequest(
         request_id=request_id,
         prompt_tokens=prompt_tokens(line),
         num_tokens={name: counted.num_tokens},

@@ -35,9 +35,9 @@ def _sees(found: Fields) -> bool:
     return timings is not None and "predicted_n" in timings
 
 
-def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id = file.name_of(line)
-    yield from _request(file, line.nested("timings"), request_id)
+    return _request(file, line.nested("timings"), request_id)
 
 
 def _sees_line(line: str) -> bool:
@@ -51,7 +51,7 @@ def _read_log(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest
         for number, timings in enumerate(_timings(path), start=1):
             request_id = f"{stem(path)}/{number}"
             ongoing.request(timings, "request", request_id)
-            yield from _request(file, timings, request_id)
+            yield from file.answered(_request(file, timings, request_id))
 
 
 def _timings(path: Path) -> Iterator[Fields]:
@@ -88,12 +88,11 @@ def _said(place: str, line: str) -> dict[str, int | float]:
     return {"draft_n_accepted": int(found[1]), "draft_n": int(found[2])} if found else {}
 
 
-def _request(file: Responses, timings: Fields, request_id: str) -> Iterator[RoundsRequest]:
+def _request(file: Responses, timings: Fields, request_id: str) -> RoundsRequest | None:
     """The request, of the target alone if nothing was drafted; raises TraceFormatError for counts that cannot be."""
     tokens = timings.count("predicted_n", least=0)
     if not tokens:
-        file.note_empty()
-        return
+        return None
     prompt_tokens = sum(timings.count(key, least=0, default=0) for key in ("prompt_n", "cache_n"))
     drafted = timings.known_count("draft_n", least=0)
     accepted = timings.count("draft_n_accepted", least=0, default=0)
@@ -106,7 +105,7 @@ def _request(file: Responses, timings: Fields, request_id: str) -> Iterator[Roun
         counted = _counted(file.ongoing, method, timings, tokens, drafted, accepted)
         rounds = {method: draw_rounds(file.ongoing, method, timings, request_id, counted)}
     measured = prompt_ms > 0 and answer_ms > 0
-    yield RoundsRequest(
+    return RoundsRequest(
         request_id=request_id,
         prompt_tokens=prompt_tokens,
         num_tokens={method: tokens},

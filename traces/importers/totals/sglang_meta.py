@@ -9,8 +9,6 @@ histogram nothing shows a tree: drafts are chains unless --window is less than w
 `spec_verify_ct` is one of the target alone.
 """
 
-from collections.abc import Iterator
-
 from ...rounds.rounds import TARGET_ALONE, RoundsRequest
 from ..format import Format, described
 from ..ongoing import Ongoing
@@ -37,7 +35,7 @@ def _meta(line: Fields) -> Fields | None:
     return within(line, "meta_info") or within(first_choice(line), "meta_info")
 
 
-def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     meta = _meta(line)
     if meta is None:
         raise line.error("meta_info", "must be there, in the response or in its first choice", "nothing")
@@ -45,8 +43,7 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
     counting = meta if _TOKENS in meta else usage_of(line)
     tokens = counting.count(_TOKENS, least=0)
     if not tokens:
-        file.note_empty()
-        return
+        return None
     steps = meta.count(_STEPS, least=0, default=0)
     drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
     method, rounds = TARGET_ALONE, {}
@@ -54,7 +51,7 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
         method = file.drafter()
         counted = _counted(file.ongoing, method, meta, tokens, steps, drafted)
         rounds = {method: draw_rounds(file.ongoing, method, meta, request_id, counted)}
-    yield RoundsRequest(
+    return RoundsRequest(
         request_id=request_id,
         prompt_tokens=counting.count("prompt_tokens", least=0, default=0),
         num_tokens={method: tokens},

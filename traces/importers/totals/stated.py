@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TraceFormatError
+from ...meta import MOST
 from ...rounds.meta import StatedAcceptance
-from ...rounds.rounds import MOST, RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..ongoing import Ongoing
 from ..options import MOST_REQUESTS
 from ..reading.fields import Fields

@@ -5,8 +5,6 @@ One response an object: the first choice has `speculative_decoding` with `accept
 the prefill, and then --window must be given. `usage` counts tokens.
 """
 
-from collections.abc import Iterator
-
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
@@ -21,7 +19,7 @@ def _sees(found: Fields) -> bool:
     return choice is not None and (_MEAN in choice or within(choice, "speculative_decoding") is not None)
 
 
-def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     file.drafter()
     request_id, choice = file.name_of(line), first_choice(line)
     if choice is None or not _sees(line):
@@ -30,7 +28,7 @@ def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
     statistics = within(choice, "speculative_decoding")
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
     file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
-    yield from counted_request(file, line, statistics or choice, request_id, counted)
+    return counted_request(file, line, statistics or choice, request_id, counted)
 
 
 def _of_statistics(line: Fields, statistics: Fields) -> Counted:

@@ -5,8 +5,6 @@ no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. 
 `speculative_decoding` is null is one of the target alone.
 """
 
-from collections.abc import Iterator
-
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
@@ -20,19 +18,18 @@ def _sees(found: Fields) -> bool:
     return metrics is not None and HISTOGRAM in metrics and ACCEPTED not in metrics
 
 
-def _parse(file: Responses, line: Fields) -> Iterator[RoundsRequest]:
+def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     request_id = file.name_of(line)
     metrics = metrics_of(line)
     if metrics is None:
-        yield from alone(file, line, request_id)
-        return
+        return alone(line, request_id)
     counted = of_histogram(
         metrics.counts(HISTOGRAM, least=0),
         num_tokens=completion_tokens(line),
         num_drafted=metrics.known_count("num_draft_tokens", least=0),
         window=metrics.known_count("num_spec_tokens", least=1),
     )
-    yield from counted_request(file, line, metrics, request_id, counted)
+    return counted_request(file, line, metrics, request_id, counted)
 
 
 VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees)
