@@ -18,18 +18,6 @@ from .text_quality import TextQuality
 class RunLedger:
     """Packs one row per operation and per step; `finish` turns them into columns."""
 
-    __slots__ = (
-        "_failed",
-        "_indices",
-        "_last_op",
-        "_ops",
-        "_pack_op",
-        "_pack_step",
-        "_preempted",
-        "_requests",
-        "_steps",
-    )
-
     def __init__(self) -> None:
         # Packed rows: smaller than tuples, and quicker to append to than an array.array.
         self._ops = bytearray()

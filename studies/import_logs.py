@@ -8,7 +8,7 @@ from typing import Any
 from ..counted import counted
 from ..progress import Progress
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
-from ..traces.rounds.meta import DrafterInfo, RoundsMeta, trust
+from ..traces.rounds.meta import TRUST, DrafterInfo, RoundsMeta
 from ..traces.rounds.rounds import RoundsRequest
 
 
@@ -39,7 +39,7 @@ class Imported:
         """What was imported from where, and the notes."""
         meta, saw = self.meta, f"; saw {self.saw}" if self.saw else ""
         drafters = ", ".join(map(_in_words, meta.drafters)) or "none"
-        first = f"{self.out}: imported from {meta.source} ({trust(meta.form)}), {counted(self.num_requests, 'request')}"
+        first = f"{self.out}: imported from {meta.source} ({TRUST[meta.form]}), {counted(self.num_requests, 'request')}"
         return [f"{first}, drafters {drafters}{saw}", *meta.notes]
 
 

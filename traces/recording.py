@@ -1,9 +1,11 @@
 """A recording as its users see it, whichever its form: tries of contexts, or rounds of an engine's log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from pydantic import BaseModel
 
 from .shapes.named import Named
 
@@ -53,6 +55,11 @@ class AboutRecording:
         return self.models[-1]
 
 
+Meta = TypeVar("Meta", bound=BaseModel)
+Group = TypeVar("Group")
+AnyRequest = TypeVar("AnyRequest", bound="Request")
+
+
 class Request(Protocol):
     """A request of a recording; what was recorded of it depends on the form."""
 
@@ -67,12 +74,33 @@ class Request(Protocol):
         ...
 
 
-class Summary(Protocol):
-    """What a recording holds, counted and averaged: what `paceline trace inspect` prints."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary(Generic[Meta, Group]):
+    """What a recording holds, counted and averaged: what `paceline trace inspect` prints.
+
+    Attributes:
+        meta: what the recording says of itself.
+        total: over all requests.
+        by_tag: the same per tag, in order of first appearance.
+        size_bytes: of the files on the disk; None if the recording came from memory.
+    """
+
+    meta: Meta
+    total: Group
+    by_tag: dict[str, Group]
+    size_bytes: int | None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
-        ...
+        return asdict(self) | {"meta": self.meta.model_dump(mode="json")}
+
+
+def by_tag(requests: Sequence[AnyRequest]) -> dict[str, list[AnyRequest]]:
+    """Requests of each tag, in order of first appearance."""
+    groups: dict[str, list[AnyRequest]] = {}
+    for request in requests:
+        groups.setdefault(request.tag, []).append(request)
+    return groups
 
 
 class Recording(Protocol):
@@ -124,6 +152,6 @@ class Recording(Protocol):
         """
         ...
 
-    def summary(self, path: Path | None = None) -> Summary:
+    def summary(self, path: Path | None = None) -> Summary[Any, Any]:
         """Count and average it; `path` is where it was read from, if it was."""
         ...

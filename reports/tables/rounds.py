@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...counted import counted
-from ...traces.rounds.meta import trust
+from ...traces.rounds.meta import TRUST
 from ...traces.rounds.summary import MethodSummary, RoundsSummary
 from .grid import Grid, facts, shown, table
 
@@ -29,7 +29,7 @@ def _facts(summary: RoundsSummary) -> Grid:
         "hardware": meta.hardware or "unknown",
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()) or "unknown",
     }
-    return facts(f"{meta.name} (IMPORTED from {meta.source}; {trust(meta.form)})", rows)
+    return facts(f"{meta.name} (IMPORTED from {meta.source}; {TRUST[meta.form]})", rows)
 
 
 def _drafters(summary: RoundsSummary) -> Iterator[str]:

@@ -11,7 +11,7 @@ off the trunk (all but the target if monotone, else all), P pairs of models, V v
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -78,15 +78,10 @@ class Contexts:
 
     def take(self, places: NDArray[np.intp]) -> "Contexts":
         """Some of them."""
-        return Contexts(
-            parent=self.parent[places],
-            token=self.token[places],
-            depth=self.depth[places],
-            own_log_prob=self.own_log_prob[:, places],
-            allowance=self.allowance[:, places],
-            last_trunk_slot=self.last_trunk_slot[places],
-            path=self.path[places],
-        )
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        # All but the path are counted by context in their last dimension.
+        taken = {name: column[..., places] for name, column in columns.items() if name != "path"}
+        return Contexts(**taken, path=self.path[places])
 
 
 class RequestRecorder:

@@ -4,7 +4,6 @@ Needs what `traces` needs; every reader yields requests one by one and raises Tr
 """
 
 from .detect import detect
-from .format import Format
 from .formats import FORMATS, format_named, format_names
 from .import_files import AUTO, choose_format, import_recording, read_recording
 from .options import ImportOptions, Load
@@ -12,7 +11,6 @@ from .options import ImportOptions, Load
 __all__ = [
     "AUTO",
     "FORMATS",
-    "Format",
     "ImportOptions",
     "Load",
     "choose_format",

@@ -1,35 +1,24 @@
 """The formats by name: the one list that the command line, the detector and the tests go through."""
 
 from .format import Format
-from .steps.eagle_timed import EAGLE_TIMED
-from .steps.frontier import FRONTIER
-from .steps.positions import POSITIONS
-from .steps.spec_bench import SPEC_BENCH
-from .steps.vllm_detailed import VLLM_DETAILED
-from .totals.llamacpp import LLAMACPP_LOG, LLAMACPP_TIMINGS
-from .totals.sglang_bench import SGLANG_BENCH
-from .totals.sglang_meta import SGLANG_META
-from .totals.trtllm import TRTLLM
-from .totals.vllm_bench import VLLM_BENCH
-from .totals.vllm_log import VLLM_LOG
-from .totals.vllm_metrics import VLLM_METRICS
-from .totals.vllm_summary import VLLM_SUMMARY
+from .steps import eagle_timed, frontier, positions, spec_bench, vllm_detailed
+from .totals import llamacpp, sglang_bench, sglang_meta, trtllm, vllm_bench, vllm_log, vllm_metrics, vllm_summary
 
 FORMATS: tuple[Format, ...] = (
-    EAGLE_TIMED,
-    SPEC_BENCH,
-    VLLM_DETAILED,
-    POSITIONS,
-    FRONTIER,
-    VLLM_SUMMARY,
-    SGLANG_META,
-    TRTLLM,
-    LLAMACPP_TIMINGS,
-    LLAMACPP_LOG,
-    VLLM_METRICS,
-    VLLM_LOG,
-    VLLM_BENCH,
-    SGLANG_BENCH,
+    eagle_timed.EAGLE_TIMED,
+    spec_bench.SPEC_BENCH,
+    vllm_detailed.VLLM_DETAILED,
+    positions.POSITIONS,
+    frontier.FRONTIER,
+    vllm_summary.VLLM_SUMMARY,
+    sglang_meta.SGLANG_META,
+    trtllm.TRTLLM,
+    llamacpp.LLAMACPP_TIMINGS,
+    llamacpp.LLAMACPP_LOG,
+    vllm_metrics.VLLM_METRICS,
+    vllm_log.VLLM_LOG,
+    vllm_bench.VLLM_BENCH,
+    sglang_bench.SGLANG_BENCH,
 )
 
 

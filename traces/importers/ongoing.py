@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from ..errors import TraceFormatError
-from ..rounds.meta import FORMS, Form
+from ..rounds.meta import TRUST, Form
 from .drafters import Drafters
 from .options import ImportOptions
 from .reading.fields import Fields
@@ -54,7 +54,7 @@ class Findings:
 
     def form(self, usual: Form) -> Form:
         """What the recording knows: as found, or `usual` of its format."""
-        return max(self.forms, key=FORMS.index, default=usual)
+        return max(self.forms, key=[*TRUST].index, default=usual)
 
     def notes(self) -> tuple[str, ...]:
         """What happened how often, and the remarks."""

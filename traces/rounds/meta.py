@@ -1,6 +1,6 @@
 """What an imported recording says of itself, and how far a replay of it can be trusted."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,9 +8,8 @@ from ..meta import MOST, NAME_PATTERN, TITLE_PATTERN, ModelInfo, NgramInfo, Reco
 
 # What a log knew, from all to least.
 Form = Literal["rounds", "histograms", "request means", "rates", "mean"]
-FORMS: tuple[Form, ...] = get_args(Form)
-
-_TRUST: dict[Form, str] = {
+# By it, what was known and what is drawn, for the first line of whatever shows the recording.
+TRUST: dict[Form, str] = {
     "rounds": "rounds known in order",
     "histograms": "histograms of requests known, their order drawn",
     "request means": "means of requests known, their rounds drawn",
@@ -106,8 +105,3 @@ class RoundsMeta(Record):
     def model_names(self) -> tuple[str, ...]:
         """Names of the drafters in level order, then the target's."""
         return (*self.drafter_names, self.target)
-
-
-def trust(form: Form) -> str:
-    """What was known and what is drawn, in a few words for the first line of whatever shows the recording."""
-    return _TRUST[form]

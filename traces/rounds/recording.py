@@ -10,7 +10,7 @@ from ..recording import AboutRecording
 from ..shapes.given import given_shapes
 from ..shapes.named import Named, named_shapes
 from ..shifted_decisions import shifted_name
-from .meta import DrafterInfo, RoundsMeta, trust
+from .meta import TRUST, DrafterInfo, RoundsMeta
 from .rounds import RoundsRequest
 from .shifted import shifted_requests
 from .summary import RoundsSummary, summary_of
@@ -50,7 +50,7 @@ class RoundsRecording:
             all_defaults=False,
             hardware=meta.hardware,
             source=meta.source,
-            trust=trust(meta.form),
+            trust=TRUST[meta.form],
             notes=meta.notes,
         )
 

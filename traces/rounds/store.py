@@ -147,14 +147,15 @@ def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Roun
     """All rounds, row group by row group into arrays that are as long as they must be."""
     file = open_parquet(path, sha256)
     empty = file.schema_arrow.empty_table()
-    check_columns(path, empty, ROUNDS_SCHEMA if "placed" in empty.column_names else UNPLACED_ROUNDS_SCHEMA)
+    schema = ROUNDS_SCHEMA if "placed" in empty.column_names else UNPLACED_ROUNDS_SCHEMA
+    check_columns(path, empty, schema)
     size = file.metadata.num_rows
     if (num_rounds < 0).any() or num_rounds.sum() != size:
         rule = f"of all requests must be >= 0 and add up to the {size} rows of {ROUNDS}"
         raise TraceFormatError(path.with_name(REQUESTS), "num_rounds", rule, int(num_rounds.sum()))
     found: dict[str, Any] = {name: np.empty(size, kind) for name, kind in KINDS.items() if name not in UNKNOWN}
     filled = 0
-    for table in _row_groups(file, path):
+    for table in _row_groups(file, path, schema):
         rows = slice(filled, filled + len(table))
         for name in table.column_names:
             values = table.column(name).to_numpy()
@@ -166,14 +167,15 @@ def _read_rounds(path: Path, sha256: str, num_rounds: NDArray[np.int64]) -> Roun
     return Rounds(**found)
 
 
-def _row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
+def _row_groups(file: pq.ParquetFile, path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
     """The row groups, each a sound table; together of as many rows as the file says."""
     size = 0
     for index in range(file.num_row_groups):
         with parquet_errors(path):
             table = file.read_row_group(index, use_threads=False)
             table.validate(full=True)
-        _check_nulls(path, table)
+        check_columns(path, table, schema)
+        _check_seconds(path, table)
         size += len(table)
         if size > file.metadata.num_rows:
             break
@@ -182,11 +184,9 @@ def _row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
         raise TraceFormatError(path, "content", f"must hold {file.metadata.num_rows} rows, as it says", size)
 
 
-def _check_nulls(path: Path, table: pa.Table) -> None:
-    """Unknown seconds are null, and nothing else is: each recording has one form."""
+def _check_seconds(path: Path, table: pa.Table) -> None:
+    """Unknown seconds are null: each recording has one form."""
     for name in table.column_names:
         column = table.column(name)
-        if not ROUNDS_SCHEMA.field(name).nullable and column.null_count:
-            raise TraceFormatError(path, name, "must hold no nulls", column.null_count)
         if pa.types.is_floating(column.type) and np.isnan(column.drop_null().to_numpy()).any():
             raise TraceFormatError(path, name, "must be null where unknown", float("nan"))

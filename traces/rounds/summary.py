@@ -1,14 +1,14 @@
 """What an imported recording holds, as plain data: for `paceline trace inspect`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..folder import ROUNDS_FILES, size_of
+from ..recording import Summary, by_tag
 from .meta import DrafterInfo, RoundsMeta
 from .rounds import TARGET_ALONE, Rounds, RoundsRequest
 
@@ -63,37 +63,22 @@ class RoundsGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundsSummary:
+class RoundsSummary(Summary[RoundsMeta, RoundsGroup]):
     """An imported recording at a glance.
 
     Attributes:
-        meta: what the recording says of itself.
-        total: over all requests.
-        by_tag: the same per tag, in order of first appearance.
         num_texts: requests whose output tokens are known.
-        size_bytes: of the files on the disk; None if the recording came from memory.
     """
 
-    meta: RoundsMeta
-    total: RoundsGroup
-    by_tag: dict[str, RoundsGroup]
     num_texts: int
-    size_bytes: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
-        return asdict(self) | {"meta": self.meta.model_dump(mode="json")}
 
 
 def summary_of(meta: RoundsMeta, requests: Sequence[RoundsRequest], path: Path | None) -> RoundsSummary:
     """Count and average an imported recording; `path` is where it was read from, if it was."""
-    by_tag: dict[str, list[RoundsRequest]] = {}
-    for request in requests:
-        by_tag.setdefault(request.tag, []).append(request)
     return RoundsSummary(
         meta=meta,
         total=_summarise_group(meta, requests),
-        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag.items()},
+        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag(requests).items()},
         num_texts=sum(1 for request in requests if request.output),
         size_bytes=size_of(path, ROUNDS_FILES),
     )

@@ -10,10 +10,8 @@ from ...arguments import ArgumentError
 from ...strict_json import decode_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
-from .decoder import Decoder, presets
-from .heads import head_of
 from .hub_config import read_hub_config
-from .named import head_called, model_called, preset_names
+from .named import head_called, model_called, preset_names, shape_called
 
 _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
 
@@ -46,7 +44,7 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
             called[name] = source
     for index, shape in enumerate(listed):
         _refuse_twice(shape.name, [*called, *(other.name for other in listed[:index])])
-    base = _decoder(called.get(target, target))
+    base = model_called(called.get(target, target))
     return (*listed, *(_preset(name, text, base) for name, text in called.items()))
 
 
@@ -59,18 +57,10 @@ def _refuse_twice(name: str, known: Collection[str]) -> None:
         raise ArgumentError(f"`models` must give each member one shape, got {name!r} twice")
 
 
-def _decoder(text: str) -> Decoder | None:
-    model = model_called(text)
-    return None if model is None else presets()[model]
-
-
-def _preset(name: str, text: str, target: Decoder | None) -> ModelInfo:
-    kind, model = head_called(text), model_called(text)
-    if kind is None and model is not None:
-        return presets()[model].info(name)
-    decoder = target if model is None else presets()[model]
-    if kind is not None and decoder is not None:
-        return head_of(kind, decoder, name)
+def _preset(name: str, text: str, target: str | None) -> ModelInfo:
+    shape, kind = shape_called(text, name, target), head_called(text)
+    if shape is not None:
+        return shape
     if kind is not None:
         raise ArgumentError(f"`models` {name}={text} must name the model it is a head of, as in {kind}-llama-3.1-8b")
     raise ArgumentError(f"`models` must be a config.json or a preset ({', '.join(preset_names())}), got {text!r}")

@@ -71,6 +71,15 @@ def head_called(text: str) -> str | None:
     return next((kind for kind, pattern in _HEADS if pattern.search(plain)), None)
 
 
+def shape_called(text: str, name: str, base: str | None) -> ModelInfo | None:
+    """The shape of a member of this name: of the model, or of the head for it or else for `base`, that a text says."""
+    kind, model = head_called(text), model_called(text)
+    whose = model if kind is None else model or base
+    if whose is None:
+        return None
+    return presets()[whose].info(name) if kind is None else head_of(kind, presets()[whose], name)
+
+
 def preset_like(shape: ModelInfo) -> str | None:
     """A preset of this very shape; None if there is none."""
     return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
@@ -81,13 +90,8 @@ def _target(name: str, model: str | None) -> Named | None:
 
 
 def _named(member: str, base: str | None) -> Named | None:
-    kind, model = head_called(member), model_called(member)
-    if kind is None and model is not None:
-        return Named(presets()[model].info(member), f"{member} is {model}")
-    if kind is None:
-        return Named(None, f"{member} copies text") if _COPIES.search(member.lower()) else None
-    whose = model or base
-    if whose is None:
-        return None
-    of = "the target" if model is None else model
-    return Named(head_of(kind, presets()[whose], member), f"{member} is the {HEADS[kind]} head of {of}")
+    kind, model, shape = head_called(member), model_called(member), shape_called(member, member, base)
+    if shape is None:
+        return Named(None, f"{member} copies text") if kind is None and _COPIES.search(member.lower()) else None
+    of = model or "the target"
+    return Named(shape, f"{member} is {of}" if kind is None else f"{member} is the {HEADS[kind]} head of {of}")

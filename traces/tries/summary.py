@@ -1,14 +1,14 @@
 """What a recording holds, as plain data: for `paceline trace inspect`."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..folder import TRIE_FILES, size_of
+from ..recording import Summary, by_tag
 from .meta import TrieMeta
 from .trie import Floats, Ints, Trie, TrieRequest
 
@@ -39,41 +39,26 @@ class TrieGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrieSummary:
+class TrieSummary(Summary[TrieMeta, TrieGroup]):
     """A recording at a glance.
 
     Attributes:
-        meta: what the recording says of itself.
-        total: over all requests.
-        by_tag: the same per tag, in order of first appearance.
         nodes_per_trunk_token: contexts recorded per trunk token; None without trunk tokens.
-        size_bytes: of the files on the disk; None if the recording came from memory.
-        bytes_per_node: of the same; None if the recording came from memory.
+        bytes_per_node: of the files on the disk; None if the recording came from memory.
     """
 
-    meta: TrieMeta
-    total: TrieGroup
-    by_tag: dict[str, TrieGroup]
     nodes_per_trunk_token: float | None
-    size_bytes: int | None
     bytes_per_node: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`."""
-        return asdict(self) | {"meta": self.meta.model_dump(mode="json")}
 
 
 def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | None) -> TrieSummary:
     """Count and average a recording; `path` is where it was read from, if it was."""
-    by_tag: dict[str, list[TrieRequest]] = {}
-    for request in requests:
-        by_tag.setdefault(request.tag, []).append(request)
     total = _summarise_group(meta, requests)
     size_bytes = size_of(path, TRIE_FILES)
     return TrieSummary(
         meta=meta,
         total=total,
-        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag.items()},
+        by_tag={tag: _summarise_group(meta, group) for tag, group in by_tag(requests).items()},
         nodes_per_trunk_token=total.num_nodes / total.num_trunk_tokens if total.num_trunk_tokens else None,
         size_bytes=size_bytes,
         bytes_per_node=None if size_bytes is None else size_bytes / total.num_nodes,
