@@ -2,7 +2,7 @@ import json
 
 import pytest
 from paceline.traces.importers import format_named, format_names
-from paceline.traces.rounds.meta import trust
+from paceline.traces.rounds.meta import TRUST
 
 from ...traces.importers.foreign_files import answer, one_file_each, positions, write_lines
 from ..command_line import done, paceline, refused
@@ -28,7 +28,7 @@ def test_every_format_by_name_and_by_its_files(files, tmp_path, name):
     stated = OPTIONS.get(name, [])
     told = done("trace", "import", name, *files[name], "--out", "a.trace", *stated)
     form = format_named(name).form if name != "sglang-meta" else "request means"  # one of its two has no histogram
-    assert told.startswith(f"a.trace: imported from {name} ({trust(form)}), ")
+    assert told.startswith(f"a.trace: imported from {name} ({TRUST[form]}), ")
     assert "\nExact: " in told
     assert "\nUnknown: " in told
     told = done("trace", "import", "auto", *files[name], "--out", "b.trace", *stated)
@@ -36,7 +36,7 @@ def test_every_format_by_name_and_by_its_files(files, tmp_path, name):
     assert "ok" in done("trace", "check", "a.trace")
     shown = json.loads(done("trace", "inspect", "b.trace", "--json", "-"))
     assert name in json.dumps(shown)
-    assert trust(form) in done("trace", "inspect", "b.trace").splitlines()[0]
+    assert TRUST[form] in done("trace", "inspect", "b.trace").splitlines()[0]
 
 
 def test_what_is_told(files):
