@@ -1,17 +1,11 @@
-"""State of a run on disk: safetensors and JSON, written so that a kill leaves the old state."""
+"""State of a run on disk: safetensors, written so that a kill leaves the old state."""
 
-import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save
 
 from ...whole_files import write_whole
-
-
-def write_json(value: object, path: Path) -> None:
-    """Replace `path` in one step."""
-    write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def write_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:

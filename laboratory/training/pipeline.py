@@ -13,12 +13,12 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import read_prompts
 from ...whole_files import write_whole
 from .card import make_card
-from .checkpoint import read_tensors, write_json, write_tensors
+from .checkpoint import read_tensors, write_tensors
 from .loop import TrainingRun
 from .recipe import Recipe
 from .teacher import make_teacher
-from .text.corpus import Corpus, build_corpus, fit_items, held_out_rows, pack_corpus, write_prompts
-from .text.item import Item
+from .text.corpus import build_corpus, held_out_items, pack_corpus, write_prompts
+from .text.item import Corpus
 from .text.tokenizer import train_tokenizer
 from .trained_models import train_student, train_target
 
@@ -42,12 +42,14 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
     _claim(work_dir, recipe)
     corpus = build_corpus(recipe)
     tokenizer = _prepare_texts(corpus, recipe, out_dir, work_dir)
+    held_out = held_out_items(corpus, tokenizer, recipe)
+    write_prompts(held_out, out_dir / "prompts.jsonl")
     runs = _train_members(corpus, tokenizer, recipe, out_dir, work_dir)
     write_pool_file(recipe, out_dir / "pool.toml")
     card = make_card(
         ModelPool.load(out_dir, threads=torch.get_num_threads()),
         read_prompts(out_dir / "prompts.jsonl"),
-        _held_out_items(corpus, tokenizer, recipe),
+        held_out,
         runs,
         recipe=recipe,
         command=command,
@@ -58,15 +60,15 @@ def train_pool(recipe: Recipe, out_dir: Path, work_dir: Path, *, command: str = 
 def _claim(work_dir: Path, recipe: Recipe) -> None:
     """Checkpoints of another recipe must not leak into this pool; how often to write them may differ."""
     path = work_dir / "recipe.json"
-    fingerprint = json.loads(json.dumps(asdict(replace(recipe, checkpoint_every_s=0.0))))
+    fingerprint = json.dumps(asdict(replace(recipe, checkpoint_every_s=0.0)), indent=1, sort_keys=True) + "\n"
     if not path.exists():
-        write_json(fingerprint, path)
-    if json.loads(path.read_text(encoding="utf-8")) != fingerprint:
+        write_whole(path, fingerprint)
+    if path.read_text(encoding="utf-8") != fingerprint:
         raise ValueError(f"work_dir must belong to the same recipe, {work_dir} holds another one")
 
 
 def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path) -> Tokenizer:
-    """Tokenizer, held-out prompts and packed sequences; the last file written says that all exist."""
+    """Tokenizer and packed sequences; the last file written says that both exist."""
     packed, learned = work_dir / "sequences.safetensors", work_dir / "tokenizer.json"
     if not packed.exists():
         tokenizer = train_tokenizer(corpus, recipe)
@@ -74,7 +76,6 @@ def _prepare_texts(corpus: Corpus, recipe: Recipe, out_dir: Path, work_dir: Path
         write_tensors({"sequences": pack_corpus(corpus, tokenizer, recipe)}, packed)
     tokenizer = Tokenizer.from_file(str(learned))
     write_whole(out_dir / "tokenizer.json", tokenizer.to_str(pretty=True))
-    write_prompts(held_out_rows(corpus, tokenizer, recipe), out_dir / "prompts.jsonl")
     return tokenizer
 
 
@@ -95,11 +96,6 @@ def _train_members(
         student, runs[name] = train_student(name, shape, schedule, teacher, recipe, checkpoint)
         export_model(student, out_dir / name)
     return runs
-
-
-def _held_out_items(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> dict[str, list[Item]]:
-    """The documents whose beginnings are the held-out prompts."""
-    return {tag: fit_items(items, tokenizer)[: recipe.prompts_per_tag] for tag, items in corpus.held_out.items()}
 
 
 def export_model(model: LlamaForCausalLM, folder: Path) -> None:

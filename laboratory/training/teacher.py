@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 from ...progress import Progress
 from .checkpoint import read_tensors, write_tensors
 from .recipe import TAGS, Recipe
-from .text.corpus import Corpus
+from .text.item import Corpus
 from .trained_models import logits_of
 from .writing import write_texts
 

@@ -2,9 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,8 @@ from ....whole_files import write_whole
 from ..recipe import TAGS, Recipe
 from .dialogue import make_dialogue
 from .edits import make_edit
-from .item import Item
-from .stdlib_text import StdlibText, read_stdlib
+from .item import Corpus, Item
+from .stdlib_text import read_stdlib
 from .translation import make_translation
 from .word_problems import make_word_problem
 
@@ -32,28 +31,22 @@ CANDIDATES_PER_PROMPT = 20
 MIN_PROMPT_TOKENS, MAX_PROMPT_TOKENS = 30, 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """Documents before packing.
-
-    Attributes:
-        train: training items, by domain.
-        held_out: candidates for the held-out prompts; none of their prompts occurs in `train`.
-    """
-
-    train: dict[str, list[Item]]
-    held_out: dict[str, list[Item]]
-
-
 def build_corpus(recipe: Recipe) -> Corpus:
-    """Read and generate the documents; the same recipe gives the same corpus."""
+    """Read and generate the documents; the same recipe gives the same corpus.
+
+    Held out are candidates for the prompts; none of their prompts occurs in what is trained on.
+    """
     stdlib = read_stdlib(recipe.seed)
     train, held_out = {}, {}
     for tag, share in zip(TAGS, recipe.shares, strict=True):
+        if tag in GENERATORS:
+            texts, others = (_generated(tag, f"{recipe.seed}/{side}/{tag}") for side in ("train", "held-out"))
+        else:  # training reads them again where they end
+            texts, others = cycle(stdlib.train[tag]), iter(stdlib.held_out[tag])
         num_characters = int(recipe.corpus_tokens * share * CHARACTERS_PER_TOKEN)
-        train[tag] = list(_take_characters(_train_items(tag, stdlib, recipe.seed), num_characters))
+        train[tag] = list(_take_characters(texts, num_characters))
         seen = {item.prompt for item in train[tag]}
-        candidates = islice(_held_out_items(tag, stdlib, recipe.seed), CANDIDATES_PER_PROMPT * recipe.prompts_per_tag)
+        candidates = islice(others, CANDIDATES_PER_PROMPT * recipe.prompts_per_tag)
         held_out[tag] = [item for item in candidates if item.prompt not in seen]
     return Corpus(train=train, held_out=held_out)
 
@@ -73,25 +66,19 @@ def pack_corpus(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> torch.T
     return flat.unfold(0, recipe.sequence_tokens + 1, recipe.sequence_tokens).clone()
 
 
-def held_out_rows(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> list[dict[str, str]]:
-    """The rows of `prompts.jsonl`: prompts of a fit length, round-robin over the domains."""
-    chosen = {tag: fit_items(items, tokenizer)[: recipe.prompts_per_tag] for tag, items in corpus.held_out.items()}
-    return [
-        _row(chosen[tag][number], number + 1)
-        for number in range(recipe.prompts_per_tag)
-        for tag in TAGS
-        if number < len(chosen[tag])
-    ]
+def held_out_items(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> dict[str, list[Item]]:
+    """By domain, the documents whose prompts are held out: neither too short nor too long, each prompt once."""
+    return {tag: _fit_items(items, tokenizer)[: recipe.prompts_per_tag] for tag, items in corpus.held_out.items()}
 
 
-def write_prompts(rows: list[dict[str, str]], path: Path) -> None:
-    """Write one JSON object a line."""
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    write_whole(path, "\n".join(lines) + "\n")
+def write_prompts(items: Mapping[str, Sequence[Item]], path: Path) -> None:
+    """Write `prompts.jsonl`: one JSON object a line, round-robin over the domains."""
+    rounds = enumerate(zip_longest(*items.values()), start=1)
+    rows = [_row(item, number) for number, some in rounds for item in some if item is not None]
+    write_whole(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
 
 
-def fit_items(items: list[Item], tokenizer: Tokenizer) -> list[Item]:
-    """The items whose prompts are neither too short nor too long, each prompt once."""
+def _fit_items(items: list[Item], tokenizer: Tokenizer) -> list[Item]:
     lengths = [len(tokenizer.encode(item.prompt).ids) for item in items]
     unique = {
         item.prompt: item
@@ -106,21 +93,9 @@ def _row(item: Item, number: int) -> dict[str, str]:
     return row if item.answer is None else {**row, "answer": item.answer}
 
 
-def _train_items(tag: str, stdlib: StdlibText, seed: int) -> Iterator[Item]:
-    """Endless items; the finite domains start again at their end."""
-    if tag in GENERATORS:
-        rng = random.Random(f"{seed}/train/{tag}")
-        while True:
-            yield GENERATORS[tag](rng)
-    while stdlib.train[tag]:
-        yield from stdlib.train[tag]
-
-
-def _held_out_items(tag: str, stdlib: StdlibText, seed: int) -> Iterator[Item]:
-    if tag not in GENERATORS:
-        yield from stdlib.held_out[tag]
-        return
-    rng = random.Random(f"{seed}/held-out/{tag}")
+def _generated(tag: str, seed: str) -> Iterator[Item]:
+    """Endless."""
+    rng = random.Random(seed)
     while True:
         yield GENERATORS[tag](rng)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .item import Item
-from .text_data import text_data
+from .text_data import draw_slots, text_data
 
 
 def make_dialogue(rng: random.Random) -> Item:
@@ -27,9 +27,7 @@ def make_dialogue(rng: random.Random) -> Item:
 def _draw_slots(dialogues: Mapping[str, Any], rng: random.Random) -> dict[str, str]:
     """What fills each slot of the turns."""
     words = {**text_data("words"), **dialogues}
-    slots = {}
+    pairs = {}
     for slot, kind in dialogues["pairs"].items():
-        slots[slot], slots[f"{slot}2"] = rng.sample(words[kind], 2)
-    for slot, kind in dialogues["slots"].items():
-        slots[slot] = rng.choice(words[kind]) if isinstance(kind, str) else str(rng.randint(*kind))
-    return slots
+        pairs[slot], pairs[f"{slot}2"] = rng.sample(words[kind], 2)
+    return pairs | draw_slots(dialogues["slots"], words, rng)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .item import Item
-from .text_data import text_data
+from .text_data import draw_slots, text_data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,8 @@ def make_edit(rng: random.Random) -> Item:
 
 
 def _draw_paragraph(rng: random.Random) -> Paragraph:
-    words, sentences = text_data("words"), text_data("edits")["sentences"]
-    slots = {
-        "name": rng.choice(words["names"]),
-        "city": rng.choice(words["cities"]),
-        "job": rng.choice(words["jobs"]),
-        "day": rng.choice(words["days"]),
-        "colour": rng.choice(words["colours"]),
-        "object": rng.choice(words["objects"]),
-        "price": str(rng.randint(5, 95)),
-        "years": str(rng.randint(2, 30)),
-    }
+    edits = text_data("edits")
+    slots, sentences = draw_slots(edits["slots"], text_data("words"), rng), edits["sentences"]
     chosen = [sentences[0], *rng.sample(sentences[1:], rng.randint(2, 3))]
     return Paragraph(slots=slots, sentences=tuple(sentence.format(**slots) for sentence in chosen))
 

@@ -1,4 +1,4 @@
-"""One training text, split where a held-out prompt would stop."""
+"""Training texts, each split where a held-out prompt would stop."""
 
 from dataclasses import dataclass
 
@@ -23,3 +23,16 @@ class Item:
     def text(self) -> str:
         """The whole document without the end token."""
         return self.prompt + self.completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpus:
+    """Documents by domain.
+
+    Attributes:
+        train: what models learn from.
+        held_out: what they never see, or whose prompts they never see.
+    """
+
+    train: dict[str, list[Item]]
+    held_out: dict[str, list[Item]]

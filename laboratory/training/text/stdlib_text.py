@@ -6,10 +6,9 @@ import random
 import sysconfig
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from .item import Item
+from .item import Corpus, Item
 from .text_data import text_data
 
 MIN_CHARACTERS, MAX_CHARACTERS = 160, 900
@@ -17,22 +16,12 @@ HELD_OUT_ONE_IN = 20
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StdlibText:
-    """Texts of both domains; held-out ones come from modules that training never sees.
+def read_stdlib(seed: int) -> Corpus:
+    """Read every function and docstring of a fit length; the order is shuffled by `seed`.
 
-    Attributes:
-        train: items of the training modules, by domain.
-        held_out: items of the held-out modules, by domain.
+    Held-out ones come from modules that training never sees.
     """
-
-    train: dict[str, list[Item]]
-    held_out: dict[str, list[Item]]
-
-
-def read_stdlib(seed: int) -> StdlibText:
-    """Read every function and docstring of a fit length; the order is shuffled by `seed`."""
-    found = StdlibText(train={"code": [], "prose": []}, held_out={"code": [], "prose": []})
+    found = Corpus(train={"code": [], "prose": []}, held_out={"code": [], "prose": []})
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in _module_files(root):
         name = path.relative_to(root).as_posix()

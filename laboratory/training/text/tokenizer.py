@@ -5,7 +5,7 @@ import random
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ..recipe import Recipe
-from .corpus import Corpus
+from .item import Corpus
 
 END_TOKEN = "<|end|>"
 END_TOKEN_ID = 0
