@@ -9,15 +9,11 @@ from tokenizers import Tokenizer
 
 from ..runtime.pools.loaded_members import LoadedMember, describe_model
 from ..runtime.pools.pool import ModelPool
-from .training.recipe import Shape, pico_recipe, warm_up_and_decay
+from .training.recipe import read_recipe
 from .training.text.corpus import build_corpus, pack_corpus
 from .training.text.tokenizer import train_tokenizer
 from .training.trained_models import train_target
 
-SEQUENCE_TOKENS, ROWS, STEPS = 256, 8, 400
-CORPUS_TOKENS = 600_000
-PEAK_RATE, WARM_UP_STEPS = 1e-2, 50
-WIDTH, HEADS, INNER = 64, 2, 172  # of the shipped pool's drafter: one layer
 MOST_TOKENS = 2**15  # packed texts are 16-bit
 
 
@@ -31,23 +27,10 @@ class DrafterTraining:
 
     def __init__(self, pool: ModelPool, *, seed: int) -> None:
         self._pool = pool
-        plain = pico_recipe()
-        self._recipe = replace(
-            plain,
-            seed=plain.seed + seed,
-            target=Shape(num_layers=1, hidden_size=WIDTH, num_heads=HEADS, intermediate_size=INNER),
-            target_schedule=warm_up_and_decay(
-                num_steps=STEPS, num_rows=ROWS, peak_rate=PEAK_RATE, num_warmup_steps=WARM_UP_STEPS
-            ),
-            skip_layers=(),
-            full_share=1.0,
-            slim_share=0.0,
-            corpus_tokens=CORPUS_TOKENS,
-            sequence_tokens=SEQUENCE_TOKENS,
-            context_tokens=pool.context_tokens,
-        )
+        recipe = read_recipe("drafter")
+        self._recipe = replace(recipe, seed=recipe.seed + seed, context_tokens=pool.context_tokens)
         # With the plain seed, the held-out prompts of the shipped pool are held out here too.
-        self._corpus = build_corpus(replace(plain, corpus_tokens=CORPUS_TOKENS))
+        self._corpus = build_corpus(recipe)
 
     def same_vocabulary(self, name: str) -> LoadedMember:
         """A drafter in the pool's own tokens.

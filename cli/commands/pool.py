@@ -135,10 +135,10 @@ def train(
     """Train the pool of small models on this machine; a second call continues one that was cut short."""
     with needs_torch():
         from ...laboratory.training.pipeline import train_pool
-        from ...laboratory.training.recipe import pico_recipe, tiny_recipe
+        from ...laboratory.training.recipe import read_recipe
         from ...runtime.threads import use_threads
     use_threads(threads)
-    recipe = tiny_recipe() if tiny else pico_recipe()
+    recipe = read_recipe("tiny" if tiny else "pico")
     options = "".join([f" --threads {threads}" if threads > 1 else "", " --tiny" if tiny else ""])
     command = f"paceline pool train {out.name}{options}"
     train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,41 +50,27 @@ def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def rows_at(step: int, *, num_rows: int, num_sequences: int, seed: int) -> torch.Tensor:
-    """Indices of the sequences of a step; each pass over the data has its own order.
-
-    Returns:
-        Indices, int64, `[num_rows]`.
-    """
-    first = step * num_rows
-    picked = []
-    for position in range(first, first + num_rows):
-        epoch, place = divmod(position, num_sequences)
-        picked.append(_order(num_sequences, seed + epoch)[place])
-    return torch.stack(picked)
-
-
 def run_training(
     model: LlamaForCausalLM,
-    loss_at: Callable[[int], torch.Tensor],
+    loss_at: Callable[[int, torch.Tensor], torch.Tensor],
     *,
+    num_sequences: int,
     schedule: Schedule,
+    recipe: Recipe,
     checkpoint: Path,
-    checkpoint_every_s: float,
     stage: str,
-    tokens_per_step: int,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
     Args:
         model: changed in place.
-        loss_at: loss of a step; it must depend on the step number alone, so that a continued run repeats
-            an uninterrupted one.
+        loss_at: loss of a step, given the indices `[num_rows]` of its sequences; it must depend on these two alone, so
+            that a continued run repeats an uninterrupted one.
+        num_sequences: that there are to learn from.
         schedule: length and rates.
+        recipe: whose seed orders the sequences, and which says how often the state is written.
         checkpoint: file that holds the state.
-        checkpoint_every_s: seconds between two checkpoints.
         stage: what is trained, for the progress.
-        tokens_per_step: tokens of a batch, for the count.
     """
     optimizers = _make_optimizers(model)
     first, spent_s = load_run(checkpoint, model, optimizers)
@@ -91,15 +78,17 @@ def run_training(
     model.train()
     with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
         for step in range(first, schedule.num_steps):
-            loss = _take_step(model, optimizers, loss_at, step, schedule)
+            rows = _rows_at(step, schedule.num_rows, num_sequences, recipe.seed)
+            loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             progress.advance_to(step + 1, f"loss {loss:.3f}")
             now_s = time.monotonic()
-            if now_s - saved_at_s >= checkpoint_every_s or step + 1 == schedule.num_steps:
+            if now_s - saved_at_s >= recipe.checkpoint_every_s or step + 1 == schedule.num_steps:
                 saved_at_s = now_s
                 save_run(checkpoint, model, optimizers, step=step + 1, seconds=spent_s + now_s - started_at_s)
     model.eval()
     seconds = spent_s + time.monotonic() - started_at_s
-    return TrainingRun(num_tokens=tokens_per_step * schedule.num_steps, seconds=seconds)
+    num_tokens = schedule.num_steps * schedule.num_rows * recipe.sequence_tokens
+    return TrainingRun(num_tokens=num_tokens, seconds=seconds)
 
 
 def _make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
@@ -120,21 +109,28 @@ def _make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 def _take_step(
     model: LlamaForCausalLM,
     optimizers: list[torch.optim.Optimizer],
-    loss_at: Callable[[int], torch.Tensor],
-    step: int,
-    schedule: Schedule,
+    loss_of: Callable[[], torch.Tensor],
+    rate: float,
 ) -> float:
-    rate = schedule.rate_at(step)
     for optimizer, scale in zip(optimizers, (1.0, EMBEDDING_RATE_SCALE), strict=True):
         for group in optimizer.param_groups:
             group["lr"] = rate * scale
         optimizer.zero_grad(set_to_none=True)
-    loss = loss_at(step)
+    loss = loss_of()
     torch.autograd.backward(loss)
     torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
     for optimizer in optimizers:
         optimizer.step()
     return float(loss.detach())
+
+
+def _rows_at(step: int, num_rows: int, num_sequences: int, seed: int) -> torch.Tensor:
+    """Indices, int64 `[num_rows]`, of the sequences of a step; each pass over the data has its own order."""
+    picked = []
+    for position in range(step * num_rows, (step + 1) * num_rows):
+        epoch, place = divmod(position, num_sequences)
+        picked.append(_order(num_sequences, seed + epoch)[place])
+    return torch.stack(picked)
 
 
 def _order(num_sequences: int, seed: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ from importlib.resources import files
 import numpy as np
 from pydantic import TypeAdapter
 
-FINAL_RATE_SHARE = 0.02
 TAGS = ("code", "prose", "math", "translation", "dialogue", "edit")
 
 
@@ -46,13 +45,6 @@ class Schedule:
         """Learning rate of the zero-based `step`."""
         steps, rates = zip(*self.knots, strict=True)
         return float(np.interp(step, steps, rates))
-
-
-def warm_up_and_decay(*, num_steps: int, num_rows: int, peak_rate: float, num_warmup_steps: int) -> Schedule:
-    """Linear warm-up, then a linear fall to `FINAL_RATE_SHARE` of the peak."""
-    start = (0, peak_rate / num_warmup_steps)
-    end = (num_steps, peak_rate * FINAL_RATE_SHARE)
-    return Schedule(num_steps=num_steps, num_rows=num_rows, knots=(start, (num_warmup_steps, peak_rate), end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +121,7 @@ class Recipe:
             raise ValueError(f"skip_layers must keep the first and the last layer, got {self.skip_layers}")
 
 
-def pico_recipe() -> Recipe:
-    """The recipe of the shipped pool."""
-    return _recipe("pico")
-
-
-def tiny_recipe() -> Recipe:
-    """A recipe of seconds that runs every stage, for tests and smoke runs."""
-    return _recipe("tiny")
-
-
-def _recipe(name: str) -> Recipe:
-    """That of this name; what it does not say is as in `pico`."""
+def read_recipe(name: str) -> Recipe:
+    """That of this name in `recipes.toml`; what it does not say is as in `pico`, the recipe of the shipped pool."""
     known = tomllib.loads(files(__package__).joinpath("recipes.toml").read_text(encoding="utf-8"))
     return TypeAdapter(Recipe).validate_python({**known["pico"], **known[name], "name": name})

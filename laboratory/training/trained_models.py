@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from .loop import TrainingRun, make_model, rows_at, run_training
+from .loop import TrainingRun, make_model, run_training
 from .recipe import Recipe, Schedule, Shape
 
 
@@ -43,20 +43,14 @@ def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> t
         checkpoint: file for the state.
     """
     model = make_model(recipe.target, recipe, seed=recipe.seed)
-    schedule = recipe.target_schedule
-
-    def loss_at(step: int) -> torch.Tensor:
-        rows = rows_at(step, num_rows=schedule.num_rows, num_sequences=len(sequences), seed=recipe.seed)
-        return _step_loss(model, sequences[rows].long(), step, recipe)
-
     run = run_training(
         model,
-        loss_at,
-        schedule=schedule,
+        lambda step, rows: _step_loss(model, sequences[rows].long(), step, recipe),
+        num_sequences=len(sequences),
+        schedule=recipe.target_schedule,
+        recipe=recipe,
         checkpoint=checkpoint,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         stage="target",
-        tokens_per_step=schedule.num_rows * recipe.sequence_tokens,
     )
     return model, run
 
@@ -104,19 +98,18 @@ def train_student(
     model = make_model(shape, recipe, seed=recipe.seed)
     tokens = teacher["tokens"]
 
-    def loss_at(step: int) -> torch.Tensor:
-        rows = rows_at(step, num_rows=schedule.num_rows, num_sequences=len(tokens), seed=recipe.seed)
+    def loss_at(_: int, rows: torch.Tensor) -> torch.Tensor:
         logits = logits_of(model, tokens[rows, :-1].long())
         return _top_cross_entropy(logits, teacher["ids"][rows].long(), teacher["log_probs"][rows].float())
 
     run = run_training(
         model,
         loss_at,
+        num_sequences=len(tokens),
         schedule=schedule,
+        recipe=recipe,
         checkpoint=checkpoint,
-        checkpoint_every_s=recipe.checkpoint_every_s,
         stage=name,
-        tokens_per_step=schedule.num_rows * recipe.sequence_tokens,
     )
     return model, run
 

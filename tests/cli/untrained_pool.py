@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.laboratory.training.loop import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
-from paceline.laboratory.training.recipe import tiny_recipe
+from paceline.laboratory.training.recipe import read_recipe
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 PROMPTS = ("Q: one", "Q: two and two", "Q: three")
@@ -13,7 +13,7 @@ PROMPTS = ("Q: one", "Q: two and two", "Q: three")
 
 def write_untrained_pool(folder: Path) -> None:
     """`ngram`, `draft`, `mid`, `slim` and `target`; the target has four layers and `slim` leaves one out."""
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

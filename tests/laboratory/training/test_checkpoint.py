@@ -8,14 +8,14 @@ import pytest
 import torch
 from paceline.laboratory.training.checkpoint import read_tensors, write_tensors
 from paceline.laboratory.training.pipeline import write_pool_file
-from paceline.laboratory.training.recipe import tiny_recipe
+from paceline.laboratory.training.recipe import read_recipe
 from paceline.laboratory.training.text.corpus import write_prompts
 from paceline.laboratory.training.text.item import Item
 
 WRITERS = {
     "tensors": lambda path: write_tensors({"a": torch.ones(99)}, path),
     "prompts": lambda path: write_prompts({"math": [Item(tag="math", prompt="x", completion="")]}, path),
-    "pool": lambda path: write_pool_file(tiny_recipe(), path),
+    "pool": lambda path: write_pool_file(read_recipe("tiny"), path),
 }
 
 

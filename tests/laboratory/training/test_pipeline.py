@@ -15,7 +15,7 @@ from paceline.laboratory.training import pipeline
 from paceline.laboratory.training.card import AGREEMENT_TOKENS
 from paceline.laboratory.training.loop import make_model, run_training
 from paceline.laboratory.training.pipeline import train_pool
-from paceline.laboratory.training.recipe import TAGS, tiny_recipe, warm_up_and_decay
+from paceline.laboratory.training.recipe import TAGS, Schedule, read_recipe
 from paceline.laboratory.training.text.corpus import build_corpus
 from paceline.laboratory.training.text.dialogue import make_dialogue
 from paceline.laboratory.training.text.edits import make_edit
@@ -174,7 +174,7 @@ def test_edits_follow_the_instruction(seed):
 
 
 def test_held_out_prompts_do_not_occur_in_training_texts():
-    corpus = build_corpus(replace(tiny_recipe(), prompts_per_tag=20))
+    corpus = build_corpus(replace(read_recipe("tiny"), prompts_per_tag=20))
     for tag in TAGS:
         seen = {item.prompt for item in corpus.train[tag]}
         assert corpus.held_out[tag]
@@ -182,7 +182,7 @@ def test_held_out_prompts_do_not_occur_in_training_texts():
 
 
 def test_held_out_modules_are_not_read_for_training():
-    corpus = build_corpus(tiny_recipe())
+    corpus = build_corpus(read_recipe("tiny"))
     modules = {
         side: {re.search(r"[\w/]+\.py", item.prompt)[0] for item in items["code"]}
         for side, items in (("train", corpus.train), ("held_out", corpus.held_out))
@@ -194,7 +194,7 @@ def test_held_out_modules_are_not_read_for_training():
 def trained(tmp_path_factory):
     """A tiny pool, trained in one go."""
     folder = tmp_path_factory.mktemp("trained")
-    train_pool(tiny_recipe(), folder / "pool", folder / "work", command="a command")
+    train_pool(read_recipe("tiny"), folder / "pool", folder / "work", command="a command")
     return folder / "pool"
 
 
@@ -210,7 +210,7 @@ def test_the_pool_loads_and_has_a_card(trained):
 
 
 def test_a_killed_run_continues_to_the_same_pool(trained, tmp_path, monkeypatch):
-    recipe = replace(tiny_recipe(), checkpoint_every_s=0.0)
+    recipe = replace(read_recipe("tiny"), checkpoint_every_s=0.0)
     stages = {"train_target": 0, "make_teacher": 0, "train_student": 0}
 
     def killed(*_args, **_settings):
@@ -228,26 +228,27 @@ def test_a_killed_run_continues_to_the_same_pool(trained, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("killed_at", [1, 4])
 def test_a_run_killed_between_steps_gives_the_same_weights(tmp_path, killed_at):
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     batches = torch.randint(0, 400, (6, 2, 17), generator=torch.Generator().manual_seed(3))
 
     def run(checkpoint, stop_at=None):
         model = make_model(recipe.mid, recipe, seed=1)
 
-        def loss_at(step):
+        def loss_at(step, rows):
+            assert len(set(rows.tolist())) == 2
             if step == stop_at:
                 raise KeyboardInterrupt
             return model(input_ids=batches[step], labels=batches[step]).loss
 
-        schedule = warm_up_and_decay(num_steps=6, num_rows=2, peak_rate=1e-2, num_warmup_steps=1)
+        schedule = Schedule(num_steps=6, num_rows=2, knots=((0, 1e-2), (6, 2e-4)))
         run_training(
             model,
             loss_at,
+            num_sequences=12,
             schedule=schedule,
+            recipe=replace(recipe, checkpoint_every_s=0.0),
             checkpoint=checkpoint,
-            checkpoint_every_s=0.0,
             stage="t",
-            tokens_per_step=1,
         )
         return model
 
@@ -262,7 +263,7 @@ def test_a_run_killed_between_steps_gives_the_same_weights(tmp_path, killed_at):
 def test_checkpoints_of_another_recipe_are_refused(tmp_path):
     (tmp_path / "recipe.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="must belong to the same recipe"):
-        train_pool(tiny_recipe(), tmp_path / "pool", tmp_path)
+        train_pool(read_recipe("tiny"), tmp_path / "pool", tmp_path)
 
 
 def test_the_card_counts_equal_choices(trained):
@@ -293,7 +294,7 @@ def test_batched_text_equals_single_text(trained):
 
 
 def test_texts_stop_at_the_end_token():
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     model = make_model(recipe.draft, recipe, seed=0).eval()
     texts = write_texts(model, [[5, 6], [7]], num_tokens=400, temperature=5.0, seed=1)
     assert all(0 not in text[:-1] for text in texts)
@@ -327,11 +328,11 @@ def test_answers_are_scored():
 )
 def test_a_recipe_that_does_not_fit_is_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):
-        replace(tiny_recipe(), **change)
+        replace(read_recipe("tiny"), **change)
 
 
 def test_the_rate_rises_and_falls():
-    schedule = warm_up_and_decay(num_steps=100, num_rows=1, peak_rate=1.0, num_warmup_steps=10)
+    schedule = Schedule(num_steps=100, num_rows=1, knots=((0, 0.1), (10, 1.0), (100, 0.02)))
     rates = [schedule.rate_at(step) for step in range(100)]
     assert rates[10] == pytest.approx(1.0)
     assert rates[:10] == sorted(rates[:10])

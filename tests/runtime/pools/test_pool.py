@@ -8,7 +8,7 @@ import pytest
 import torch
 from paceline.laboratory.training.loop import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
-from paceline.laboratory.training.recipe import tiny_recipe
+from paceline.laboratory.training.recipe import read_recipe
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.pools.submodel import make_submodel
@@ -30,7 +30,7 @@ HUB_TARGET = TARGET.replace('path = "target"', 'path = "owner/name"')
 def built(tmp_path_factory):
     """A pool of untrained models; never changed by a test."""
     folder = tmp_path_factory.mktemp("built")
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -126,7 +126,7 @@ def test_submodel_shares_every_tensor(loaded):
 
 
 def test_submodel_leaves_gradients_as_they_are():
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     model = make_model(recipe.target, recipe, seed=0)
     assert all(parameter.requires_grad for parameter in make_submodel(model, (1,)).parameters())
     model.requires_grad_(requires_grad=False)
@@ -247,7 +247,7 @@ def test_weights_of_another_shape_are_refused(folder):
 
 
 def test_another_vocabulary_is_refused(folder):
-    recipe = tiny_recipe()
+    recipe = read_recipe("tiny")
     config_file = folder / "draft" / "config.json"
     model = make_model(recipe.draft, recipe, seed=0)
     model.resize_token_embeddings(390)
