@@ -12,9 +12,10 @@ from paceline.laboratory.chains import chain
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.policies import make_policy
 from paceline.reports import summarise_run
-from paceline.sim import Scenario, TableCost, TrieTables, recorded_pool, simulate
+from paceline.sim import Scenario, TrieTables, recorded_pool, simulate
+from paceline.sim.cost.cost_file import FileCost
+from paceline.sim.cost.figures import CostLine
 from paceline.traces import SyntheticSpec, make_trace
-from paceline.traces.meta import CostTable
 from shared.closed_forms import chain_speed, speedup
 from shared.report import parser_of, show
 
@@ -65,8 +66,8 @@ def simulated(tables: TrieTables, windows: Sequence[int], forward_s: Sequence[fl
     names = names_of(len(forward_s))
     name = chain(names, windows)
     pairs = zip(names, forward_s, strict=True)
-    flat = {name: CostTable(new_tokens=(1, 64), seconds=(taken, taken)) for name, taken in pairs}
-    scenario = Scenario(tables=tables, cost=TableCost("flat", flat), strict=True)
+    flat = FileCost("flat", {name: CostLine(intercept_s=taken) for name, taken in pairs})
+    scenario = Scenario(tables=tables, cost=flat, strict=True)
     summary = summarise_run(simulate(scenario, make_policy(name, recorded_pool(tables.trace)), name))
     return name, summary.acceptance_length, summary.duration_s / summary.output_tokens
 

@@ -16,12 +16,13 @@ from paceline.policies.speed import round_tokens
 from paceline.reports import Summary, summarise_run
 from paceline.runs.log import RunLog
 from paceline.shipped import shipped
-from paceline.sim import Scenario, TableCost, simulate
+from paceline.sim import Scenario, simulate
+from paceline.sim.cost.cost_file import FileCost
+from paceline.sim.cost.figures import CostLine
 from paceline.sim.hazard.draws import Hazard
 from paceline.sim.replay_tables import tables_of
 from paceline.traces import read_trace
 from paceline.traces.importers import read_recording
-from paceline.traces.meta import CostTable
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import Rounds
 from paceline.traces.tries.recording import TrieRecording
@@ -38,10 +39,9 @@ EAGLE = "specbench_yukiki/vicuna-7b-v1.3-eagle-float16-temperature-0.0.jsonl.gz"
 
 def replay(recording: TrieRecording | RoundsRecording, drafter: str, window: int, seed: int = 0) -> RunLog:
     tables = tables_of(recording)
-    names = tables.pool.names
-    chain = f"{drafter}:{window}/{names[-1]}"
-    flat = {name: CostTable(new_tokens=(1, 4096), seconds=(1.0, 1.0)) for name in names}
-    scenario = Scenario(tables=tables, cost=TableCost("flat", flat), seed=seed)
+    chain = f"{drafter}:{window}/{tables.pool.target}"
+    flat = FileCost("flat", dict.fromkeys(tables.pool.names, CostLine(intercept_s=1.0)))
+    scenario = Scenario(tables=tables, cost=flat, seed=seed)
     return simulate(scenario, make_policy(chain, tables.pool), chain)
 
 

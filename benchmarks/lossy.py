@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.finding import ExperimentSetting
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.model_runs import GREEDY, models_of, ran, ran_in_turns
 from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of, speed_of
@@ -90,7 +90,9 @@ def show_models(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int)
     show(f"on the models, {len(prompts)} prompts, greedy, one at a time", map(row, POLICIES["on_models"]))
 
 
-def show_speeds(setting: Setting, pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int, runs: int) -> None:
+def show_speeds(
+    setting: ExperimentSetting, pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int, runs: int
+) -> None:
     """Tokens per second on the models, at the least seconds of each prompt, beside the same prompts simulated."""
     setting = replace(setting, limit=len(prompts))
     scenario = scenario_of(setting, recording_of(setting))
@@ -120,7 +122,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.speeds < 0:
         parser.error(f"--speeds must be >= 0, got {options.speeds}")
-    setting = Setting()
+    setting = ExperimentSetting()
     trace = recording_of(setting)
     show_simulated(scenario_of(setting, trace))
     if not options.models and not options.speeds:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
-from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.finding import ExperimentSetting
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.recording_replays import recording_of, scenario_of
-from paceline.laboratory.timed_policy import TimedPolicy
+from paceline.laboratory.timed_steps import TimedSteps
 from paceline.laboratory.timing import interleaved
 from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
@@ -40,7 +40,7 @@ def policy_row(scenario: Scenario, name: str, runs: int) -> list[Cell]:
         policy = make_policy(name, scenario.tables.pool)
         before = scenario.tables.prefill_before(scenario.begins)
         grant_foresight(policy, name, scenario.tables, scenario.cost, before)  # of oracles; planning is not a step
-        timed = TimedPolicy(policy)
+        timed = TimedSteps(policy)
         log = simulate(scenario, timed, name)
         taken_us = np.array(timed.steps_s) * 1e6
         thinking = 100 * (timed.deciding_s + timed.learning_s) / log.requests["finished_at_s"].max()
@@ -87,7 +87,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
-    setting = Setting()
+    setting = ExperimentSetting()
     scenario = scenario_of(setting, recording_of(setting))
     trace = scenario.tables.trace
     show(

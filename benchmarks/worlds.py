@@ -9,7 +9,7 @@ python benchmarks/worlds.py [PROMPTS]
 from collections.abc import Sequence
 from statistics import median
 
-from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.finding import ExperimentSetting
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.model_runs import models_of, ran_in_turns
 from paceline.laboratory.recording_replays import recording_of, replayed, scenario_of
@@ -32,7 +32,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("prompts", type=int, nargs="?", default=30)
     count = parser.parse_args().prompts
-    setting = Setting(limit=count)
+    setting = ExperimentSetting(limit=count)
     trace = recording_of(setting)
     scenario = scenario_of(setting, trace)
     pool, prompts = models_of(setting, trace, count)

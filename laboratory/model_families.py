@@ -1,5 +1,6 @@
 """Families of published models that the members of a recording are priced as."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..sim.cost.devices import device_sheet
@@ -18,18 +19,19 @@ class Family:
     Attributes:
         name: shown.
         device: of the device sheet.
-        num_devices: that the target is split over.
-        drafter, middle, target: shapes.
-        middle_devices: that the middle model is split over; the drafter runs on one.
+        models: shapes, the target's last.
+        devices: that each is split over.
     """
 
     name: str
     device: str
-    num_devices: int
-    drafter: ModelInfo
-    middle: ModelInfo
-    target: ModelInfo
-    middle_devices: int = 1
+    models: tuple[ModelInfo, ...]
+    devices: tuple[int, ...]
+
+    @property
+    def target(self) -> ModelInfo:
+        """The largest."""
+        return self.models[-1]
 
     def price(self, model: ModelInfo, num_devices: int) -> Price:
         """Seconds of one of its models, by roofline.
@@ -38,18 +40,17 @@ class Family:
             ValueError: the weights of all three do not fit into the devices together.
         """
         device = device_sheet()[self.device]
-        every = (self.drafter, self.middle, self.target)
-        RooflineCost(device, every, tensor_parallel=self.num_devices)  # refuses what does not fit
+        RooflineCost(device, self.models, tensor_parallel=self.devices[-1])  # refuses what does not fit
         return Price(cost=RooflineCost(device, (model,), tensor_parallel=num_devices), model=model.name)
 
 
 def families() -> tuple[Family, ...]:
     """Smallest target first; bfloat16 throughout."""
     return (
-        _family("7B (160M, 1.1B)", "h100", 1, "llama-160m", "tinyllama-1.1b", "llama-2-7b"),
-        _family("70B (1B, 8B)", "h100", 4, "llama-3.2-1b", "llama-3.1-8b", "llama-3.1-70b"),
-        _family("405B (1B, 8B)", "h200", 8, "llama-3.2-1b", "llama-3.1-8b", "llama-3.1-405b"),
-        _family("405B (8B, 70B)", "h200", 8, "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", middle_devices=8),
+        _family("7B (160M, 1.1B)", "h100", {"llama-160m": 1, "tinyllama-1.1b": 1, "llama-2-7b": 1}),
+        _family("70B (1B, 8B)", "h100", {"llama-3.2-1b": 1, "llama-3.1-8b": 1, "llama-3.1-70b": 4}),
+        _family("405B (1B, 8B)", "h200", {"llama-3.2-1b": 1, "llama-3.1-8b": 1, "llama-3.1-405b": 8}),
+        _family("405B (8B, 70B)", "h200", {"llama-3.1-8b": 1, "llama-3.1-70b": 8, "llama-3.1-405b": 8}),
     )
 
 
@@ -65,15 +66,7 @@ def submodel(target: ModelInfo, share: float) -> ModelInfo:
     )
 
 
-def _family(name: str, device: str, num_devices: int, *models: str, middle_devices: int = 1) -> Family:
+def _family(name: str, device: str, devices: Mapping[str, int]) -> Family:
     known = presets()
-    drafter, middle, target = (replace(known[model], dtype=DTYPE).info(model) for model in models)
-    return Family(
-        name=name,
-        device=device,
-        num_devices=num_devices,
-        drafter=drafter,
-        middle=middle,
-        target=target,
-        middle_devices=middle_devices,
-    )
+    models = tuple(replace(known[model], dtype=DTYPE).info(model) for model in devices)
+    return Family(name=name, device=device, models=models, devices=tuple(devices.values()))

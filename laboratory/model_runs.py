@@ -12,18 +12,18 @@ from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
 from ..studies.recording_to_agree import matching_trace
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
-from .findings.finding import Setting
+from .findings.finding import ExperimentSetting
 from .timing import in_turns
 
 GREEDY = Sampling(mode="greedy")
 
 
-def pool_of(setting: Setting) -> ModelPool:
+def pool_of(setting: ExperimentSetting) -> ModelPool:
     """The models; raises as `ModelPool.load`."""
     return ModelPool.load(setting.pool, threads=setting.threads)
 
 
-def prompts_of(setting: Setting, count: int, *, skip: int = 0) -> tuple[Prompt, ...]:
+def prompts_of(setting: ExperimentSetting, count: int, *, skip: int = 0) -> tuple[Prompt, ...]:
     """The first prompts beside the pool file after `skip`: `count`, or fewer by the limit.
 
     Raises:
@@ -39,7 +39,7 @@ def prompts_of(setting: Setting, count: int, *, skip: int = 0) -> tuple[Prompt, 
     return prompts
 
 
-def models_of(setting: Setting, trace: TrieRecording, count: int) -> tuple[ModelPool, tuple[Prompt, ...]]:
+def models_of(setting: ExperimentSetting, trace: TrieRecording, count: int) -> tuple[ModelPool, tuple[Prompt, ...]]:
     """The pool of the setting's recording, and the first of its prompts: `count`, or as many as `trace` holds.
 
     Raises:

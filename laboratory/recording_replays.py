@@ -13,19 +13,19 @@ from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
 from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
-from .findings.finding import Setting
+from .findings.finding import ExperimentSetting
 
 ALL = "all"
 TARGET_ALONE = "plain"
 
 
-def recording_of(setting: Setting) -> TrieRecording:
+def recording_of(setting: ExperimentSetting) -> TrieRecording:
     """The recording, as many requests of it as the limit lets through."""
     trace = read_trace(setting.trace)
     return replace(trace, requests=trace.requests[: setting.limit])
 
 
-def scenario_of(setting: Setting, trace: TrieRecording) -> Scenario:
+def scenario_of(setting: ExperimentSetting, trace: TrieRecording) -> Scenario:
     """One request at a time, at the seconds measured with the recording."""
     cost = make_cost(default_cost(trace), trace)
     return Scenario(tables=TrieTables(trace), cost=cost, seed=setting.seed)

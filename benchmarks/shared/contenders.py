@@ -122,7 +122,7 @@ def runtime(
     return job
 
 
-class Round(NamedTuple):
+class RoundSeconds(NamedTuple):
     """Where the seconds of a round go; a round ends with an operation of the target, whatever its batch."""
 
     forward_s: float
@@ -137,7 +137,7 @@ class Round(NamedTuple):
         return sum(self) - self.forward_s
 
 
-def mean_round(answered: Answered) -> Round:
+def mean_round(answered: Answered) -> RoundSeconds:
     """Mean round of a run of the runtime."""
     log = answered.log
     assert log is not None
@@ -145,4 +145,4 @@ def mean_round(answered: Answered) -> Round:
     rounds = int(((log.ops["kind"] == VERIFY) & (log.ops["level"] == target)).sum())
     phases = log.meta["phases"]
     known = (phases["forward_s"], phases["placing_s"], phases["sampling_s"], log.meta["policy_s"])
-    return Round(*(seconds / rounds for seconds in (*known, answered.seconds - sum(known))))
+    return RoundSeconds(*(seconds / rounds for seconds in (*known, answered.seconds - sum(known))))

@@ -9,7 +9,7 @@ import typer
 
 from ...laboratory.experiments.catalogue import Experiment, experiments
 from ...laboratory.findings.figure import check_figure, write_figure
-from ...laboratory.findings.finding import Finding, Setting
+from ...laboratory.findings.finding import ExperimentSetting, Finding
 from ...laboratory.findings.page import experiments_page, link_between
 from ...laboratory.findings.table import cell, table
 from ...progress import Progress, quiet
@@ -117,12 +117,12 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
 
 def _setting(
     pool: Path | None, trace: Path | None, limit: int | None, seed: int | None, threads: int | None
-) -> Setting:
+) -> ExperimentSetting:
     given: dict[str, Any] = {"pool": pool, "trace": trace, "limit": limit, "seed": seed, "threads": threads}
-    return Setting(**{name: value for name, value in given.items() if value is not None})
+    return ExperimentSetting(**{name: value for name, value in given.items() if value is not None})
 
 
-def _tried(experiment: Experiment, setting: Setting, figure: Path) -> Finding | Exception:
+def _tried(experiment: Experiment, setting: ExperimentSetting, figure: Path) -> Finding | Exception:
     """What was found and drawn, or why not: one experiment must not lose the others' results."""
     try:
         finding = experiment.run(setting)

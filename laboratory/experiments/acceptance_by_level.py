@@ -16,7 +16,7 @@ from ...decoding.ledger import VERIFY
 from ...runs.log import RunLog
 from ...sim.simulate import Scenario
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, by_category
 from ..findings.table import Cell, cell, table
 from ..recording_replays import (
@@ -36,7 +36,7 @@ WINDOWS = {2: (3, 6), 3: (3, 5, 8)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class LevelCounts:
     """What one level of a chain did with the tokens it looked at.
 
     Attributes:
@@ -79,11 +79,11 @@ class Ran:
         """All members but the drafter."""
         return self.members[1:]
 
-    def judged(self, member: str, tag: str = ALL) -> Judged:
+    def judged(self, member: str, tag: str = ALL) -> LevelCounts:
         """What `member` did in requests of `tag`."""
         steps = self.log.steps
         chosen = self._verifies(member) & steps_of(self.log, tag)
-        return Judged(judged=int(steps["judged"][chosen].sum()), accepted=int(steps["accepted"][chosen].sum()))
+        return LevelCounts(judged=int(steps["judged"][chosen].sum()), accepted=int(steps["accepted"][chosen].sum()))
 
     def early_share(self, tag: str = ALL) -> float:
         """Dropped by members between, of all that any member dropped; 0 to 1."""
@@ -103,7 +103,7 @@ class Ran:
         return found
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Replay every chain of three and four levels, and the two-level chains they deepen."""
     trace = recording_of(setting)
     scenario = scenario_of(setting, trace)

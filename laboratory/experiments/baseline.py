@@ -12,7 +12,7 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...traces.tries.recording import TrieRecording
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, by_category, series_of
 from ..findings.table import Cell, Rows, cell, table
 from ..model_runs import models_of, ran_in_turns
@@ -36,7 +36,7 @@ RUNS = 5  # interleaved; the quickest counts, as whatever else the machine does 
 SpeedUps = Mapping[tuple[str, int, str], float]  # by drafter, window and tag
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Replay every drafter at every window, then run each drafter's best on the models.
 
     Raises:

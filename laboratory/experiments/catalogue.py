@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...installing import needs_torch
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 
 Use = Literal["pool", "trace", "seed", "threads"]
 MODELS: frozenset[Use] = frozenset(("pool", "threads"))
@@ -28,7 +28,7 @@ class Experiment:
     """
 
     summary: str
-    run: Callable[[Setting], Finding]
+    run: Callable[[ExperimentSetting], Finding]
     uses: frozenset[Use]
 
 
@@ -61,10 +61,10 @@ def _summary(name: str) -> str:
         return source.readline().strip().removeprefix('"""')
 
 
-def _run_of(name: str) -> Callable[[Setting], Finding]:
+def _run_of(name: str) -> Callable[[ExperimentSetting], Finding]:
     """What runs an experiment."""
 
-    def run(setting: Setting) -> Finding:
+    def run(setting: ExperimentSetting) -> Finding:
         with needs_torch():
             module = importlib.import_module(f".{_module(name)}", __package__)
         finding: Finding = module.run(setting)

@@ -12,13 +12,13 @@ from ...runs.log import RunLog
 from ...sim.cost.base import CostModel
 from ...sim.cost.cost_file import FileCost
 from ...sim.cost.figures import CostLine
-from ...sim.cost.what_if.other_model import Price, PricedAsCost
+from ...sim.cost.what_if.other_model import PricedAsCost
 from ...sim.simulate import Scenario
 from ...traces.meta import ModelInfo
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ..chains import three_levels, two_levels
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, by_category
 from ..findings.table import Cell, Rows, cell, table
 from ..model_families import Family, families, submodel
@@ -42,7 +42,7 @@ ADAPTIVE = "specrouter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Pricing:
     """One pricing of the recording's members.
 
     Attributes:
@@ -69,7 +69,7 @@ class Best:
         gains: by tag, speed of the best three levels over that of the best two on this tag.
     """
 
-    world: World
+    world: Pricing
     token_s: tuple[float, ...]
     two: tuple[str, float]
     three: tuple[str, float]
@@ -78,7 +78,7 @@ class Best:
     gains: Mapping[str, float]
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Replay two- and three-level chains and SpecRouter in every world.
 
     Raises:
@@ -109,26 +109,24 @@ def _roles(meta: TrieMeta) -> tuple[str, str, str]:
     return own[0], own[1], own[2]
 
 
-def _worlds(meta: TrieMeta, roles: tuple[str, str, str]) -> list[World]:
+def _worlds(meta: TrieMeta, roles: tuple[str, str, str]) -> list[Pricing]:
     worlds = [_family_world(meta, roles, family) for family in families()]
     lines = dict(zip(roles, RATIO, strict=True))
     lines |= {model.name: RATIO[-1] * _share(meta, model) for model in meta.models if model.submodel_of is not None}
     cost = FileCost("1 : 10 : 100", {name: CostLine(intercept_s=seconds) for name, seconds in lines.items()})
-    return [*worlds, World(name="1 : 10 : 100", devices="any", cost=cost)]
+    return [*worlds, Pricing(name="1 : 10 : 100", devices="any", cost=cost)]
 
 
-def _family_world(meta: TrieMeta, roles: tuple[str, str, str], family: Family) -> World:
-    prices: dict[str, Price] = {
-        roles[0]: family.price(family.drafter, 1),
-        roles[1]: family.price(family.middle, family.middle_devices),
-        roles[2]: family.price(family.target, family.num_devices),
+def _family_world(meta: TrieMeta, roles: tuple[str, str, str], family: Family) -> Pricing:
+    prices = {
+        role: family.price(model, count)
+        for role, model, count in zip(roles, family.models, family.devices, strict=True)
     }
     for model in meta.models:
         if model.submodel_of is not None:
-            shape = submodel(family.target, _share(meta, model))
-            prices[model.name] = family.price(shape, family.num_devices)
-    return World(
-        name=family.name, devices=f"{family.num_devices} {family.device}", cost=PricedAsCost(family.name, prices)
+            prices[model.name] = family.price(submodel(family.target, _share(meta, model)), family.devices[-1])
+    return Pricing(
+        name=family.name, devices=f"{family.devices[-1]} {family.device}", cost=PricedAsCost(family.name, prices)
     )
 
 
@@ -138,7 +136,7 @@ def _share(meta: TrieMeta, model: ModelInfo) -> float:
     return model.parameters / whole.parameters
 
 
-def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str], world: World) -> Best:
+def _best(scenario: Scenario, trace: TrieRecording, roles: tuple[str, str, str], world: Pricing) -> Best:
     plain = replayed(scenario, TARGET_ALONE)
     pool = scenario.tables.pool
     two = {name: replayed(scenario, name) for name in two_levels(drafters_of(scenario), pool.target, WINDOWS)}

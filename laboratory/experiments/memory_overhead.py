@@ -14,7 +14,7 @@ from ...runtime.prompts import Prompt
 from ...runtime.world import CacheKind
 from ..cache_watch import Held, watch_caches
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, Series, by_category
 from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of
@@ -66,7 +66,7 @@ class Watched:
         return 1 - self.mean_live_bytes / self.mean_held_bytes
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Decode the same prompts under chains of growing depth with both kinds of cache."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)

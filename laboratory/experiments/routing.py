@@ -17,7 +17,7 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.quality import Alone, text_qualities
 from ...traces.tries.recording import TrieRecording
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, Series, by_category
 from ..findings.table import Cell, Value, cell, table
 from ..model_runs import GREEDY, models_of, ran_in_turns
@@ -40,7 +40,7 @@ RUNS = 3  # interleaved; the quickest counts, as whatever else the machine does 
 SPECULATION, VIA_SD = "speculation", "via-sd"
 
 
-class Figures(NamedTuple):
+class PolicyFigures(NamedTuple):
     """What one policy did with the requests of one tag.
 
     Attributes:
@@ -67,10 +67,10 @@ class Figures(NamedTuple):
         return known or 0.0
 
 
-ByPolicy = Mapping[tuple[str, str], Figures]  # by policy and tag
+ByPolicy = Mapping[tuple[str, str], PolicyFigures]  # by policy and tag
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Replay all policies by tag, then run them on the models.
 
     Raises:
@@ -112,11 +112,11 @@ def _policies(drafter: str, target: str) -> dict[str, str]:
     }
 
 
-def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> Figures:
+def _figures(log: RunLog, plain: RunLog, tag: str = ALL) -> PolicyFigures:
     steps = log.steps
     here = steps_of(log, tag)
     calls = here & (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
-    return Figures(
+    return PolicyFigures(
         rejection_rate=rejection_rate(steps, here),
         calls_per_token=int(calls.sum()) / int(steps["emitted"][here].sum()),
         speed_up=speed_up_of(log, plain, tag=tag),
@@ -140,7 +140,7 @@ def _measured(
     return figures
 
 
-def _overall(name: str, one: Figures) -> list[Cell]:
+def _overall(name: str, one: PolicyFigures) -> list[Cell]:
     """A policy over all tags."""
 
     def known(read: Callable[[Quality], Value]) -> Value:
@@ -170,7 +170,7 @@ def _answers(quality: Quality) -> str | None:
 
 def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Cell]]:
     """Every figure of a policy, a column for each tag."""
-    figures: dict[str, Callable[[Figures], float]] = {
+    figures: dict[str, Callable[[PolicyFigures], float]] = {
         "rejection rate, %": lambda one: one.rejected,
         "target calls per 1,000 tokens": lambda one: one.calls_per_token * 1000,
         "speed-up, x": lambda one: one.speed_up,
@@ -184,7 +184,7 @@ def _by_tag(name: str, found: ByPolicy, tags: Sequence[str]) -> Iterator[list[Ce
 def _panels(simulated: ByPolicy, measured: ByPolicy, tags: Sequence[str]) -> tuple[Panel, ...]:
     names = tuple(dict.fromkeys(name for name, _ in simulated))
 
-    def bars(title: str, y_label: str, read: Callable[[Figures], float]) -> Panel:
+    def bars(title: str, y_label: str, read: Callable[[PolicyFigures], float]) -> Panel:
         return by_category(title, y_label, tags, {name: [read(simulated[name, tag]) for tag in tags] for name in names})
 
     return (

@@ -16,7 +16,7 @@ from ...reports.summary import summarise_run
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
 from ..chains import three_levels, two_levels
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, series_of
 from ..findings.table import Cell, Rows, cell, table
 from ..recording_replays import TARGET_ALONE, drafters_of, recording_of, scenario_of
@@ -60,7 +60,7 @@ class Loaded:
         return self.shared_chain or self.own_chain or ""
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Replay fixed chains and SpecRouter at every batch size."""
     trace = recording_of(setting)
     cost = make_cost(default_cost(trace), trace, extrapolate=True)

@@ -18,11 +18,11 @@ from ...decoding.pool import Member, Pool
 from ...policies.specrouter.policy import SpecRouter
 from ...policies.specrouter.search import Figures, best_chain
 from ...sim.simulate import simulate
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, series_of
 from ..findings.table import Cell, Rows, cell, table
 from ..recording_replays import TARGET_ALONE, recording_of, replayed, scenario_of
-from ..timed_policy import TimedPolicy
+from ..timed_steps import TimedSteps
 
 SIZES = (2, 4, 8, 16, 32, 64)
 WINDOW = 16
@@ -57,7 +57,7 @@ class Overhead:
         return (self.profiling_s + self.search_s + self.planning_s) / EVERY
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Time selections over made-up pools, then the steps of a run."""
     found = [_overhead(size, setting.seed) for size in SIZES]
     steps, share = _steps(setting)
@@ -134,13 +134,13 @@ def _least_s(job: Callable[[], object]) -> float:
     return min(taken[1:])
 
 
-def _steps(setting: Setting) -> tuple[Rows, float]:
+def _steps(setting: ExperimentSetting) -> tuple[Rows, float]:
     """The steps of a run on the recording, and the share of what it saved that they cost."""
     trace = recording_of(setting)
     scenario = scenario_of(setting, trace)
     plain_s = float(replayed(scenario, TARGET_ALONE).requests["finished_at_s"].max())
     policy = SpecRouter(scenario.tables.pool)
-    timed = TimedPolicy(policy)
+    timed = TimedSteps(policy)
     decoding_s = float(simulate(scenario, timed, "specrouter").requests["finished_at_s"].max())
     thinking_s = timed.deciding_s + timed.learning_s
     row = [

@@ -26,7 +26,7 @@ from ...runtime.slim.distance import measure_distance
 from ...runtime.slim.find_slims import target_with_layers
 from ...traces.meta import Sampling
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, Series, by_category, series_of
 from ..findings.table import Cell, cell, table
 from ..model_runs import GREEDY, pool_of, prompts_of, ran
@@ -63,7 +63,7 @@ class Pair:
         return self.predicted[statistic] - self.observed
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Measure every statistic and the acceptance of every drafter in every mode.
 
     Raises:

@@ -20,7 +20,7 @@ from ...runtime.slim.find_slims import find_slims
 from ...runtime.slim.frontier import Frontier, SlimFound
 from ...runtime.slim.mask_search import Budget
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, Series, series_of
 from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of, ran_in_turns
@@ -62,7 +62,7 @@ class Point:
     speed_up: SpeedUp
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Search a mask for each share, then measure its distance and its chain on prompts it was not searched on.
 
     Raises:
@@ -102,7 +102,7 @@ def _drafter(pool: ModelPool) -> LoadedMember:
     raise ValueError(f"pool {pool.name}: members must hold a model below the target to draft, got none")
 
 
-def _searched(setting: Setting, pool: ModelPool) -> Frontier:
+def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
     """A mask for every number of layers that the shares come to, beside the submodels of the pool."""
     members = read_pool_file(setting.pool)[1].members
     shares = {round(share * pool.target.num_layers): share for share in reversed(SHARES)}

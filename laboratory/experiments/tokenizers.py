@@ -13,7 +13,7 @@ from ...runtime.decode import Output
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ..chains import chain
-from ..findings.finding import Finding, Setting
+from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, by_category
 from ..findings.table import Cell, cell, table
 from ..model_runs import pool_of, prompts_of, ran_in_turns
@@ -30,7 +30,7 @@ PERFECT_TOKENS = 6  # of the other vocabulary in a draft that writes the target'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class DrafterSpeed:
     """One drafter at one window.
 
     Attributes:
@@ -55,7 +55,7 @@ class Speed:
         return self.summary.levels[-1].judged / _num_rounds(self.summary)
 
 
-def run(setting: Setting) -> Finding:
+def run(setting: ExperimentSetting) -> Finding:
     """Train the drafters, decode under each, and carry perfect drafts over."""
     pool = pool_of(setting)
     prompts = prompts_of(setting, PROMPTS)
@@ -86,7 +86,7 @@ def run(setting: Setting) -> Finding:
     )
 
 
-def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output], list[Speed]]:
+def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output], list[DrafterSpeed]]:
     """The target's answers; speeds of the target alone and of every drafter at every window, in interleaved runs."""
     chains = {
         chain((name, pool.target.name), (window,)): (name, window)
@@ -99,7 +99,7 @@ def _runs(pool: ModelPool, prompts: Sequence[Prompt]) -> tuple[Sequence[Output],
         name, window = chains.get(policy, (TARGET_ALONE, 0))
         summaries = [summarise_run(log) for _, log in runs]
         token_s = min(1 / summary.output_tokens_per_s for summary in summaries)
-        speeds.append(Speed(drafter=name, window=window, summary=summaries[-1], token_s=token_s))
+        speeds.append(DrafterSpeed(drafter=name, window=window, summary=summaries[-1], token_s=token_s))
     answers, _ = turns[TARGET_ALONE][0]
     return answers, speeds
 
@@ -120,7 +120,7 @@ def _carried(pool: ModelPool, name: str, prompts: Sequence[Prompt], outputs: Seq
     return tally
 
 
-def _speed_row(one: Speed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
+def _speed_row(one: DrafterSpeed, sizes: dict[str, int], plain_s: float) -> list[Cell]:
     """The target alone has neither a vocabulary of its own nor drafts."""
     drafts = one.window > 0
     return [
@@ -149,11 +149,11 @@ def _carried_row(name: str, one: Tally, size: int, round_s: float) -> list[Cell]
     ]
 
 
-def _fastest(speeds: Sequence[Speed], name: str) -> Speed:
+def _fastest(speeds: Sequence[DrafterSpeed], name: str) -> DrafterSpeed:
     return min((one for one in speeds if one.drafter == name), key=lambda one: one.token_s)
 
 
-def _fastest_round_s(speeds: Sequence[Speed], name: str) -> float:
+def _fastest_round_s(speeds: Sequence[DrafterSpeed], name: str) -> float:
     """Seconds of a round at the drafter's better window."""
     one = _fastest(speeds, name)
     return one.token_s * one.summary.output_tokens / _num_rounds(one.summary)
@@ -164,7 +164,7 @@ def _num_rounds(summary: Summary) -> int:
     return sum(summary.accepted_histogram)
 
 
-def _panels(speeds: Sequence[Speed], carried: dict[str, Tally], plain_s: float) -> tuple[Panel, ...]:
+def _panels(speeds: Sequence[DrafterSpeed], carried: dict[str, Tally], plain_s: float) -> tuple[Panel, ...]:
     names, x_label = (SAME, *VOCABULARIES), "vocabulary of the drafter"
     by_window = {f"window {window}": [one for one in speeds if one.window == window] for window in WINDOWS}
     lengths = {name: [one.summary.acceptance_length for one in ones] for name, ones in by_window.items()}
@@ -180,7 +180,7 @@ def _panels(speeds: Sequence[Speed], carried: dict[str, Tally], plain_s: float) 
     )
 
 
-def _answer(speeds: Sequence[Speed], carried: dict[str, Tally], sizes: dict[str, int], plain_s: float) -> str:
+def _answer(speeds: Sequence[DrafterSpeed], carried: dict[str, Tally], sizes: dict[str, int], plain_s: float) -> str:
     same = _fastest(speeds, SAME)
     parts = []
     for name in VOCABULARIES:

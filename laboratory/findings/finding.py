@@ -12,7 +12,7 @@ MOST_PANELS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ExperimentSetting:
     """What every experiment is given.
 
     Attributes:

@@ -13,7 +13,7 @@ from paceline.installing import install_hint
 from paceline.laboratory.experiments import catalogue
 from paceline.laboratory.experiments.catalogue import Experiment, experiments
 from paceline.laboratory.findings.figure import write_figure
-from paceline.laboratory.findings.finding import Finding, Setting
+from paceline.laboratory.findings.finding import ExperimentSetting, Finding
 from paceline.laboratory.findings.panel import Panel, Series
 from paceline.laboratory.findings.table import Head, Rows, cell, markdown_table, table
 from paceline.shipped import shipped
@@ -33,7 +33,7 @@ SLOW = (
 FEW = "2"
 
 
-def finding(setting: Setting) -> Finding:
+def finding(setting: ExperimentSetting) -> Finding:
     """Numbers that say what the setting was."""
     counted = (("a_b|c", 1234, 5.25), ("seed", setting.seed, None))
     rows = table(
@@ -54,7 +54,7 @@ def panels() -> tuple[Panel, ...]:
     )
 
 
-def broken(setting: Setting) -> Finding:
+def broken(setting: ExperimentSetting) -> Finding:
     raise ValueError(f"nothing can be\nmeasured at seed {setting.seed}")
 
 
@@ -130,7 +130,9 @@ def test_a_figure_is_the_same_again(tmp_path, suffix):
 
 
 def test_markdown_keeps_its_columns():
-    lines = markdown_table(finding(Setting(pool=Path(), trace=Path(), seed=1, threads=1, limit=None)).tables[0].grid())
+    lines = markdown_table(
+        finding(ExperimentSetting(pool=Path(), trace=Path(), seed=1, threads=1, limit=None)).tables[0].grid()
+    )
     assert lines.splitlines() == [
         "**of \\| all**",
         "",
@@ -203,7 +205,7 @@ def test_the_extra_exists():
         ),
         (lambda: Rows(title="t", columns=(), rows=((1,),)), "table 't': a row must have 0 cells, got (1,)"),
         (
-            lambda: Setting(pool=Path(), trace=Path(), seed=0, threads=0, limit=None),
+            lambda: ExperimentSetting(pool=Path(), trace=Path(), seed=0, threads=0, limit=None),
             "threads must be >= 1, got 0",
         ),
     ],
@@ -213,8 +215,8 @@ def test_what_cannot_be_shown_is_refused(made, said):
         made()
 
 
-def setting_of(limit: int | None) -> Setting:
-    return Setting(
+def setting_of(limit: int | None) -> ExperimentSetting:
+    return ExperimentSetting(
         pool=shipped("pools", "pico"), trace=shipped("recordings", "pico.trace"), seed=0, threads=1, limit=limit
     )
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from paceline.laboratory.experiments import similarity_calibration, slim_frontier
-from paceline.laboratory.findings.finding import Setting
+from paceline.laboratory.findings.finding import ExperimentSetting
 
 from ...cli.untrained_pool import write_untrained_pool
 
@@ -13,7 +13,7 @@ from ...cli.untrained_pool import write_untrained_pool
 def setting(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pool")
     write_untrained_pool(folder)
-    return Setting(pool=folder, trace=Path("none.trace"), seed=0, threads=1, limit=2)
+    return ExperimentSetting(pool=folder, trace=Path("none.trace"), seed=0, threads=1, limit=2)
 
 
 def test_the_frontier_has_a_row_for_every_slim_verifier(setting, monkeypatch):
@@ -41,7 +41,7 @@ def test_a_pool_without_a_drafter_has_no_frontier(setting, tmp_path):
     alone = setting.pool / "alone.toml"
     alone.write_text(head + target, encoding="utf-8")
     with pytest.raises(ValueError, match="members must hold a model below the target to draft, got none"):
-        slim_frontier.run(Setting(pool=alone, trace=tmp_path, seed=0, threads=1, limit=1))
+        slim_frontier.run(ExperimentSetting(pool=alone, trace=tmp_path, seed=0, threads=1, limit=1))
 
 
 def test_too_few_prompts_are_refused_before_the_search(setting, monkeypatch):

@@ -7,7 +7,7 @@ from ..decoding.observation import Observation
 from ..decoding.policy import Policy
 
 
-class TimedPolicy:
+class TimedSteps:
     """Passes on to a policy and keeps the seconds of what it does.
 
     Attributes:

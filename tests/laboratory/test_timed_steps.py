@@ -1,6 +1,6 @@
 """A policy whose thinking is timed decides as it would alone."""
 
-from paceline.laboratory.timed_policy import TimedPolicy
+from paceline.laboratory.timed_steps import TimedSteps
 from paceline.policies import make_policy
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces import SyntheticSpec, make_trace
@@ -13,7 +13,7 @@ TRACE = make_trace(SyntheticSpec(name="small", requests=3, tokens=12, prompt_tok
 def test_every_step_is_timed_and_none_is_changed():
     pool = recorded_pool(TRACE)
     alone, _ = replay(TRACE, make_policy("two-level", pool))
-    timed = TimedPolicy(make_policy("two-level", pool))
+    timed = TimedSteps(make_policy("two-level", pool))
     log, _ = replay(TRACE, timed)
     assert {name: column.tolist() for name, column in log.steps.items()} == {
         name: column.tolist() for name, column in alone.steps.items()
