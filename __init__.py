@@ -4,6 +4,7 @@ A function is imported when it is asked for, so that `import paceline` needs not
 """
 
 import importlib
+from importlib.util import find_spec
 
 MODULES = {
     "agree": "studies.agree",
@@ -16,7 +17,10 @@ MODULES = {
     "sweep": "studies.sweep",
 }
 
-__all__ = list(MODULES)
+NEED_TORCH = {"agree", "decode", "generate", "record"}
+
+# `from paceline import *` asks for each of them.
+__all__ = [name for name in MODULES if name not in NEED_TORCH or find_spec("torch") is not None]
 
 
 def __getattr__(name: str) -> object:

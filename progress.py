@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
-from rich.text import Text
 
 Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 10.0
@@ -145,11 +144,15 @@ class _Bar:
     """A bar on a terminal, which leaves nothing there; final."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
-        words = [_Words(progress, name) for name in ("doing", "counted", "left")]
-        self._bars = Bars(
-            words[0], BarColumn(bar_width=16), words[1], TimeElapsedColumn(), words[2], console=console, transient=True
+        doing, counted, left = (
+            # A long name is folded; numbers would be cut.
+            TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
+            for name in ("doing", "counted", "left")
         )
-        self._task = self._bars.add_task("", total=progress.total)
+        self._bars = Bars(
+            doing, BarColumn(bar_width=16), counted, TimeElapsedColumn(), left, console=console, transient=True
+        )
+        self._task = self._bars.add_task("", total=progress.total, told=progress)
         self._bars.start()
 
     def show(self, done: int) -> None:
@@ -159,18 +162,6 @@ class _Bar:
     def end(self) -> None:
         """Erase it."""
         self._bars.stop()
-
-
-class _Words(ProgressColumn):
-    """What a progress says of itself, beside its bar."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        super().__init__(Column(no_wrap=name != "doing"))  # a long name is folded; numbers would be cut
-        self._progress, self._name = progress, name
-
-    def render(self, task: Task) -> Text:
-        """As it is now."""
-        return Text(str(getattr(self._progress, self._name)))
 
 
 def tracked(items: Iterable[Item], stage: str, *, total: int | None = None, unit: str = "") -> Iterator[Item]:

@@ -127,11 +127,11 @@ def _told(error: Exception) -> str:
         # All files that are written are named: what is full without a name is where tables go.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
-    return _with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
+    return with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
 
 
-def _with_options(text: str) -> str:
-    """The text of an ArgumentError with options instead of arguments."""
+def with_options(text: str) -> str:
+    """What is said of arguments, as an ArgumentError does, said of options."""
     return ARGUMENT.sub(lambda name: f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import simpy
 
+from ..arguments import ArgumentError
 from ..decoding.loop import Loop
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
@@ -18,6 +19,8 @@ from .device import device_process, paused_collector
 from .foresight import grant_foresight
 from .replay_tables import ReplayTables, check_observed
 
+MOST_BATCH = 1_000_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
@@ -26,7 +29,7 @@ class Scenario:
     Attributes:
         tables: the recording.
         cost: seconds.
-        batch: requests running at a time, >= 1 (a closed loop: one finishes, the next starts).
+        batch: requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
         seed: of decisions that have to be modelled.
         strict: refuse what is not recorded instead of modelling it.
         decide_s: seconds a policy costs per step, 0 to 1e9.
@@ -45,8 +48,8 @@ class Scenario:
     start: Start | None = None
 
     def __post_init__(self) -> None:
-        if self.batch < 1:
-            raise ValueError(f"batch must be >= 1, got {self.batch}")
+        if not 1 <= self.batch <= MOST_BATCH:
+            raise ArgumentError(f"`batch` must be a whole number from 1 to {MOST_BATCH:,}, got {self.batch}")
         if not 0 <= self.decide_s <= MOST_SECONDS:
             raise ValueError(f"decide_s must be in [0, {MOST_SECONDS:g}], got {self.decide_s}")
         self.tables.prefill_before(self.begins)

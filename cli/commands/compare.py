@@ -1,6 +1,7 @@
 """`paceline compare`: policies side by side on one recording."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ...reports.tables.grid import Grid
@@ -9,6 +10,7 @@ from ...studies.compare import compare as compare_policies
 from ...studies.comparing.setting import SettingOptions
 from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
+from ..errors import with_options
 from ..options import comparison as options
 from ..options.parsing import batches, named_numbers
 from ..output import JsonOption, check_json_path, print_result, write_json
@@ -79,8 +81,13 @@ def _refuse_beside_sweep(**values: object) -> None:
 
 
 def _show(found: Printed, tables: Sequence[Grid], json: Path | None) -> None:
-    """Print tables and what is to say of them, or write JSON."""
+    """Print tables and what is to say of them, or write JSON; remarks name options, as errors do."""
     if json is None:
-        print_result(tables, found.lines())
-    else:
-        write_json(found.to_json(), json)
+        shown = [replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables]
+        print_result(shown, found.lines())
+        return
+    content = found.to_json()
+    for part in (content["meta"], content.get("on", {})):
+        for remarks in {"cost_notes", "left_out"} & part.keys():
+            part[remarks] = [with_options(remark) for remark in part[remarks]]
+    write_json(content, json)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 
-MOST_BATCH = 1_000_000
+from ...sim.simulate import MOST_BATCH
 
 
 def numbers(option: str, text: str) -> tuple[float, ...]:

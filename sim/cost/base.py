@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from ...arguments import ArgumentError
+
 # Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
 LOOKUP_S = 1.0e-5
 
@@ -92,5 +94,5 @@ class RoundCost(CostModel, Protocol):
         ...
 
 
-class CostRangeError(ValueError):
+class CostRangeError(ArgumentError):
     """A cost model was asked outside what it knows."""

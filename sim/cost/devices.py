@@ -16,7 +16,7 @@ class Device:
     """One accelerator.
 
     Attributes:
-        name: as `--cost` takes it.
+        name: as `cost` takes it.
         flops_per_s: dense peak by dtype, without sparsity; dtypes without a published figure are absent.
         bytes_per_s: memory bandwidth.
         memory_bytes: of device memory.

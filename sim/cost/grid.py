@@ -72,7 +72,7 @@ class GridProfile:
             if not self._extrapolate:
                 raise CostRangeError(
                     f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
-                    f"{context_tokens}; use another cost or --extrapolate"
+                    f"{context_tokens}; use another cost or `extrapolate`"
                 )
             self._beyond_context = True
         return interpolated(contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)

@@ -130,7 +130,7 @@ def _unused(name: str, recording: Recording, tensor_parallel: int) -> tuple[str,
     if not measured or tensor_parallel != 1:
         return ()
     return (
-        f"bare roofline, a lower bound: the recording holds measured seconds, which --cost {measured[0]} --on {name} "
+        f"bare roofline, a lower bound: the recording holds measured seconds, which `cost` {measured[0]} `on` {name} "
         "takes to this device",
     )
 
@@ -154,7 +154,7 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
         raise ArgumentError(
             f"`on` must name another device than {name} was measured on, got {on.device} for {measured_on}"
         )
-    asked = f"{name} --on {on.device}"
+    asked = f"{name} `on` {on.device}"
     rooflines = (_roofline(here, asked, recording), _roofline(there, asked, recording))
     return mapped(cost, *rooflines, on.reading, target=recording.about.target)
 
@@ -182,7 +182,7 @@ def _roofline(
         )
     known = recording.known_shapes()
     words = [named.words for named in known.values() if named.words]
-    assumed = f"assumed from names, unless --models says otherwise: {'; '.join(words)}"
+    assumed = f"assumed from names, unless `models` says otherwise: {'; '.join(words)}"
     return RooflineCost(
         device,
         tuple(named.shape for named in known.values() if named.shape is not None),

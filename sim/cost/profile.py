@@ -39,7 +39,7 @@ class Profile:
                 measured = f"{points[0]} to {points[-1]}" if len(points) > 1 else f"{points[0]}"
                 raise CostRangeError(
                     f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}; "
-                    "use a smaller batch or window, another cost, or --extrapolate"
+                    "use a smaller batch or window, another cost, or `extrapolate`"
                 )
             self.extrapolated = True
         return interpolated(points, self._seconds.__getitem__, new_tokens)

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...arguments import ArgumentError
 from ...traces.meta import ModelInfo
 from .base import LOOKUP_S, DraftTerms
 from .devices import Device
@@ -138,7 +139,7 @@ def _check_memory(name: str, device: Device, models: tuple[ModelInfo, ...], num_
     needed = sum(model.parameters * BYTES_OF.get(model.dtype, 0) for model in held)
     total = device.memory_bytes * num_devices
     if needed > total:
-        raise ValueError(
+        raise ArgumentError(
             f"cost {name}: the weights of {', '.join(model.name for model in held)} take {needed / 1e9:,.1f} GB, "
-            f"memory holds {total / 1e9:,.1f} GB; use a larger --tensor-parallel or another device"
+            f"memory holds {total / 1e9:,.1f} GB; use a larger `tensor_parallel` or another device"
         )

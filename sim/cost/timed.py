@@ -72,7 +72,7 @@ class TimedCost:
             if new_tokens == 1 and isnan(self._plain_s) and not self._extrapolate:
                 raise CostRangeError(
                     f"cost {TIMED}: the log has no step of {model} alone; import it together with answers that {model} "
-                    "wrote alone, or give --extrapolate, which takes what the narrowest verification took "
+                    "wrote alone, or give `extrapolate`, which takes what the narrowest verification took "
                     f"({self._verifying.least} new tokens)"
                 )
             return self._verifying.seconds(new_tokens)

@@ -17,12 +17,7 @@ from .request_rounds import RequestRounds
 class UnrecordedRoundError(UnrecordedContextError):
     """Replay without a fallback came to a token of which no recorded round says whether the target keeps it."""
 
-    def __str__(self) -> str:
-        request_id, position, what = self.args
-        return (
-            f"request {request_id}: {what} at output position {position} needs a round that was not recorded; "
-            "leave out --strict"
-        )
+    NEEDED = "a round that was not recorded; leave out `strict`"
 
 
 class Kept(NamedTuple):

@@ -127,6 +127,8 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         ({"oracle-chain": CHAINS[0]}, {"regret": True}, "^`policies` must leave the name oracle-chain to"),
         (CHAINS, {"nope": 1}, "^no keyword `nope`; there are cost, scale, "),
         (CHAINS, {"batch": 1.5}, "^`batch` must be a valid integer, got 1.5$"),
+        (CHAINS, {"batch": 0}, "^`batch` must be a whole number from 1 to 1,000,000, got 0$"),
+        (CHAINS, {"batch": 10**30}, "^`batch` must be a whole number from 1 to 1,000,000, got 10000000000000000000000"),
         (CHAINS, {"seed": True}, "^`seed` must be a valid integer, got True$"),
         (CHAINS, {"seeds": 1}, r"^`seeds` must be in \[2, 1000\], got 1$"),
         (CHAINS, {"tensor_parallel": 1.5}, "^`tensor_parallel` must be a valid integer, got 1.5$"),

@@ -42,7 +42,7 @@ def test_anything_else_costs_what_such_forwards_took_in_the_mean():
 
 def test_what_was_not_measured_is_refused():
     cost = TimedCost(own_seconds())
-    with pytest.raises(CostRangeError, match=r"no step of target alone; import .*--extrapolate.*\(3 new tokens\)"):
+    with pytest.raises(CostRangeError, match=r"no step of target alone; import .*`extrapolate`.*\(3 new tokens\)"):
         seconds(cost, 1, model="target")
     for new in (2, 6):
         with pytest.raises(CostRangeError, match=f"cost timed: target was measured for 3 to 5 .*asked for {new}"):

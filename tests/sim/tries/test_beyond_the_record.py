@@ -148,5 +148,5 @@ def test_errors_of_a_run_survive_the_clock():
 @pytest.mark.parametrize(("option", "value"), [("batch", 0), ("batch", -1), ("decide_s", -1e-9), ("decide_s", np.inf)])
 def test_a_scenario_that_cannot_be(option, value):
     trace = three_levels(1, 1)
-    with pytest.raises(ValueError, match=f"{option} must be "):
+    with pytest.raises(ValueError, match=f"{option}`? must be "):
         replay(trace, make_policy("plain", recorded_pool(trace)), **{option: value})

@@ -157,13 +157,13 @@ def test_what_cannot_be_mapped_is_told_in_one_line(name, on, told):
 def test_mapping_takes_shapes():
     recording = imported()
     recording = replace(recording, meta=recording.meta.model_copy(update={"models": ()}))
-    with pytest.raises(ValueError, match="cost timed --on h200: no shape for target, eagle: give `models`"):
+    with pytest.raises(ValueError, match="cost timed `on` h200: no shape for target, eagle: give `models`"):
         make_cost("timed", recording, on=OnDevice(device="h200", measured_on="h100"))
 
 
 def test_a_bare_roofline_says_that_there_are_measured_seconds():
     (told,) = make_cost("h200", imported()).notes()
-    assert "--cost timed --on h200" in told
+    assert "`cost` timed `on` h200" in told
     untimed = recording_of(request_of("a", {}), models=shapes("eagle", "target"))
     assert make_cost("h200", untimed).notes() == ()
     assert make_cost("h100", RECORDING).notes() == (), "measured on a processor of which no sheet knows"
