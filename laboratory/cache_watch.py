@@ -8,7 +8,7 @@ from ..runtime.kv.member_kv import MemberKV
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
-from ..runtime.run import Run, session_of
+from ..runtime.run import Run, sessions_of
 from ..runtime.world import CacheKind, Memory, TorchWorld
 from .model_runs import GREEDY
 
@@ -39,7 +39,7 @@ def watch_caches(
     """Decode once and look at the caches after every operation; also how often live slots were moved together."""
     world = TorchWorld(pool=pool, sampling=GREEDY, memory=Memory(cache=cache))
     run = Run(world, make_policy(policy, loaded_pool(pool)), name=policy)
-    sessions = [session_of(pool, run.members, prompt, max_new_tokens) for prompt in prompts]
+    sessions = sessions_of(pool, prompts, max_new_tokens)
     held = tuple(_look(world.manager.caches.values()) for _ in run.driver.run(sessions, batch))
     return held, sum(getattr(one, "num_truncations", 0) for one in world.manager.caches.values())
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from ..policies.spec import make_policy
 from ..runs.log import RunLog
-from ..runtime.decode import Output, decode
+from ..runtime.decode import Output, decode, whole
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
@@ -63,18 +63,10 @@ def ran(
     batch: int = 1,
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answers and the log; an interrupt ends the experiment."""
-    outputs, log = decode(
-        pool,
-        make_policy(policy, loaded_pool(pool)),
-        prompts,
-        sampling=sampling,
-        max_new_tokens=max_new_tokens,
-        name=policy,
-        batch=batch,
+    made = make_policy(policy, loaded_pool(pool))
+    return whole(
+        decode(pool, made, prompts, sampling=sampling, max_new_tokens=max_new_tokens, name=policy, batch=batch)
     )
-    if log.meta["interrupted"]:
-        raise KeyboardInterrupt
-    return outputs, log
 
 
 def ran_in_turns(

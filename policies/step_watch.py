@@ -50,17 +50,17 @@ class WatchedPolicy:
         watch: told of every step.
 
     Attributes:
-        wrapped: the policy.
+        wrapped, watch: as given.
     """
 
     def __init__(self, policy: Policy, watch: StepWatch) -> None:
         self.wrapped = policy
-        self._watch = watch
+        self.watch = watch
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step."""
         step = self.wrapped.decide(seen)
-        self._watch.note(step)
+        self.watch.note(step)
         return step
 
     def learn(self, outcome: Outcome) -> None:

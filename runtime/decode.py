@@ -20,7 +20,7 @@ from .fit import check_fit
 from .forward.forward_choice import ForwardKind
 from .pools.pool import ModelPool
 from .prompts import Prompt
-from .run import Run, session_of
+from .run import Run, sessions_of
 from .timing.plain_speed import plain_step_s
 from .timing.priced_seconds import Prices
 from .tokenizers.stop_strings import make_ending, text_before_stop
@@ -104,8 +104,7 @@ def decode(
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop)
-    sessions = [session_of(pool, run.members, prompt, max_new_tokens, ending, start=start) for prompt in prompts]
-    _check_ids(sessions)
+    sessions = sessions_of(pool, prompts, max_new_tokens, ending, start=start)
     check_fit(pool, sessions[:batch], world.memory)
     interrupted = _drive(run.driver, sessions, batch)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
@@ -119,6 +118,13 @@ def decode(
     return tuple(output for output in outputs if output is not None), log
 
 
+def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:
+    """What `decode` gave; raises KeyboardInterrupt if it was interrupted, for those to whom half a run is of no use."""
+    if ran[1].meta["interrupted"]:
+        raise KeyboardInterrupt
+    return ran
+
+
 def _drive(driver: Driver, sessions: Sequence[Session], batch: int) -> bool:
     """Answer all; returns whether it was interrupted."""
     with Progress("decoding", len(sessions), unit="requests") as progress:
@@ -130,14 +136,6 @@ def _drive(driver: Driver, sessions: Sequence[Session], batch: int) -> bool:
             driver.give_up(INTERRUPTED)
             return True
     return False
-
-
-def _check_ids(sessions: Sequence[Session]) -> None:
-    seen: set[str] = set()
-    for session in sessions:
-        if session.request_id in seen:
-            raise ValueError(f"request ids must be unique, got {session.request_id!r} twice")
-        seen.add(session.request_id)
 
 
 def _streaming(pool: ModelPool, on_token: OnToken | None) -> OnCommit | None:

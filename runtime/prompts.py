@@ -1,6 +1,6 @@
 """Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,14 @@ class Prompt:
     answer: str | None = None
 
 
-def prompts_of(given: Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
-    """The prompts of a file, or those given; a mere text is called by its place, from 0.
+def prompts_of(given: str | Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
+    """The prompts of a file, by its path, or those given; a mere text among these is called by its place, from 0.
 
     Raises:
-        ValueError: one text in place of several.
-        TraceFormatError: as `read_prompts`.
+        TraceFormatError, FileNotFoundError: as `read_prompts`.
     """
-    if isinstance(given, Path):
-        return read_prompts(given)
-    if isinstance(given, str):
-        raise ValueError(f"prompts must be a list of texts, or the Path of a file, got {given[:60]!r}")
+    if isinstance(given, str | Path):
+        return read_prompts(Path(given))
     return tuple(
         Prompt(request_id=str(place), text=one) if isinstance(one, str) else one for place, one in enumerate(given)
     )
@@ -65,17 +62,6 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     if not prompts:
         raise TraceFormatError(path, "file", "must hold at least one prompt", 0)
     return tuple(prompts)
-
-
-def prompt_tokens(prompt: Prompt, encode: Callable[[str], list[int]]) -> tuple[int, ...]:
-    """Token ids of a prompt; raises ValueError where the tokenizer makes none, since there is nothing to go on from."""
-    tokens = tuple(encode(prompt.text))
-    if not tokens:
-        raise ValueError(
-            f"request {prompt.request_id}: prompt must give at least one token, and the pool's tokenizer makes none "
-            f"of {prompt.text!r}"
-        )
-    return tokens
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,7 @@ from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
 from ..traces.meta import Sampling
 from ..traces.tries.stored_resolution import LOG_PROBS
 from .answer_check import is_right
-from .decode import Output, decode
+from .decode import Output, decode, whole
 from .forward.forward_choice import ForwardKind
 from .next_token_views import scores
 from .pools.loaded_members import loaded_pool
@@ -77,9 +77,7 @@ def text_qualities(
     if not asked:
         return {}
     plain = Plain(loaded_pool(pool))
-    owns, log = decode(pool, plain, asked, name="plain", **alone)
-    if log.meta["interrupted"]:
-        raise KeyboardInterrupt
+    owns, _ = whole(decode(pool, plain, asked, name="plain", **alone))
     return {
         own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone["sampling"])
         for prompt, own in zip(asked, owns, strict=True)

@@ -1,23 +1,22 @@
 """What a run on this machine is made of: a world, and all that drives it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..counted import counted
 from ..decoding.loop import Loop
 from ..decoding.policy import Policy
-from ..decoding.pool import Pool
 from ..decoding.prefill import Start, prefill_before
 from ..decoding.request_tokens import Ending
 from ..decoding.session import Session
 from ..policies.about import about_of
-from ..policies.step_watch import StepWatch, WatchedPolicy
+from ..policies.step_watch import StepWatch
 from ..runs.ledger import RunLedger
 from .driver import Driver, OnCommit
 from .no_oracles import refuse_oracle
 from .pools.loaded_members import loaded_pool
 from .pools.pool import ModelPool
-from .prompts import Prompt, prompt_tokens
+from .prompts import Prompt
 from .timing.priced_seconds import PricedSeconds, Prices
 from .timing.timed_policy import TimedPolicy
 from .world import TorchWorld
@@ -57,11 +56,8 @@ class Run:
         self.members = loaded_pool(world.pool)
         self.ledger = RunLedger()
         self._name = name
-        self._policy = policy
-        self._watch = StepWatch(self.members.target)
-        self._timed = TimedPolicy(policy)
-        watched = WatchedPolicy(self._timed, self._watch)
-        loop = Loop(pool=self.members, policy=watched, name=name, world=world, ledger=self.ledger)
+        self._policy = TimedPolicy(policy, StepWatch(self.members.target))
+        loop = Loop(pool=self.members, policy=self._policy, name=name, world=world, ledger=self.ledger)
         priced = None if prices is None else PricedSeconds(prices, self.members.names)
         self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
 
@@ -77,45 +73,38 @@ class Run:
             "cache": self.world.memory.cache,
             "forward": self.world.forward_names,
             "members": list(self.members.names),
-            "lossless": about.lossless if (about := about_of(self._policy)) else None,
+            "lossless": about.lossless if (about := about_of(self._policy.wrapped)) else None,
             "lossy_steps": self._lossy_steps(),
-            "policy_s": self._timed.seconds,
+            "policy_s": self._policy.seconds,
             "phases": asdict(self.world.phases),
         }
 
     def _lossy_steps(self) -> bool:
         """Whether steps may have changed the text, or under rejection sampling what it follows."""
-        return self._watch.lossy_drawn if self.world.sampling.mode == "rejection" else self._watch.lossy
+        watch = self._policy.watch
+        return watch.lossy_drawn if self.world.sampling.mode == "rejection" else watch.lossy
 
 
-def session_of(
+def sessions_of(
     pool: ModelPool,
-    members: Pool,
-    prompt: Prompt,
+    prompts: Sequence[Prompt],
     max_new_tokens: int,
     ending: Ending | None = None,
     *,
     start: Start = Start.prefill,
-) -> Session:
-    """The request that a prompt is; `members` are those of the run.
-
-    Raises:
-        ValueError: the prompt has no token or does not fit into the pool's context with its budget, or a start that
-            only a log holds.
-    """
-    tokens = prompt_tokens(prompt, pool.encode)
-    if len(tokens) + max_new_tokens > pool.context_tokens:
-        raise ValueError(
-            f"request {prompt.request_id}: prompt of {counted(len(tokens), 'token')} and max_new_tokens "
-            f"{max_new_tokens} must fit into the pool's context of {pool.context_tokens} tokens"
+) -> list[Session]:
+    """The requests that prompts are; raises as `pool.tokens_of`, and ValueError for a start that only a log holds."""
+    members = loaded_pool(pool)
+    return [
+        Session(
+            pool=members,
+            request_id=prompt.request_id,
+            tag=prompt.tag,
+            prompt=tokens,
+            budget=max_new_tokens,
+            eos=frozenset(pool.eos_token_ids),
+            ending=ending,
+            prefill_before=prefill_before(start, members, what="a run of models"),
         )
-    return Session(
-        pool=members,
-        request_id=prompt.request_id,
-        tag=prompt.tag,
-        prompt=tokens,
-        budget=max_new_tokens,
-        eos=frozenset(pool.eos_token_ids),
-        ending=ending,
-        prefill_before=prefill_before(start, members, what="a run of models"),
-    )
+        for prompt, tokens in zip(prompts, pool.tokens_of(prompts, max_new_tokens), strict=True)
+    ]

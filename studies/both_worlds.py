@@ -10,7 +10,7 @@ from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..reports.agreement import Agreement, compare_runs, joined
 from ..runs.log import RunLog
-from ..runtime.decode import decode
+from ..runtime.decode import decode, whole
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
@@ -119,7 +119,7 @@ class BothWorlds:
         return Replay(log=log, tokens=tokens)
 
     def _compared(self, name: str, policy: Policy, replay: Replay) -> Agreement:
-        outputs, ran = decode(
+        found = decode(
             self.pool,
             policy,
             self.prompts,
@@ -131,8 +131,7 @@ class BothWorlds:
             memory=Memory(cache=self.cache),
             prices=made_up_cost(self.recording.meta.model_names),
         )
-        if ran.meta["interrupted"]:
-            raise KeyboardInterrupt  # decoding ends early and well, but half a run proves nothing
+        outputs, ran = whole(found)  # half a run proves nothing
         ran_tokens = {output.request_id: output.tokens for output in outputs}
         return compare_runs(replay.log, ran, replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
 

@@ -1,12 +1,15 @@
 """The models a chain may be built from, loaded and ready to run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ...arguments import ArgumentError
+from ...counted import counted
+from ..prompts import Prompt
 from ..threads import use_threads
 from .configs.member_config import MemberConfig, read_member_configs
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
@@ -66,6 +69,31 @@ class ModelPool(LoadedMembers):
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, with the special tokens the tokenizer puts in front, if any."""
         return list(self.tokenizer.encode(text).ids)
+
+    def tokens_of(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[tuple[int, ...]]:
+        """Token ids of prompts that are to be answered together.
+
+        Raises:
+            ArgumentError: no token to be written, an id twice, or a prompt that has no token, so that there is nothing
+                to go on from, or does not fit into the pool's context with its answer.
+        """
+        if max_new_tokens < 1:
+            raise ArgumentError(f"`max_new_tokens` must be >= 1, got {max_new_tokens}")
+        tokens: dict[str, tuple[int, ...]] = {}
+        for prompt in prompts:
+            name = prompt.request_id
+            if name in tokens:
+                raise ArgumentError(f"`prompts` must have unique ids, got {name!r} twice")
+            tokens[name] = tuple(self.encode(prompt.text))
+            if not tokens[name]:
+                rule = "prompt must give at least one token, and the pool's tokenizer makes none"
+                raise ArgumentError(f"request {name}: {rule} of {prompt.text!r}")
+            if len(tokens[name]) + max_new_tokens > self.context_tokens:
+                raise ArgumentError(
+                    f"request {name}: prompt of {counted(len(tokens[name]), 'token')} and `max_new_tokens` "
+                    f"{max_new_tokens} must fit into the pool's context of {self.context_tokens} tokens"
+                )
+        return list(tokens.values())
 
     def decode(self, ids: list[int]) -> str:
         """Text of token ids without special tokens."""

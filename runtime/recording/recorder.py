@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ...arguments import ArgumentError
 from ...progress import Progress
 from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, check_title
 from ...traces.tries.meta import TrieMeta
@@ -23,7 +24,7 @@ from ...traces.tries.store import write_trace
 from ...traces.tries.trie import TrieRequest
 from ..pools.loaded_members import LoadedMember
 from ..pools.pool import ModelPool
-from ..prompts import Prompt, prompt_tokens
+from ..prompts import Prompt
 from ..sampling.coupled_noise import noise_of
 from ..timing.forward_seconds import hardware
 from .finished_requests import Parts, Ties
@@ -34,6 +35,9 @@ _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
 # Of what a part holds: parts of another form are not gone on from.
 PART_FORM = 2
+
+# Prompts with their tokens, in the order in which they are recorded.
+Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
 
 
 def record(
@@ -64,26 +68,26 @@ def record(
             written then.
         FileExistsError: `out` exists.
     """
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be >= 1, got {max_new_tokens}")
     title = out.stem if name is None else name
     check_title(title)
     if out.exists():
         raise FileExistsError(f"{out}: must not exist yet")
     _check_recordable(pool)
-    encoded = _encoded(pool, prompts, max_new_tokens)
+    if not prompts:
+        raise ArgumentError("`prompts` must hold at least one, got none")
+    requests = list(zip(prompts, pool.tokens_of(prompts, max_new_tokens), strict=True))
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
     meta = _meta(pool, options, title, costs or {})
-    parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, prompts, encoded, options))
+    parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, requests, options))
     try:
-        _record_missing(pool, prompts, encoded, options, parts)
+        _record_missing(pool, requests, options, parts)
     except BaseException:
         parts.remove_if_empty()
         raise
-    ties, requests = _finished(prompts, encoded, options, parts)
-    trace = TrieRecording(meta=_with_ties(meta, ties, requests), requests=requests)
+    ties, recorded = _finished(requests, options, parts)
+    trace = TrieRecording(meta=_with_ties(meta, ties, recorded), requests=recorded)
     write_trace(trace, out)
     parts.remove()
     return trace
@@ -99,38 +103,12 @@ def _check_recordable(pool: ModelPool) -> None:
             )
 
 
-def _encoded(pool: ModelPool, prompts: Sequence[Prompt], max_new_tokens: int) -> list[tuple[int, ...]]:
-    """Token ids of every prompt; raises ValueError for what cannot be recorded."""
-    if not prompts:
-        raise ValueError("prompts must hold at least one prompt, got none")
-    seen: set[str] = set()
-    encoded = []
-    for prompt in prompts:
-        if prompt.request_id in seen:
-            raise ValueError(f"prompt ids must be unique, got {prompt.request_id!r} twice")
-        seen.add(prompt.request_id)
-        tokens = prompt_tokens(prompt, pool.encode)
-        if len(tokens) + max_new_tokens > pool.context_tokens:
-            raise ValueError(
-                f"prompt {prompt.request_id!r} must leave room for max_new_tokens: {len(tokens)} prompt tokens + "
-                f"{max_new_tokens} exceed the pool's context of {pool.context_tokens}"
-            )
-        encoded.append(tokens)
-    return encoded
-
-
-def _record_missing(
-    pool: ModelPool,
-    prompts: Sequence[Prompt],
-    encoded: Sequence[tuple[int, ...]],
-    options: TrieOptions,
-    parts: Parts,
-) -> None:
+def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
     """Record every request that has no part yet."""
     models = [member.model for member in _recorded(pool)]
-    there = sum(parts.has(number) for number in range(len(prompts)))
-    with Progress("recording", len(prompts), unit="requests", done=there) as progress:
-        for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
+    there = sum(parts.has(number) for number in range(len(requests)))
+    with Progress("recording", len(requests), unit="requests", done=there) as progress:
+        for number, (prompt, tokens) in enumerate(requests):
             if not parts.has(number):
                 noise = noise_of(options.sampling, prompt.request_id, _vocab_size(pool))
                 recorder = RequestRecorder(models, tokens, options, noise)
@@ -139,15 +117,13 @@ def _record_missing(
                 progress.advance()
 
 
-def _finished(
-    prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions, parts: Parts
-) -> tuple[Ties, tuple[TrieRequest, ...]]:
+def _finished(requests: Requests, options: TrieOptions, parts: Parts) -> tuple[Ties, tuple[TrieRequest, ...]]:
     """Near ties of all requests, and the requests."""
-    found, requests = [], []
-    for number, (prompt, tokens) in enumerate(zip(prompts, encoded, strict=True)):
+    found, recorded = [], []
+    for number, (prompt, tokens) in enumerate(requests):
         trie, ties = parts.read(number)
         found.append(ties)
-        requests.append(
+        recorded.append(
             TrieRequest(
                 request_id=prompt.request_id,
                 tag=prompt.tag,
@@ -157,7 +133,7 @@ def _finished(
             )
         )
     anywhere, on_trunk = (sum(counts) for counts in zip(*found, strict=True))
-    return Ties(anywhere, on_trunk), tuple(requests)
+    return Ties(anywhere, on_trunk), tuple(recorded)
 
 
 def _recorded(pool: ModelPool) -> list[LoadedMember]:
@@ -239,9 +215,7 @@ def _software() -> dict[str, str]:
     return {"python": platform.python_version()} | {package: version(package) for package in _SOFTWARE}
 
 
-def _fingerprint(
-    pool: ModelPool, prompts: Sequence[Prompt], encoded: Sequence[tuple[int, ...]], options: TrieOptions
-) -> str:
+def _fingerprint(pool: ModelPool, requests: Requests, options: TrieOptions) -> str:
     """Hash of all that decides what is recorded: a sample of every weight, prompts, options, versions."""
     digest = hashlib.sha256()
     said = {
@@ -253,7 +227,7 @@ def _fingerprint(
         "sampling": options.sampling.model_dump(),
         "closure": options.closure.model_dump(),
         "max_new_tokens": options.max_new_tokens,
-        "prompts": [(prompt.request_id, prompt.tag, tokens) for prompt, tokens in zip(prompts, encoded, strict=True)],
+        "prompts": [(prompt.request_id, prompt.tag, tokens) for prompt, tokens in requests],
     }
     digest.update(json.dumps(said, sort_keys=True).encode())
     for member in _recorded(pool):

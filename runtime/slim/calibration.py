@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...arguments import ArgumentError
 from ...policies.lossless.plain import Plain
 from ...traces.meta import Sampling
-from ..decode import decode
+from ..decode import decode, whole
 from ..pools.loaded_members import loaded_pool
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
@@ -75,18 +76,11 @@ def calibrate(
         ValueError: no prompts, one that does not fit into the pool's context with its text, or a target that fails.
     """
     if not prompts:
-        raise ValueError("prompts must hold at least one, got 0")
-    outputs, log = decode(
-        pool,
-        Plain(loaded_pool(pool)),
-        prompts,
-        sampling=sampling,
-        max_new_tokens=max_new_tokens,
-        name="plain",
-        batch=BATCH,
+        raise ArgumentError("`prompts` must hold at least one, got none")
+    plain = Plain(loaded_pool(pool))
+    outputs, _ = whole(
+        decode(pool, plain, prompts, sampling=sampling, max_new_tokens=max_new_tokens, name="plain", batch=BATCH)
     )
-    if log.meta["interrupted"]:
-        raise KeyboardInterrupt
     texts = []
     for prompt, output in zip(prompts, outputs, strict=True):
         if output.error or pool.target.model is None:

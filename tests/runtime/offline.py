@@ -13,7 +13,7 @@ from paceline.policies import make_policy
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.run import Run, session_of
+from paceline.runtime.run import Run, sessions_of
 from paceline.runtime.sampling.coupled_noise import RequestNoise
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
@@ -60,7 +60,7 @@ class Offline:
         built = make_policy(policy, self.members) if isinstance(policy, str) else policy
         self.world = world(pool=pool, sampling=sampling, debug=debug, **options)
         self.setup = Run(self.world, built, name="p")
-        self.sessions = [session_of(pool, self.members, prompt, num_tokens, start=start) for prompt in prompts]
+        self.sessions = sessions_of(pool, prompts, num_tokens, start=start)
 
     def run(self, *, batch: int = 1) -> "Offline":
         for _ in self.setup.driver.run(self.sessions, batch):

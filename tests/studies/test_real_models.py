@@ -97,8 +97,9 @@ def test_prompts_are_a_file_or_texts(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"id": "a", "prompt": "x"}\n')
     assert prompts_of(tmp_path / "p.jsonl") == (Prompt(request_id="a", text="x"),)
     assert prompts_of(["x", PROMPTS[0]]) == (Prompt(request_id="0", text="x"), PROMPTS[0])
-    with pytest.raises(ValueError, match="prompts must be a list of texts, or the Path of a file, got 'x'"):
-        prompts_of("x")
+    assert prompts_of(str(tmp_path / "p.jsonl")) == prompts_of(tmp_path / "p.jsonl")
+    with pytest.raises(FileNotFoundError, match="What is a pool"):
+        prompts_of("What is a pool?")
 
 
 def test_models_in_hand_are_not_loaded_again():

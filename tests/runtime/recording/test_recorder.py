@@ -234,18 +234,18 @@ def test_other_weights_are_another_recording(tiny_pool, tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens must be >= 1, got 0"),
-        ({"prompts": ()}, "prompts must hold at least one prompt, got none"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
+        ({"prompts": ()}, "`prompts` must hold at least one, got none"),
         ({"name": "a\nb"}, "the recording's name must be one line that is not empty, got 'a\\nb'"),
         ({"name": ""}, "the recording's name must be one line that is not empty, got ''"),
-        ({"prompts": (PROMPTS[0], PROMPTS[0])}, "prompt ids must be unique, got 'ends' twice"),
+        ({"prompts": (PROMPTS[0], PROMPTS[0])}, "`prompts` must have unique ids, got 'ends' twice"),
         (
             {"prompts": (Prompt(request_id="a", text=""),)},
             "request a: prompt must give at least one token, and the pool's tokenizer makes none of ''",
         ),
         (
             {"prompts": (Prompt(request_id="a", text="a" * 81),)},
-            "prompt 'a' must leave room for max_new_tokens: 81 prompt tokens + 16 exceed the pool's context of 96",
+            "request a: prompt of 81 tokens and `max_new_tokens` 16 must fit into the pool's context of 96 tokens",
         ),
     ],
 )

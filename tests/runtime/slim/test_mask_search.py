@@ -220,7 +220,7 @@ def test_broken_logits_are_as_far_as_can_be(calibration):
 
 
 def test_no_prompts_are_refused():
-    with pytest.raises(ValueError, match="prompts must hold at least one, got 0"):
+    with pytest.raises(ValueError, match="`prompts` must hold at least one, got none"):
         calibrate(tiny_pool_of_four(), (), max_new_tokens=TOKENS)
 
 
