@@ -11,7 +11,7 @@ class ArgumentError(ValueError):
 
 
 def check_within(name: str, value: float, interval: str) -> None:
-    """Raise ValueError, which names the argument, unless a value lies in an interval, as in "[0, 1)".
+    """Raise ArgumentError, which names the argument, unless a value lies in an interval, as in "[0, 1)".
 
     An end may say what it is, "[1, most=16]"; an open end at "inf" asks for a finite value. NaN lies in none.
     """
@@ -20,13 +20,13 @@ def check_within(name: str, value: float, interval: str) -> None:
         (low <= value if interval[0] == "[" else low < value)
         and (value <= high if interval[-1] == "]" else value < high)
     ):
-        raise ValueError(f"{name} must be {words}, got {value!r}")
+        raise ArgumentError(f"{name} must be {words}, got {value!r}")
 
 
 def check_least(name: str, value: float, least: float) -> None:
-    """Raise ValueError, which names the argument, unless a value is `least` or more."""
+    """Raise ArgumentError, which names the argument, unless a value is `least` or more."""
     if not value >= least:
-        raise ValueError(f"{name} must be >= {least}, got {value!r}")
+        raise ArgumentError(f"{name} must be >= {least}, got {value!r}")
 
 
 @lru_cache

@@ -6,6 +6,7 @@ Every mask of the shipped pool's target is measured once; then searches with oth
 """
 
 from collections.abc import Mapping
+from itertools import combinations
 from statistics import fmean
 
 from paceline.laboratory.findings.table import Cell, cell
@@ -16,7 +17,7 @@ from paceline.runtime.prompts import read_prompts
 from paceline.runtime.slim.calibration import calibrate
 from paceline.runtime.slim.distance import Distance, measure_distance
 from paceline.runtime.slim.mask_search import Budget, best_trial, search_masks
-from paceline.runtime.slim.masks import Mask, all_masks, num_skipped
+from paceline.runtime.slim.masks import Mask, num_skipped
 from paceline.shipped import shipped
 from shared.report import parser_of, show
 
@@ -29,7 +30,7 @@ def every_mask(pool: ModelPool, skipped: int, num_prompts: int) -> dict[Mask, Di
     folder = shipped("pools", "pico")
     prompts = read_prompts(folder / "prompts.jsonl")[:num_prompts]
     calibration = calibrate(pool, prompts, max_new_tokens=NEW_TOKENS)
-    masks = list(all_masks(pool.target.num_layers, skipped))
+    masks = list(combinations(range(pool.target.num_layers), skipped))
     every = tracked(masks, "every mask", total=len(masks), unit="masks")
     return {mask: measure_distance(make_submodel(pool.target.model, mask), calibration) for mask in every}
 

@@ -119,6 +119,9 @@ def _told(error: Exception) -> str:
     """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ArgumentError):
+            return _with_options(str(cause))
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
     if isinstance(error, MemoryError):

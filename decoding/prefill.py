@@ -42,11 +42,13 @@ def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[b
         what: is run, for the error.
 
     Raises:
-        ValueError: `recorded`, which only a log can answer.
+        ArgumentError: `recorded`, which only a log can answer.
     """
     begins = start_of(start)
     if begins is Start.recorded:
-        raise ValueError(f"start must be prefill or draft for {what}, which holds no start of its own, got {begins}")
+        raise ArgumentError(
+            f"`start` must be prefill or draft for {what}, which holds no start of its own, got {begins}"
+        )
     return (begins is Start.prefill,) * len(pool.members)
 
 

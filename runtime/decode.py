@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..arguments import check_least
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..decoding.request_tokens import FinishReason
@@ -95,12 +96,11 @@ def decode(
         Outputs in the order of `prompts`, failed requests among them, and the run log.
 
     Raises:
-        ValueError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
+        ArgumentError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
             caches cannot fit into the machine's memory, an empty stop string, or start `recorded`.
         PolicyError: the policy broke the contract.
     """
-    if batch < 1:
-        raise ValueError(f"batch must be >= 1, got {batch}")
+    check_least("`batch`", batch, 1)
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop)

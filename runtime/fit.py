@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..arguments import ArgumentError
 from ..decoding.session import Session
 from .kv.device_memory import total_bytes
 from .pools.loaded_members import LoadedMembers
@@ -16,7 +17,7 @@ def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) 
     With a limit the runtime preempts instead, so a batch of any size is served.
 
     Raises:
-        ValueError: some device has less memory than that.
+        ArgumentError: some device has less memory than that.
     """
     if memory.limit_bytes is not None or not sessions:
         return
@@ -30,7 +31,7 @@ def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) 
     for device, num_bytes in needed.items():
         total = total_bytes(device)
         if num_bytes > total:
-            raise ValueError(
+            raise ArgumentError(
                 f"batch must fit into memory: {len(sessions)} requests of up to {longest} tokens take {num_bytes:,} "
                 f"bytes of keys and values on {device}, which has {total:,}; give a KV limit to have requests preempted"
             )

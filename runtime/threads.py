@@ -2,9 +2,10 @@
 
 import torch
 
+from ..arguments import check_least
+
 
 def use_threads(count: int) -> None:
-    """Set torch's threads for this process; raises ValueError below 1."""
-    if count < 1:
-        raise ValueError(f"threads must be >= 1, got {count}")
+    """Set torch's threads for this process; raises ArgumentError below 1."""
+    check_least("`threads`", count, 1)
     torch.set_num_threads(count)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
 from ..decoding.session import Session
 from ..decoding.signal import Signal
@@ -43,7 +44,7 @@ class Memory:
         dead_share: of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1].
 
     Raises:
-        ValueError: an unknown kind of cache, no byte at all, or a share out of range.
+        ArgumentError: an unknown kind of cache, no byte at all, or a share out of range.
     """
 
     cache: CacheKind = "slots"
@@ -52,11 +53,10 @@ class Memory:
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
-            raise ValueError(f"cache must be one of {', '.join(CACHES)}, got {self.cache!r}")
-        if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise ValueError(f"limit_bytes must be >= 1, got {self.limit_bytes}")
-        if not 0.0 < self.dead_share <= 1.0:
-            raise ValueError(f"dead_share must be in (0, 1], got {self.dead_share}")
+            raise ArgumentError(f"`cache` must be one of {', '.join(CACHES)}, got {self.cache!r}")
+        if self.limit_bytes is not None:
+            check_least("`limit_bytes`", self.limit_bytes, 1)
+        check_within("`dead_share`", self.dead_share, "(0, 1]")
 
 
 class TorchWorld:

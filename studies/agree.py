@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..arguments import ArgumentError
 from ..counted import counted
@@ -28,6 +28,7 @@ from ..traces.tries.recording import TrieRecording
 from .both_worlds import BothWorlds
 from .named_policies import NamedPolicy, PoliciesGiven, named_policies
 from .pool import load_pool
+from .record import ClosureKind
 from .recording_to_agree import closure_for, matching_trace, recording_made_now
 
 # Where worlds differ, near ties are looked for among so many choices: a step's drafts, and what a verifier adds.
@@ -91,7 +92,7 @@ class Agreements(Printed):
 
 def agree(
     pool: ModelPool | Path | str | None,
-    prompts: Path | Sequence[Prompt | str],
+    prompts: str | Path | Sequence[Prompt | str],
     policies: PoliciesGiven | None = None,
     *,
     recording: str | Path | None = None,
@@ -100,7 +101,7 @@ def agree(
     batch: int = 1,
     cache: CacheKind = "slots",
     start: Start | str = "prefill",
-    closure: Literal["monotone", "full"] | None = None,
+    closure: ClosureKind | None = None,
     reach: int | None = None,
     run: int | None = None,
     lossless: bool = False,
@@ -110,7 +111,7 @@ def agree(
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file, or texts.
+        prompts: a JSONL file by its path, or texts.
         policies: as of `compare`; a representative set if None.
         recording: a .trace folder of these prompts and this pool; None records now.
         sampling: greedy or coupled; greedy if None.

@@ -86,7 +86,7 @@ class Decoded(Printed):
 
 def decode(
     pool: ModelPool | Path | str | None,
-    prompts: Path | Sequence[Prompt | str],
+    prompts: str | Path | Sequence[Prompt | str],
     policy: PolicyGiven = "plain",
     *,
     sampling: Sampling | None = None,
@@ -105,7 +105,7 @@ def decode(
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file, or texts.
+        prompts: a JSONL file by its path, or texts.
         policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`.
         sampling: how tokens are chosen; greedy if None.
         max_new_tokens: longest answer, >= 1.
@@ -120,7 +120,7 @@ def decode(
         debug: check every cache at every step.
 
     Raises:
-        ValueError: a wrong policy, pool or prompt; nothing has run then.
+        ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
         PolicyError: the policy broke the contract.
     """
     begins = start_of(start)

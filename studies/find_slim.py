@@ -83,7 +83,7 @@ class SlimsFound(Printed):
 
 def find_slim(
     pool: Path | str | None,
-    prompts: Path | Sequence[Prompt | str] | None = None,
+    prompts: str | Path | Sequence[Prompt | str] | None = None,
     *,
     shares: Sequence[float] = (0.45,),
     trials: int = 60,

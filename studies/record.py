@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from ..arguments import ArgumentError
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
@@ -13,17 +16,21 @@ from ..traces.tries.recording import TrieRecording
 from .pool import load_pool
 
 # It takes a minute, and those who only want the contexts need not wait for it.
-MEASURING = "measuring seconds (--no-costs to skip)"
+MEASURING = "measuring seconds (costs, which may be left out)"
+
+ClosureKind = Literal["monotone", "full"]
 
 
 def record(
     pool: ModelPool | Path | str | None,
-    prompts: Path | Sequence[Prompt | str],
+    prompts: str | Path | Sequence[Prompt | str],
     out: str | Path,
     *,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
-    closure: Closure | None = None,
+    closure: Closure | ClosureKind | None = None,
+    reach: int = 16,
+    run: int = 8,
     name: str | None = None,
     costs: bool = True,
     threads: int = 1,
@@ -32,21 +39,25 @@ def record(
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: a JSONL file, or texts.
+        prompts: a JSONL file by its path, or texts.
         out: the .trace folder to write; what is finished is kept in `OUT.part` beside it.
         sampling: greedy or coupled; greedy if None.
         max_new_tokens: longest trunk, >= 1.
-        closure: which contexts off the trunk are kept; if None those of Exact chains, up to 16 tokens off it.
+        closure: which contexts off the trunk are kept: those of Exact chains (`monotone`, also None) or those of lossy
+            rules too (`full`); or a `Closure`, which has a reach and a run of its own.
+        reach: most tokens off the trunk.
+        run: most of them by a member after a larger one's.
         name: of the recording; the name of `out` without its suffix if None.
         costs: also measure seconds per forward on this machine.
         threads: CPU threads of torch, where a pool is loaded.
 
     Raises:
-        ValueError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
+        ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
         FileExistsError: `out` exists.
     """
     requests = prompts_of(prompts)
     folder = Path(out)
+    kept = closure if isinstance(closure, Closure) else closure_of(closure, reach, run)
     check_title(folder.stem if name is None else name)
     models = load_pool(pool, threads=threads)
     target: Any = models.target.model
@@ -54,9 +65,20 @@ def record(
         models,
         requests,
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
-        closure=Closure(kind="monotone", reach=16, run=8) if closure is None else closure,
+        closure=kept,
         max_new_tokens=max_new_tokens,
         out=folder,
         name=name,
         costs={target.device.type: measure_costs(models, stage=MEASURING)} if costs else {},
     )
+
+
+def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:
+    """The closure asked for, monotone if None; raises ArgumentError for what is none."""
+    try:
+        return Closure(kind=kind or "monotone", reach=reach, run=run)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = "closure" if first["loc"] == ("kind",) else first["loc"][0]
+        rule = first["msg"].removeprefix("Input should be ")
+        raise ArgumentError(f"`{name}` must be {rule}, got {first['input']!r}") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 from ..decoding.policy import Policy
 from ..runtime.pools.loaded_members import LoadedMember
@@ -20,6 +20,7 @@ from ..traces.tries.meta import TrieMeta
 from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
 from ..traces.tries.trie import TrieRequest
+from .record import ClosureKind, closure_of
 
 LEAST_REACH = 16  # enough for a policy that does not say how many tokens it may have pending
 
@@ -40,13 +41,11 @@ def recording_made_now(
         )
 
 
-def closure_for(
-    policies: Iterable[Policy], kind: Literal["monotone", "full"] | None, reach: int | None, run: int | None
-) -> Closure:
+def closure_for(policies: Iterable[Policy], kind: ClosureKind | None, reach: int | None, run: int | None) -> Closure:
     """The closure asked for; by default as deep as the most tokens that any policy says it may have pending."""
     if reach is None:
         reach = max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies)])
-    return Closure(kind=kind or "monotone", reach=reach, run=reach if run is None else run)
+    return closure_of(kind, reach, reach if run is None else run)
 
 
 def matching_trace(
@@ -110,6 +109,6 @@ def _matching(
     if list(recorded.prompt) != pool.encode(prompt.text):
         raise TraceFormatError(path, f"{field}, prompt", "must be the tokens of the prompt", recorded.prompt)
     if recorded.max_new_tokens != max_new_tokens:
-        rule = f"must be --max-new-tokens, {max_new_tokens}"
+        rule = f"must be the one asked for, {max_new_tokens}"
         raise TraceFormatError(path, f"{field}, max_new_tokens", rule, recorded.max_new_tokens)
     return recorded

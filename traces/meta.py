@@ -3,7 +3,18 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from ..arguments import ArgumentError, check_least, check_within
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -15,9 +26,9 @@ LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e9
 
 
 def check_title(name: str) -> None:
-    """Raises ValueError for what is no name of a recording, before the work that would end in it."""
+    """Raises ArgumentError for what is no name of a recording, before the work that would end in it."""
     if not (name and re.fullmatch(TITLE_PATTERN, name)):
-        raise ValueError(f"the recording's name must be one line that is not empty, got {name!r}")
+        raise ArgumentError(f"the recording's name must be one line that is not empty, got {name!r}")
 
 
 def _listed(ids: object) -> object:
@@ -106,24 +117,20 @@ class Sampling(Record):
     """
 
     mode: Literal["greedy", "coupled", "rejection"]
-    temperature: float | None = Field(default=None, ge=LOWEST_TEMPERATURE)
+    temperature: float | None = None
     seed: int | None = None
     top_p: float | None = None
     top_k: int | None = None
 
-    @field_validator("top_p")
+    @field_validator("temperature", "top_p", "top_k")
     @classmethod
-    def _share(cls, top_p: float | None) -> float | None:
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {top_p}")
-        return top_p
-
-    @field_validator("top_k")
-    @classmethod
-    def _count(cls, top_k: int | None) -> int | None:
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k must be >= 1, got {top_k}")
-        return top_k
+    def _in_range(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.field_name == "top_k":
+            check_least("`top_k`", value, 1)
+        elif value is not None:
+            interval = "(0, 1]" if info.field_name == "top_p" else f"[{LOWEST_TEMPERATURE:g}, inf)"
+            check_within(f"`{info.field_name}`", value, interval)
+        return value
 
     @model_validator(mode="after")
     def _sampled_needs_both(self) -> "Sampling":

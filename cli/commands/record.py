@@ -8,7 +8,6 @@ import typer
 from ...counted import counted
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
-from ...traces.meta import Closure
 from ...traces.tries.meta import ROUNDING
 from ...traces.tries.recording import TrieRecording
 from ..options import models
@@ -47,7 +46,9 @@ def record(
         out,
         sampling=mode,
         max_new_tokens=max_new_tokens,
-        closure=Closure(kind=closure, reach=reach, run=run),
+        closure=closure,
+        reach=reach,
+        run=run,
         name=name,
         costs=costs,
         threads=threads,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ...traces.meta import LOWEST_TEMPERATURE, Sampling
+from ...traces.meta import Sampling
 
 PromptsOption = Annotated[
     Path, typer.Option("--prompts", help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')
@@ -74,7 +74,7 @@ def sampling_of(
     """The sampling asked for; `others` are the modes of the command beside greedy, in words.
 
     Raises:
-        ValueError: options that do not belong together, or out of range.
+        ValueError: options that do not belong together, or (of pydantic) out of range.
     """
     if mode == "greedy":
         if any(option is not None for option in (temperature, seed, top_p, top_k)):
@@ -84,12 +84,6 @@ def sampling_of(
         return Sampling(mode="greedy")
     if temperature is None or seed is None:
         raise ValueError(f"--sampling {mode} needs --temperature and --seed")
-    if not LOWEST_TEMPERATURE <= temperature < float("inf"):
-        raise ValueError(f"--temperature must be >= {LOWEST_TEMPERATURE:g} and finite, got {temperature}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"--top-p must be in (0, 1], got {top_p}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"--top-k must be >= 1, got {top_k}")
     return Sampling(mode=mode, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)
 
 
@@ -103,11 +97,9 @@ def limit_bytes(mib: float | None) -> int | None:
 
 
 def dead_share_of(cache: Cache, share: float | None) -> float:
-    """--dead-share; raises ValueError out of range, or for a cache that has no dead slots."""
+    """--dead-share; raises ValueError for a cache that has no dead slots."""
     if share is None:
         return 0.5
     if cache != "mask":
         raise ValueError("--dead-share belongs to --cache mask")
-    if not 0 < share <= 1:
-        raise ValueError(f"--dead-share must be in (0, 1], got {share}")
     return share

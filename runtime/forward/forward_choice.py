@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ...arguments import ArgumentError
 from ..kv.slot_cache import SlotCache
 from .fused_forward import FusedForward
 from .fused_support import fused_supports
@@ -42,10 +43,10 @@ def choose_forward(
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
     if kind not in KINDS:
-        raise ValueError(f"forward must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}")
     reason = fused_supports(model)
     if kind == "fused" and reason is not None:
-        raise ValueError(f"forward must not be 'fused' for this model: {reason}")
+        raise ArgumentError(f"`forward` must not be 'fused' for this model: {reason}")
     modules = ModuleForward(model)
     if kind == "modules" or reason is not None:
         return modules

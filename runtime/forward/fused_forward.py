@@ -92,10 +92,7 @@ class FusedForward:
         """`[B, 1, Q G, S]`: what the attention would make of a bool mask again in every layer; None looks at all."""
         mask = placement.mask
         if window is not None and placement.num_slots > window:
-            if mask is None:
-                size = (len(placement.counts), 1, placement.longest, placement.num_slots)
-                mask = torch.ones(size, dtype=torch.bool, device=self.kv_shape.device)
-            mask = within_window(mask, window)
+            mask = within_window(placement.looks(self.kv_shape.device), window)
         if mask is None:
             return None
         added = torch.zeros(mask.shape, dtype=self.kv_shape.dtype, device=mask.device)

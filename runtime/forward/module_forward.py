@@ -77,10 +77,12 @@ class ModuleForward:
         """See `ModelForward`."""
         num_layers = self.kv_shape.num_layers
         columns, pick = _kept_columns(ids, placement, keep)
+        # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
+        looks = placement.looks(ids.device)
         logits: Tensor = self._model(
             input_ids=placement.padded(ids),
             position_ids=_positions(placement, ids.device),
-            attention_mask=self._masks.of(_looks(placement, ids.device), self.kv_shape.dtype),
+            attention_mask=self._masks.of(looks, self.kv_shape.dtype),
             past_key_values=Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)]),
             use_cache=True,
             logits_to_keep=columns,
@@ -93,14 +95,6 @@ def _positions(placement: Placement, device: torch.device) -> Tensor:
     if isinstance(positions, slice):
         positions = torch.arange(positions.start, positions.stop, device=device)
     return placement.padded(positions)
-
-
-def _looks(placement: Placement, device: torch.device) -> Tensor:
-    if placement.mask is not None:
-        return placement.mask
-    # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
-    size = (len(placement.counts), 1, placement.longest, placement.num_slots)
-    return torch.ones(size, dtype=torch.bool, device=device)
 
 
 def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 from transformers import (
     EosTokenCriteria,
@@ -24,7 +25,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ...traces.meta import LOWEST_TEMPERATURE, Sampling
+from ...traces.meta import Sampling
 from ..world import CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]
@@ -105,18 +106,16 @@ def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: Sampli
         return Sampling(mode="greedy")
     given: dict[type, Any] = {type(processor): processor for processor in processors}
     temperature = given[TemperatureLogitsWarper].temperature if TemperatureLogitsWarper in given else 1.0
-    if temperature < LOWEST_TEMPERATURE:
-        raise ValueError(f"temperature must be >= {LOWEST_TEMPERATURE}, got {temperature}")
-    top_p = given[TopPLogitsWarper].top_p if TopPLogitsWarper in given else None
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1], got {top_p}")
-    return Sampling(
-        mode=mode or "rejection",
-        temperature=temperature,
-        seed=int(torch.randint(2**62, ()).item()),
-        top_p=top_p,
-        top_k=given[TopKLogitsWarper].top_k if TopKLogitsWarper in given else None,
-    )
+    try:
+        return Sampling(
+            mode=mode or "rejection",
+            temperature=temperature,
+            seed=int(torch.randint(2**62, ()).item()),
+            top_p=given[TopPLogitsWarper].top_p if TopPLogitsWarper in given else None,
+            top_k=given[TopKLogitsWarper].top_k if TopKLogitsWarper in given else None,
+        )
+    except ValidationError as error:
+        raise error.errors()[0]["ctx"]["error"] from None
 
 
 def read_limits(criteria: Sequence[object]) -> Limits:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .member_kv import SLOT_STEP, KVShape, MemberKV
+from .member_kv import KVShape, MemberKV
 from .placement import Placement, padding, side_by_side
 
 
@@ -22,14 +22,9 @@ class MaskCache(MemberKV):
     Args:
         shape: of one slot.
         dead_share: share of the columns in use, in (0, 1], that may be dead before they are truncated.
-
-    Raises:
-        ValueError: dead_share out of range.
     """
 
     def __init__(self, shape: KVShape, *, dead_share: float = 0.5) -> None:
-        if not 0.0 < dead_share <= 1.0:
-            raise ValueError(f"dead_share must be in (0, 1], got {dead_share}")
         super().__init__(shape)
         self.num_truncations = 0
         self._dead_share = dead_share
@@ -47,15 +42,7 @@ class MaskCache(MemberKV):
         row = self.rows.get(request_id)
         return [] if row is None else list(self._slots[row])
 
-    def truncate(self) -> None:
-        """Move live slots together, then drop free rows and the columns that became free."""
-        self._close_ranks()
-        self._squeeze()
-        slots = -(-self._end // SLOT_STEP) * SLOT_STEP
-        if (len(self.rows), slots) != (self.num_rows, self.capacity):
-            self._resize(len(self.rows), min(slots, self.capacity))
-
-    def _squeeze(self) -> None:
+    def _squeeze(self) -> int:
         for row in self.rows.values():
             slots = self._slots[row]
             count = len(slots)
@@ -67,6 +54,7 @@ class MaskCache(MemberKV):
                 self._valid[row, :count] = True
         self._end = self._longest
         self.num_truncations += 1
+        return self._end
 
     def _length(self, row: int) -> int:
         return len(self._slots[row])

@@ -176,9 +176,16 @@ class MemberKV(ABC):
         keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values
 
-    @abstractmethod
     def truncate(self) -> None:
-        """Give back the memory of everything that is not live, as far as this kind of cache can."""
+        """Give back the memory of what is not live: free rows, and slots beyond those of the longest text."""
+        self._close_ranks()
+        slots = -(-self._squeeze() // SLOT_STEP) * SLOT_STEP
+        if (len(self.rows), slots) != (self.num_rows, self.capacity):
+            self._resize(len(self.rows), min(slots, self.capacity))
+
+    @abstractmethod
+    def _squeeze(self) -> int:
+        """Move live slots of every row together where they are apart; returns how many the longest text has."""
 
     @abstractmethod
     def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:

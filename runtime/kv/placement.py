@@ -39,6 +39,12 @@ class Placement(NamedTuple):
         """Q."""
         return max(self.counts)
 
+    def looks(self, device: torch.device) -> Tensor:
+        """`mask`, all True where there is none."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones((len(self.counts), 1, self.longest, self.num_slots), dtype=torch.bool, device=device)
+
     def padded(self, tokens: Tensor) -> Tensor:
         """`[B, Q, ...]` of what is `[T, ...]`."""
         if self.pad is None:

@@ -10,7 +10,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from .member_kv import SLOT_STEP, KVShape, MemberKV
+from .member_kv import KVShape, MemberKV
 from .placement import Placement, padding, side_by_side
 
 
@@ -26,13 +26,8 @@ class SlotCache(MemberKV):
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
 
-    def truncate(self) -> None:
-        """Drop free rows, and slots beyond the longest text."""
-        self._close_ranks()
-        longest = max((self._lengths[row] for row in self.rows.values()), default=0)
-        slots = -(-longest // SLOT_STEP) * SLOT_STEP
-        if (len(self.rows), slots) != (self.num_rows, self.capacity):
-            self._resize(len(self.rows), min(slots, self.capacity))
+    def _squeeze(self) -> int:
+        return max((self._lengths[row] for row in self.rows.values()), default=0)
 
     def _length(self, row: int) -> int:
         return self._lengths[row]

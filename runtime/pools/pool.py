@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, check_least
 from ...counted import counted
 from ..prompts import Prompt
 from ..threads import use_threads
@@ -77,8 +77,7 @@ class ModelPool(LoadedMembers):
             ArgumentError: no token to be written, an id twice, or a prompt that has no token, so that there is nothing
                 to go on from, or does not fit into the pool's context with its answer.
         """
-        if max_new_tokens < 1:
-            raise ArgumentError(f"`max_new_tokens` must be >= 1, got {max_new_tokens}")
+        check_least("`max_new_tokens`", max_new_tokens, 1)
         tokens: dict[str, tuple[int, ...]] = {}
         for prompt in prompts:
             name = prompt.request_id

@@ -64,8 +64,8 @@ def record(
         costs: measured seconds to keep in the meta, by device and model (`forward_seconds.measure_costs`).
 
     Raises:
-        ValueError: prompts that cannot be recorded, a name that cannot be, or a part of another recording; nothing is
-            written then.
+        ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
+        ValueError: a part of another recording; nothing is written then.
         FileExistsError: `out` exists.
     """
     title = out.stem if name is None else name
@@ -94,10 +94,10 @@ def record(
 
 
 def _check_recordable(pool: ModelPool) -> None:
-    """Raises ValueError for a pool with a foreign member: its view of a context is over other tokens."""
+    """Raises ArgumentError for a pool with a foreign member: its view of a context is over other tokens."""
     for member in pool.members:
         if member.tokenizer is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"a pool to record must share one tokenizer, got member {member.name!r} with its own "
                 "(leave it out of the pool file to record the others)"
             )

@@ -1,7 +1,7 @@
 """From shares of layers to slim verifiers: the search of each share, and what a verification by each one costs."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from math import comb
 
 from transformers import PreTrainedModel
 
@@ -12,19 +12,10 @@ from ..prompts import Prompt
 from .bayesian import load_optuna
 from .calibration import Calibration, calibrate
 from .distance import Distance, measure_distance
-from .frontier import Frontier, How, SlimFound, mark_dominated
-from .mask_search import Budget, best_trial, search_masks
-from .masks import Mask, num_masks, skipped_of
+from .frontier import Frontier, SlimFound, mark_dominated
+from .mask_search import Budget, SlimTrial, best_trial, search_masks
+from .masks import Mask, skipped_of
 from .timing import verify_seconds
-
-
-class _Candidate(NamedTuple):
-    """A row of the frontier without seconds."""
-
-    name: str
-    mask: Mask
-    distance: Distance
-    how: How
 
 
 def find_slims(
@@ -54,17 +45,20 @@ def find_slims(
     model = target_with_layers(pool)
     num_layers = int(model.config.num_hidden_layers)
     skipped = skipped_of(shares, num_layers)
-    if any(budget.is_bayesian(num_masks(num_layers, count)) for count in skipped.values()):
+    if any(budget.is_bayesian(comb(num_layers, count)) for count in skipped.values()):
         load_optuna()  # refused before any work where it is not installed
     calibration = calibrate(pool, prompts, max_new_tokens=max_new_tokens)
     found, num_trials = _search(model, skipped, calibration, budget)
     known = [
-        _Candidate(name, mask, measure_distance(make_submodel(model, mask), calibration), "pool")
+        (
+            name,
+            SlimTrial(skip_layers=mask, distance=measure_distance(make_submodel(model, mask), calibration), how="pool"),
+        )
         for name, mask in (baselines or {}).items()
     ]
     candidates = [*found, *known]
-    seconds = verify_seconds(pool, [each.mask for each in candidates])
-    rows = mark_dominated([_timed(each, seconds, model) for each in candidates])
+    seconds = verify_seconds(pool, [trial.skip_layers for _, trial in candidates])
+    rows = mark_dominated([_timed(name, trial, seconds, model) for name, trial in candidates])
     return Frontier(
         found=rows[: len(found)],
         baselines=rows[len(found) :],
@@ -92,10 +86,10 @@ def _search(
     skipped: Mapping[str, int],
     calibration: Calibration,
     budget: Budget,
-) -> tuple[list[_Candidate], int]:
-    """The best mask of each share, and how many were tried."""
+) -> tuple[list[tuple[str, SlimTrial]], int]:
+    """The best mask of each share by its name, and how many were tried."""
     num_layers = int(model.config.num_hidden_layers)
-    total = sum(budget.num_trials(num_masks(num_layers, count)) for count in skipped.values())
+    total = sum(budget.num_trials(comb(num_layers, count)) for count in skipped.values())
     found = []
     with Progress("trying masks", total) as progress:
 
@@ -105,22 +99,21 @@ def _search(
             return distance
 
         for name, count in skipped.items():
-            best = best_trial(search_masks(evaluate, num_layers, count, budget))
-            found.append(_Candidate(name, best.skip_layers, best.distance, best.how))
+            found.append((name, best_trial(search_masks(evaluate, num_layers, count, budget))))
     return found, total
 
 
-def _timed(candidate: _Candidate, seconds: Mapping[int, float], model: PreTrainedModel) -> SlimFound:
-    skipped = len(candidate.mask)
-    submodel = make_submodel(model, candidate.mask)
+def _timed(name: str, trial: SlimTrial, seconds: Mapping[int, float], model: PreTrainedModel) -> SlimFound:
+    skipped = len(trial.skip_layers)
+    submodel = make_submodel(model, trial.skip_layers)
     return SlimFound(
-        name=candidate.name,
+        name=name,
         share=skipped / int(model.config.num_hidden_layers),
-        skip_layers=candidate.mask,
+        skip_layers=trial.skip_layers,
         num_parameters=sum(parameter.numel() for parameter in submodel.parameters()),
-        tvd=candidate.distance.tvd,
-        disagreement=candidate.distance.disagreement,
+        tvd=trial.distance.tvd,
+        disagreement=trial.distance.disagreement,
         seconds=seconds[skipped],
         seconds_share=seconds[skipped] / seconds[0],
-        how=candidate.how,
+        how=trial.how,
     )

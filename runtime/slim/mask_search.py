@@ -6,13 +6,15 @@ The order of the VIA-SD paper (arXiv:2606.12243), which does not publish its set
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
 from .bayesian import BayesianProposals
 from .distance import Distance
 from .frontier import How
-from .masks import Mask, all_masks, mask_of, nearest_unseen, num_masks
+from .masks import Mask, mask_of, nearest_unseen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +77,10 @@ def search_masks(
     Raises:
         ModuleNotFoundError: Bayesian search without the extra `search`.
     """
-    if num_masks(num_layers, skipped) <= budget.trials:
+    if comb(num_layers, skipped) <= budget.trials:
         return tuple(
             SlimTrial(skip_layers=mask, distance=evaluate(mask), how="exhaustive")
-            for mask in all_masks(num_layers, skipped)
+            for mask in combinations(range(num_layers), skipped)
         )
     return _Sampled(evaluate, num_layers, skipped, budget).run()
 
@@ -103,7 +105,7 @@ class _Sampled:
         """All trials, in order."""
         while len(self._tried) < self._budget.random_trials:
             self._try(*self._unseen_at_random(), how="random")
-        if self._budget.is_bayesian(num_masks(self._num_layers, self._skipped)):
+        if self._budget.is_bayesian(comb(self._num_layers, self._skipped)):
             self._run_bayesian()
         return tuple(trial for _, trial in self._tried.values())
 

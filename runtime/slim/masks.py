@@ -3,9 +3,7 @@
 A mask is the ascending tuple of them. Letters: n layers of the target, k of them skipped.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations
-from math import comb
+from collections.abc import Collection, Sequence
 
 Mask = tuple[int, ...]
 
@@ -48,16 +46,6 @@ def skipped_of(shares: Sequence[float], num_layers: int) -> dict[str, int]:
             raise ValueError(f"share {rule} ({skipped} of {num_layers}), got {share:g}")
         names[skipped] = slim_name(share)
     return {name: skipped for skipped, name in names.items()}
-
-
-def num_masks(num_layers: int, skipped: int) -> int:
-    """How many masks leave k of n layers out."""
-    return comb(num_layers, skipped)
-
-
-def all_masks(num_layers: int, skipped: int) -> Iterator[Mask]:
-    """Every mask of k of n layers, ascending."""
-    return combinations(range(num_layers), skipped)
 
 
 def mask_of(keys: Sequence[float], skipped: int) -> Mask:

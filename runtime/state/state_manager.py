@@ -22,23 +22,18 @@ class StateManager:
     Args:
         names: of the members, by level.
         make_cache: builds the cache of a level when a request first needs it.
-        limit_bytes: of all caches together; None for whatever the devices have.
+        limit_bytes: of all caches together, >= 1; None for whatever the devices have.
 
     Attributes:
         states: of running requests, by id.
         caches: by level; only those some request needed.
         num_preempted: times a request gave up its memory.
         evicted: requests that gave up their memory to an operation they had no part in; whoever reports them clears it.
-
-    Raises:
-        ValueError: a limit below 1.
     """
 
     def __init__(
         self, names: Sequence[str], make_cache: Callable[[int], MemberKV], *, limit_bytes: int | None = None
     ) -> None:
-        if limit_bytes is not None and limit_bytes < 1:
-            raise ValueError(f"KV memory must be >= 1 byte, got {limit_bytes}")
         self.states: dict[str, RequestState] = {}
         self.caches: dict[int, MemberKV] = {}
         self.num_preempted = 0

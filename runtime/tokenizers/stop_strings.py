@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
+from ...arguments import ArgumentError
 from ...decoding.request_tokens import Ending
 from .pieces import REPLACEMENT, Pieces
 
@@ -23,7 +24,7 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
         None if no stop string is given.
 
     Raises:
-        ValueError: a stop string that is empty or holds U+FFFD.
+        ArgumentError: a stop string that is empty or holds U+FFFD.
     """
     _check_stop_strings(stop_strings)
     if not stop_strings:
@@ -35,7 +36,7 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
     """`text` up to where the first of the stop strings starts; all of it if it holds none.
 
     Raises:
-        ValueError: a stop string that is empty or holds U+FFFD.
+        ArgumentError: a stop string that is empty or holds U+FFFD.
     """
     _check_stop_strings(stop_strings)
     starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
@@ -45,9 +46,9 @@ def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
 def _check_stop_strings(stop_strings: Sequence[str]) -> None:
     for stop in stop_strings:
         if not stop:
-            raise ValueError(f"stop strings must not be empty, got {list(stop_strings)!r}")
+            raise ArgumentError(f"stop strings must not be empty, got {list(stop_strings)!r}")
         if REPLACEMENT in stop:
-            raise ValueError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
+            raise ArgumentError(f"stop strings must not hold U+FFFD, which stands for half a character, got {stop!r}")
 
 
 class _StopSearch:

@@ -208,5 +208,5 @@ def test_a_kept_draft_is_dropped_where_the_prefill_ends_the_answer():
 def test_a_start_is_one_value_for_each_member():
     with pytest.raises(ValueError, match="request r0: prefill_before must have 5 values, got"):
         request(start=(True,))
-    with pytest.raises(ValueError, match="start must be prefill or draft for this run, which holds no start"):
+    with pytest.raises(ValueError, match="`start` must be prefill or draft for this run, which holds no start"):
         prefill_before(Start.recorded, POOL)

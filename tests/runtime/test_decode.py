@@ -187,7 +187,7 @@ def test_input_that_cannot_be_decoded_is_refused(tiny_pool):
         decoded(tiny_pool, prompts=[PROMPTS[0], PROMPTS[0]])
     with pytest.raises(ValueError, match="request one: prompt of 1 token and `max_new_tokens` 96 must fit"):
         decoded(tiny_pool, num_tokens=96)
-    with pytest.raises(ValueError, match="batch must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="`batch` must be >= 1, got 0"):
         decoded(tiny_pool, batch=0)
     with pytest.raises(ValueError, match="stop"):
         decoded(tiny_pool, stop=("",))

@@ -238,10 +238,10 @@ def test_the_strictest_lossy_rule_is_exact(tiny_pool, generated):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"cache": "pages"}, "cache must be one of slots, mask, got 'pages'"),
-        ({"limit_bytes": 0}, "limit_bytes must be >= 1, got 0"),
-        ({"dead_share": 0.0}, r"dead_share must be in \(0, 1\], got 0.0"),
-        ({"dead_share": 1.5}, r"dead_share must be in \(0, 1\], got 1.5"),
+        ({"cache": "pages"}, "`cache` must be one of slots, mask, got 'pages'"),
+        ({"limit_bytes": 0}, "`limit_bytes` must be >= 1, got 0"),
+        ({"dead_share": 0.0}, r"`dead_share` must be in \(0, 1\], got 0.0"),
+        ({"dead_share": 1.5}, r"`dead_share` must be in \(0, 1\], got 1.5"),
     ],
 )
 def test_memory_of_no_known_kind_is_refused(wrong, message):

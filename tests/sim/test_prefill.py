@@ -74,5 +74,5 @@ def test_plain_decoding_is_the_same_from_either_start():
 
 
 def test_a_start_that_a_recording_does_not_hold_is_told_before_anything_runs():
-    with pytest.raises(ValueError, match=r"start must be prefill or draft for recording .*, which holds no start"):
+    with pytest.raises(ValueError, match=r"`start` must be prefill or draft for recording .*, which holds no start"):
         Scenario(tables=TrieTables(TRACE), cost=UnitCost(), start=Start.recorded)

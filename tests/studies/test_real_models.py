@@ -1,6 +1,7 @@
 """Decoding, recording and agreement as functions: what the commands print and write, and what they refuse by name."""
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -66,8 +67,51 @@ def test_arguments_are_refused_by_name(tmp_path):
         agree(POOL, PROMPTS, ["plain", "plain"], max_new_tokens=4)
     with pytest.raises(ArgumentError, match=r"policy early-commit.* is lossy, and `lossless` was asked for"):
         decode(POOL, PROMPTS, "early-commit", lossless=True)
-    with pytest.raises(ValueError, match="sees ahead, which only a recording can grant"):
+    with pytest.raises(ArgumentError, match="sees ahead, which only a recording can grant"):
         decode(POOL, PROMPTS, "oracle-window")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"closure": "nope"}, "`closure` must be 'monotone' or 'full', got 'nope'"),
+        ({"reach": -1}, "`reach` must be greater than or equal to 0, got -1"),
+        ({"run": 2.5}, "`run` must be a valid integer, got a number with a fractional part, got 2.5"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
+    ],
+)
+def test_a_recording_is_asked_for_alike_by_both_and_refused_in_one_line(tmp_path, given, told):
+    with pytest.raises(ArgumentError, match=f"^{re.escape(told)}$"):
+        agree(POOL, PROMPTS, ["plain"], **given)
+    with pytest.raises(ArgumentError, match=f"^{re.escape(told)}$"):
+        record(POOL, PROMPTS, tmp_path / "a.trace", costs=False, **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"batch": 0}, "`batch` must be >= 1, got 0"),
+        ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
+        ({"forward": "fast"}, "`forward` must be one of auto, fused, modules, got 'fast'"),
+        ({"stop": [""]}, "stop strings must not be empty, got ['']"),
+        (
+            {"start": "recorded"},
+            "`start` must be prefill or draft for a run of models, which holds no start of its own, got recorded",
+        ),
+    ],
+)
+def test_what_cannot_be_decoded_is_an_argument_that_is_refused(given, told):
+    with pytest.raises(ArgumentError, match=f"^{re.escape(told)}$"):
+        decode(POOL, PROMPTS, **given)
+
+
+def test_a_closure_is_its_kind_and_reach_and_run(tmp_path):
+    closure = Closure(kind="full", reach=2, run=1)
+    shape = {"max_new_tokens": 3, "costs": False}
+    whole = record(POOL, PROMPTS[:1], tmp_path / "a.trace", closure=closure, **shape)
+    parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="full", reach=2, run=1, **shape)
+    assert whole.meta.closure == parts.meta.closure == closure
 
 
 @pytest.mark.parametrize("start", Start)

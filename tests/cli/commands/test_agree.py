@@ -182,7 +182,7 @@ def test_other_models_are_a_difference(monkeypatch, tmp_path):
     ("args", "told"),
     [
         (COUPLED, "made.trace: sampling: must be the one asked for, mode coupled, temperature 0.8, seed 7, got"),
-        (("--max-new-tokens", "9"), "requests, r0, max_new_tokens: must be --max-new-tokens, 9, got 12"),
+        (("--max-new-tokens", "9"), "requests, r0, max_new_tokens: must be the one asked for, 9, got 12"),
         (("--prompts", "more.jsonl"), "made.trace: requests, r4: must be recorded for every prompt, got None"),
         (("--prompts", "other.jsonl"), "made.trace: requests, r0, prompt: must be the tokens of the prompt, got"),
         (("--reach", "9"), "--closure, --reach and --run belong to a recording made now; --trace has its own"),
@@ -287,7 +287,7 @@ def test_an_interrupt_is_no_verdict(tmp_path):
         (("--batch", "0"), "--batch"),
         (("--cache", "heap"), "--cache"),
         (("--prompts", "missing.jsonl"), "missing.jsonl: No such file or directory"),
-        (("--max-new-tokens", "300"), "exceed the pool's context of 256"),
+        (("--max-new-tokens", "300"), "--max-new-tokens 300 must fit into the pool's context of 256 tokens"),
         (("--json", "no/out.json"), "no/out.json: no folder no"),
     ],
 )

@@ -78,7 +78,7 @@ class TestSampling:
             models.chained(batch(), max_new_tokens=4, sampling="coupled")
         with pytest.raises(ValueError, match="sampling must be rejection or coupled, got 'beam'"):
             self.sampled(models, 0, sampling="beam")
-        with pytest.raises(ValueError, match=r"temperature must be >= 0.001, got 1e-05"):
+        with pytest.raises(ValueError, match=r"`temperature` must be >= 0.001 and finite, got 1e-05"):
             self.sampled(models, 0, temperature=1e-5)
         for warpers in (
             [TopPLogitsWarper(0.9), TopKLogitsWarper(5)],

@@ -32,12 +32,12 @@ def test_sampling_takes_all_options(mode):
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ({"top_p": 1.5}, r"top_p must be in \(0, 1\], got 1.5"),
-        ({"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
-        ({"top_p": -0.1}, r"top_p must be in \(0, 1\], got -0.1"),
-        ({"top_p": float("nan")}, r"top_p must be in \(0, 1\], got nan"),
-        ({"top_k": 0}, "top_k must be >= 1, got 0"),
-        ({"top_k": -3}, "top_k must be >= 1, got -3"),
+        ({"top_p": 1.5}, r"`top_p` must be in \(0, 1\], got 1.5"),
+        ({"top_p": 0.0}, r"`top_p` must be in \(0, 1\], got 0.0"),
+        ({"top_p": -0.1}, r"`top_p` must be in \(0, 1\], got -0.1"),
+        ({"top_p": float("nan")}, r"`top_p` must be in \(0, 1\], got nan"),
+        ({"top_k": 0}, "`top_k` must be >= 1, got 0"),
+        ({"top_k": -3}, "`top_k` must be >= 1, got -3"),
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": 0.0}, "temperature"),
         ({"temperature": None}, "sampling has a temperature and a seed"),
