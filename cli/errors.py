@@ -30,6 +30,8 @@ _GAP = " ... "
 ARGUMENT = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
 OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
+OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
+OPTIONS |= {"prefilled": "start", "load": "requests"}
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong

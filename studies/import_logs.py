@@ -7,14 +7,16 @@ from typing import Any
 
 from ..counted import counted
 from ..progress import Progress
+from ..reports.tables.grid import Grid
+from ..reports.tables.printed import Printed, flat_rows
 from ..traces.importers import AUTO, ImportOptions, choose_format, import_recording
 from ..traces.rounds.meta import TRUST, DrafterInfo, RoundsMeta
 from ..traces.rounds.rounds import RoundsRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """A recording made of logs.
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Imported(Printed):
+    """A recording made of logs; prints as `paceline trace import` does.
 
     Attributes:
         out: its folder.
@@ -32,8 +34,13 @@ class Imported:
         """The documented form (docs/importing.md)."""
         return {"trace": str(self.out), "requests": self.num_requests, **self.meta.model_dump(mode="json")}
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
+    def tables(self) -> Sequence[Grid]:
+        """None: `paceline trace inspect` has those of the recording."""
+        return ()
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each drafter; columns as in docs/importing.md, `drafters[]`."""
+        return flat_rows([{**each.model_dump(exclude={"stated"}), **_stated(each)} for each in self.meta.drafters])
 
     def lines(self) -> list[str]:
         """What was imported from where, and the notes."""
@@ -79,6 +86,10 @@ def import_logs(
 
         meta = import_recording(source.name, places, folder, options, watch=passing)
     return Imported(out=folder, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
+
+
+def _stated(drafter: DrafterInfo) -> dict[str, Any]:
+    return {} if drafter.stated is None else drafter.stated.model_dump(mode="json")
 
 
 def _in_words(drafter: DrafterInfo) -> str:

@@ -1,3 +1,5 @@
+from html import unescape
+
 import paceline
 import pytest
 from paceline.traces.importers import ImportOptions, choose_format, format_names
@@ -27,7 +29,10 @@ def test_texts_do_for_paths_and_nothing_is_overwritten(tmp_path):
     (file,) = one_file_each(tmp_path)["positions"]
     options = ImportOptions(**STATED.get("positions", {}))
     made = paceline.import_logs(str(file), str(tmp_path / "x.trace"), options)
-    assert str(made) == "\n".join(made.lines())
+    assert str(made).split() == " ".join(made.lines()).split()
+    assert made.lines()[0] in unescape(made._repr_html_())
+    assert not made.tables()
+    assert [row["name"] for row in made.to_dicts()] == list(made.meta.drafter_names)
     before = sorted((path.name, path.read_bytes()) for path in (tmp_path / "x.trace").iterdir())
     with pytest.raises(FileExistsError, match=r"x\.trace: exists already; a recording is never overwritten"):
         paceline.import_logs([file], tmp_path / "x.trace", options)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ...arguments import ArgumentError
 from ..rounds.meta import DrafterInfo, StatedAcceptance
 from .options import ImportOptions
 from .reading.fields import Fields
@@ -40,7 +41,7 @@ class Drafters:
             settled: whether the format settles `prefilled`.
 
         Raises:
-            ValueError: the user says something else of what is settled.
+            ArgumentError: the user says something else of what is settled.
         """
         key = next((key for path in paths if (key := self._options.key_of_file(path)) is not None), method)
         name = self._options.names.get(key, method)
@@ -48,7 +49,7 @@ class Drafters:
         told = self._options.prefilled.get(name, prefilled)
         if settled and told != prefilled:
             known, other = ("prefill", "draft") if prefilled else ("draft", "prefill")
-            raise ValueError(f"--start {name} must be {known}, as in every log of this format, got {other!r}")
+            raise ArgumentError(f"`prefilled` {name} must be {known}, as in every log of this format, got {other!r}")
         by_start = by_start and name not in self._options.token_drafters
         if name not in self._found:
             self._found[name] = DrafterInfo(name=name, by_start=by_start, prefilled=told)
@@ -95,7 +96,7 @@ class Drafters:
         self._found[name] = self._found[name].model_copy(update={"window": window, "stated": stated})
 
     def infos(self) -> tuple[DrafterInfo, ...]:
-        """Every drafter for the recording; raises ValueError for an option that named nothing."""
+        """Every drafter for the recording; raises ArgumentError for an option that named nothing."""
         self._options.refuse_unused(self._used_keys, tuple(self._found))
         return tuple(self._found.values())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from ...arguments import ArgumentError
 from ..errors import TraceFormatError
 from ..rounds.meta import LOOKUP, RoundsMeta
 from ..rounds.recording import RoundsRecording
@@ -82,11 +83,11 @@ def import_recording(
 def _requests(source: Format, files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     """The requests of files; raises TraceFormatError, which names the formats where a file is none of them."""
     if ongoing.options.skip_bad_lines and not source.by_line:
-        raise ValueError(f"--skip-bad-lines must be left out: {source.name} files do not go by lines")
+        raise ArgumentError(f"`skip_bad_lines` must be left out: {source.name} files do not go by lines")
     try:
         for request in source.read(files, ongoing):
             if request.prompt and request.output:
-                ongoing.findings.mattered.add("--lookup")
+                ongoing.findings.mattered.add("lookup")
             yield request
     except TraceFormatError as error:
         if error.field != "JSON":

@@ -30,7 +30,7 @@ class Findings:
         counts: words of a note -> how often it happened.
         remarks: notes that are not counted.
         forms: what the log knows of its requests; the recording is as good as the worst of them.
-        mattered: options of the command line that had an effect, of those that may have none.
+        mattered: options of `ImportOptions` that had an effect, of those that may have none.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -147,7 +147,7 @@ class Ongoing:
 
     def generator(self, request_id: str) -> np.random.Generator:
         """Random numbers for what the log does not say of a request, the same whatever else is imported."""
-        self.findings.mattered.add("--seed")
+        self.findings.mattered.add("seed")
         key = f"import/{self.options.seed or 0}/{request_id}".encode(errors="surrogatepass")
         return np.random.default_rng(int.from_bytes(blake2b(key, digest_size=16).digest(), "big"))
 

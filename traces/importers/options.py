@@ -5,6 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ...arguments import ArgumentError
 from ..meta import MOST, NAME_PATTERN, ModelInfo, NgramInfo, check_title
 
 MOST_REQUESTS = 1_000_000
@@ -77,7 +78,7 @@ class ImportOptions:
         return next((key for key in (str(path), path.name) if key in self.names), None)
 
     def refuse_unused(self, used: Set[str], drafters: tuple[str, ...]) -> None:
-        """Raise ValueError for an option that named nothing, or something that got its name from another one.
+        """Raise ArgumentError for an option that named nothing, or something that got its name from another one.
 
         Args:
             used: keys of `names` that gave some drafter its name.
@@ -85,20 +86,20 @@ class ImportOptions:
         """
         for key in self.names:
             if key not in used:
-                rule = "must name a file or a method of the files, and one that no other --drafter names"
-                raise ValueError(f"--drafter {rule}, got {key!r}")
-        drafting = (("--token-drafter", self.token_drafters), ("--window", self.windows), ("--start", self.prefilled))
-        for option, names in drafting:
-            unknown = sorted(name for name in names if name not in drafters)
+                rule = "must name a file or a method of the files, and one that no other `names` names"
+                raise ArgumentError(f"`names` {rule}, got {key!r}")
+        for argument in ("token_drafters", "windows", "prefilled"):
+            unknown = sorted(name for name in getattr(self, argument) if name not in drafters)
             if unknown:
-                raise ValueError(f"{option} must name a drafter of {', '.join(drafters) or 'none'}, got {unknown[0]!r}")
+                known = ", ".join(drafters) or "none"
+                raise ArgumentError(f"`{argument}` must name a drafter of {known}, got {unknown[0]!r}")
 
     def refuse_idle(self, mattered: Set[str]) -> None:
-        """Raise ValueError for an option that changed nothing: one that is not among those that `mattered`."""
-        for option, given, rule in (
-            ("--seed", self.seed, "nothing of this log is drawn"),
-            ("--requests", self.load, "this log names its requests"),
-            ("--lookup", self.lookup, "this log has no token ids to look up"),
+        """Raise ArgumentError for an option that changed nothing: one that is not among those that `mattered`."""
+        for argument, rule in (
+            ("seed", "nothing of this log is drawn"),
+            ("load", "this log names its requests"),
+            ("lookup", "this log has no token ids to look up"),
         ):
-            if given is not None and option not in mattered:
-                raise ValueError(f"{option} must be left out: {rule}")
+            if getattr(self, argument) is not None and argument not in mattered:
+                raise ArgumentError(f"`{argument}` must be left out: {rule}")

@@ -67,15 +67,15 @@ def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
     ]
 
 
-def join(trace: TrieRecording, path: Path) -> NodeColumns:
+def join(recording: TrieRecording, path: Path) -> NodeColumns:
     """The columns of a recording that is to lie at `path`.
 
     Raises:
         TraceFormatError: an array of another shape or type, a number that is NaN or off its grid.
     """
-    for record in trace.requests:
-        _check_arrays(trace.meta, record.trie, record.request_id, path)
-    tries = [record.trie for record in trace.requests]
+    for record in recording.requests:
+        _check_arrays(recording.meta, record.trie, record.request_id, path)
+    tries = [record.trie for record in recording.requests]
     sizes = [trie.num_nodes for trie in tries]
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(trie, name) for trie in tries], axis=-1) for name in PLAIN_FIELDS

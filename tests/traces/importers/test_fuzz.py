@@ -29,7 +29,7 @@ ODD_WORDS = (
     "{", "}", '"', "é", "\x00", "x" * 300, "position=", "/", "0.9, 0.9", ",",
 )  # fmt: skip
 TEXTS = frozenset({"llamacpp-log", "vllm-metrics", "vllm-log"})
-OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "--window must name a drafter")
+OPTIONS_SAY = ("drafters and target must be unique", "must be left out", "`windows` must name a drafter")
 
 
 @st.composite

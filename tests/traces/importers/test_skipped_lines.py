@@ -34,9 +34,9 @@ def test_the_first_bad_line_of_several_files_is_told(read, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"seed": 3}, "--seed must be left out: nothing of this log is drawn"),
-        ({"names": {"drafter": "mine"}}, "--drafter must name a file or a method of the files"),
-        ({"windows": {"drafter": 3}}, "--window must name a drafter of none"),
+        ({"seed": 3}, "`seed` must be left out: nothing of this log is drawn"),
+        ({"names": {"drafter": "mine"}}, "`names` must name a file or a method of the files"),
+        ({"windows": {"drafter": 3}}, "`windows` must name a drafter of none"),
     ],
 )
 def test_a_skipped_line_leaves_nothing_that_an_option_could_mean(read, tmp_path, options, told):

@@ -169,7 +169,7 @@ class StatedLog:
         if load is None:
             rule = "must be stated, the log does not know them: --requests N --output-tokens M"
             raise fields.error("requests", rule, "nothing")
-        self._ongoing.findings.mattered.add("--requests")
+        self._ongoing.findings.mattered.add("load")
         requests = load.requests
         return even_lengths(fields, requests, requests * load.output_tokens, requests * load.prompt_tokens)
 

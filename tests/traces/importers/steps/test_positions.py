@@ -77,5 +77,5 @@ def test_the_user_says_how_answers_began(read, tmp_path):
     trace = read("positions", path, prefilled={"tree": True})
     assert [info.prefilled for info in trace.meta.drafters] == [False, True]
     assert trace.requests[0].rounds["tree"].start.tolist() == [0, 1, 2]
-    with pytest.raises(ValueError, match="--start must name a drafter of draft, tree, got 'other'"):
+    with pytest.raises(ValueError, match="`prefilled` must name a drafter of draft, tree, got 'other'"):
         read("positions", path, prefilled={"other": True})

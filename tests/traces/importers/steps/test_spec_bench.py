@@ -151,9 +151,9 @@ def test_questions_come_once_and_methods_have_names_of_their_own(refusal, three,
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"names": {"nobody": "x"}}, "that no other --drafter names, got 'nobody'"),
-        ({"windows": {"nobody": 3}}, "--window must name a drafter of sps, eagle, got 'nobody'"),
-        ({"token_drafters": frozenset({"nobody"})}, "--token-drafter must name a drafter"),
+        ({"names": {"nobody": "x"}}, "that no other `names` names, got 'nobody'"),
+        ({"windows": {"nobody": 3}}, "`windows` must name a drafter of sps, eagle, got 'nobody'"),
+        ({"token_drafters": frozenset({"nobody"})}, "`token_drafters` must name a drafter"),
         ({"windows": {"sps": 2}}, "must hold rounds within --window sps=2, got 3"),
         ({"windows": {"sps": 0}}, "the window of sps must be in [1, 2147483647], got 0"),
         ({"names": {"sps": "a:b"}}, "a drafter's name must match"),
@@ -173,7 +173,7 @@ def test_rounds_are_narrow_arrays(read, three):
 def test_every_name_given_is_the_name_of_something(read, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", answer(1, [3, 1]))
     for names in ({"sps": "a", "x.jsonl": "b"}, {str(path): "a", "x.jsonl": "b"}):
-        with pytest.raises(ValueError, match="--drafter must name a file or a method of the files, and one that no"):
+        with pytest.raises(ValueError, match="`names` must name a file or a method of the files, and one that no"):
             read("spec-bench", path, names=names)
 
 

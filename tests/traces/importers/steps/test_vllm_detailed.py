@@ -76,7 +76,7 @@ def test_the_seed_places_what_is_not_listed(read, tmp_path):
 
 @pytest.mark.parametrize("found", [response("a", [2, 0, 1], [2, 2, 2]), response("a", [], [], tokens=5)])
 def test_a_seed_is_refused_where_every_step_has_its_place(read, tmp_path, found):
-    with pytest.raises(ValueError, match="--seed must be left out: nothing of this log is drawn"):
+    with pytest.raises(ValueError, match="`seed` must be left out: nothing of this log is drawn"):
         read("vllm-detailed", write_lines(tmp_path / "x.jsonl", found), seed=1)
 
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused(refusal, tmp_path, line, told):
 def test_every_answer_starts_after_a_prefill(read, refusal, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", response("a", [1], [2]))
     assert read("vllm-detailed", path, prefilled={"drafter": True}).meta.drafters[0].prefilled
-    with pytest.raises(ValueError, match="--start drafter must be prefill, as in every log of this format"):
+    with pytest.raises(ValueError, match="`prefilled` drafter must be prefill, as in every log of this format"):
         read("vllm-detailed", path, prefilled={"drafter": False})
 
 

@@ -48,7 +48,7 @@ def test_requests_are_stated_where_the_log_names_none(read, refusal, tmp_path):
     trace = read("vllm-metrics", path, load=LOAD)
     assert [(request.prompt_tokens, request.num_tokens["drafter"]) for request in trace.requests] == [(7, 40)] * 5
     named = write_text(tmp_path / "n.prom", *counters(100, [50, 20], requests=3, tokens=300))
-    with pytest.raises(ValueError, match="--requests must be left out: this log names its requests"):
+    with pytest.raises(ValueError, match="`load` must be left out: this log names its requests"):
         read("vllm-metrics", named, load=LOAD)
 
 
