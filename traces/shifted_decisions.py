@@ -74,5 +74,10 @@ def shifted_name(name: str, shifts: Mapping[str, float]) -> str:
 
 def keyed_draws(seed: int, request_id: str, drafter: str, count: int) -> NDArray[np.float64]:
     """`count` numbers from [0, 1) that nothing but the key decides; fewer of them are the first of more."""
-    key = blake2b(f"{seed}/{drafter}/{request_id}".encode(), digest_size=16).digest()
-    return np.random.default_rng(int.from_bytes(key, "big")).random(count)
+    return keyed_generator(f"{seed}/{drafter}/{request_id}").random(count)
+
+
+def keyed_generator(key: str) -> np.random.Generator:
+    """Random numbers that nothing but the key decides."""
+    digest = blake2b(key.encode(errors="surrogatepass"), digest_size=16).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))

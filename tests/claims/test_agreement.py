@@ -35,7 +35,7 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
 from paceline.studies.both_worlds import made_up_cost
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.stored_resolution import ENTROPY_STEP, LOG_PROB_STEP, UNIT_STEP
+from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 
@@ -251,9 +251,9 @@ def assert_same(replayed, run):
         [number for _, signals in world.seen for signal in signals for number in signal]
         for world in (watched, rewatched)
     )
-    assert_close(numbers, run_numbers, rtol=1.01 * LOG_PROB_STEP, atol=1.01 * ENTROPY_STEP)
+    assert_close(numbers, run_numbers, rtol=1.01 * LOG_PROBS.step, atol=1.01 * ENTROPIES.step)
     distances, run_distances = ([tvd for _, row in world.learnt for tvd in row] for world in (watched, rewatched))
-    assert_close(distances, run_distances, rtol=0.0, atol=1.01 * UNIT_STEP)
+    assert_close(distances, run_distances, rtol=0.0, atol=1.01 * UNITS.step)
 
 
 def assert_close(recorded, run, *, rtol, atol):

@@ -19,7 +19,7 @@ from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
 from paceline.traces.meta import Closure, Sampling
-from paceline.traces.tries.stored_resolution import LOG_PROB_STEP
+from paceline.traces.tries.stored_resolution import LOG_PROBS
 
 from ..tiny_models import random_prompts, tiny_pool_of_four
 from ..unit_cost import UnitCost
@@ -75,7 +75,7 @@ def test_the_target_is_asked_place_by_place(sampling):
             context.append(token)
         quality = found[prompt.request_id]
         assert quality.divergences == divergences
-        assert quality.log_prob == pytest.approx(log_prob, abs=LOG_PROB_STEP * len(output.tokens))
+        assert quality.log_prob == pytest.approx(log_prob, abs=LOG_PROBS.step * len(output.tokens))
         assert quality.seen_tokens == quality.scored_tokens == len(output.tokens)
         assert (quality.right, quality.trunk_right) == (-1, -1)
     assert any(quality.divergences for quality in found.values())
@@ -101,7 +101,7 @@ def test_a_recording_says_the_same(tmp_path, sampling):
     measured = with_quality(log, found)
     order = [replayed.requests["request_id"].tolist().index(name) for name in measured.requests["request_id"].tolist()]
     for name in ("divergent_tokens", *QUALITY_FIELDS):
-        assert measured.requests[name] == pytest.approx(replayed.requests[name][order], abs=NUM_TOKENS * LOG_PROB_STEP)
+        assert measured.requests[name] == pytest.approx(replayed.requests[name][order], abs=NUM_TOKENS * LOG_PROBS.step)
     assert measured.requests["divergences"].sum() > 0
 
 

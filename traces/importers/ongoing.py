@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..errors import TraceFormatError
 from ..rounds.meta import TRUST, Form
+from ..shifted_decisions import keyed_generator
 from .drafters import Drafters
 from .options import ImportOptions
 from .reading.fields import Fields
@@ -148,8 +148,7 @@ class Ongoing:
     def generator(self, request_id: str) -> np.random.Generator:
         """Random numbers for what the log does not say of a request, the same whatever else is imported."""
         self.findings.mattered.add("seed")
-        key = f"import/{self.options.seed or 0}/{request_id}".encode(errors="surrogatepass")
-        return np.random.default_rng(int.from_bytes(blake2b(key, digest_size=16).digest(), "big"))
+        return keyed_generator(f"import/{self.options.seed or 0}/{request_id}")
 
     def notes(self) -> tuple[str, ...]:
         """What was found, and what was skipped."""

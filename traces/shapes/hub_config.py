@@ -79,16 +79,14 @@ class _Config:
             raise self._error("model_type", rule, kind)
         bias, norms, head_norms = _TYPES[kind]
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
-        head_size = self._keys.get("head_dim")
-        if head_size is None and hidden % heads:
+        if self._keys.get("head_dim") is None and hidden % heads:
             raise self._error("hidden_size", f"must be a multiple of num_attention_heads, {heads}", hidden)
-        kv_heads = self._keys.get("num_key_value_heads")
         decoder = Decoder(
             hidden=hidden,
             layers=self._count("num_hidden_layers"),
             heads=heads,
-            kv_heads=heads if kv_heads is None else self._count("num_key_value_heads"),
-            head_size=hidden // heads if head_size is None else self._count("head_dim"),
+            kv_heads=self._count("num_key_value_heads", otherwise=heads),
+            head_size=self._count("head_dim", otherwise=hidden // heads),
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size"),
             tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
@@ -112,8 +110,9 @@ class _Config:
         """From the text part, else from the whole config."""
         return self._keys.get(key, self._whole.get(key))
 
-    def _count(self, key: str) -> int:
+    def _count(self, key: str, *, otherwise: int | None = None) -> int:
         found = self._keys.get(key)
+        found = otherwise if found is None else found
         if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
             raise self._error(key, f"must be a whole number in [1, {MOST}]", found)
         return found

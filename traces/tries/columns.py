@@ -95,9 +95,7 @@ def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
 
 
 def _check_arrays(meta: TrieMeta, trie: Trie, request_id: str, path: Path) -> None:
-    rows = {"next_token": len(meta.models), "tvd": len(meta.pairs)} | dict.fromkeys(
-        ("next_log_prob", "top_log_prob", "gap", "entropy", "own_log_prob"), len(meta.models)
-    )
+    rows = dict.fromkeys(("next_token", *GRIDS), len(meta.models)) | {"tvd": len(meta.pairs)}
     for name in (*PLAIN_FIELDS, *GRIDS):
         array: NDArray[Any] = getattr(trie, name)
         shape = (rows[name], trie.num_nodes) if name in rows else (trie.num_nodes,)

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..shifted_decisions import Turning, keyed_draws, turnings_of
 from .meta import TrieMeta
-from .trie import Trie, TrieRequest
+from .trie import TrieRequest
 
 
 def shifted_requests(
@@ -22,19 +21,12 @@ def shifted_requests(
 
     def counts(name: str) -> tuple[int, int]:
         model = meta.model_names.index(name)
-        written = [_agreeing(request.trie, model) for request in requests]
-        return sum(int(np.count_nonzero(agrees)) for agrees in written), sum(len(agrees) for agrees in written)
+        agrees = [request.trie.agreement[model] for request in requests]
+        return sum(int(np.count_nonzero(each)) for each in agrees), sum(len(each) for each in agrees)
 
     turnings = turnings_of(shifts, meta.model_names[:-1], counts)
     by_model = {meta.model_names.index(name): how for name, how in turnings.items()}
     return tuple(_shift_request(meta, request, by_model, seed) for request in requests)
-
-
-def _agreeing(trie: Trie, model: int) -> NDArray[np.bool_]:
-    """Whether a model writes the target's token, at every trunk context that wrote one."""
-    written = trie.next_token[:, trie.trunk[:-1]]
-    agrees: NDArray[np.bool_] = written[model] == written[-1]
-    return agrees
 
 
 def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> TrieRequest:
@@ -42,7 +34,7 @@ def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, T
     nodes = trie.trunk[:-1]
     next_token = trie.next_token.copy()
     for model, how in turnings.items():
-        agrees = _agreeing(trie, model)
+        agrees = trie.agreement[model]
         draws = keyed_draws(seed, record.request_id, meta.model_names[model], len(nodes))
         turned = how.turns(agrees, draws)
         agreeing, refused = nodes[turned & ~agrees], nodes[turned & agrees]

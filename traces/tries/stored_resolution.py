@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LOG_PROB_STEP = 1.0 / 1024.0
-ENTROPY_STEP = 1.0 / 4096.0
-UNIT_STEP = 1.0 / 32768.0
 MAX_CODE = 65535
 
 
@@ -63,6 +60,6 @@ class Grid:
         return min(max(code, 0), self.high) * (self.sign * self.step) + 0.0
 
 
-LOG_PROBS = Grid(step=LOG_PROB_STEP, sign=-1, high=MAX_CODE)
-ENTROPIES = Grid(step=ENTROPY_STEP, sign=1, high=MAX_CODE)
-UNITS = Grid(step=UNIT_STEP, sign=1, high=32768)
+LOG_PROBS = Grid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
+ENTROPIES = Grid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
+UNITS = Grid(step=1.0 / 32768.0, sign=1, high=32768)

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..folder import TRIE_FILES, size_of
 from ..recording import Summary, by_tag
 from .meta import TrieMeta
-from .trie import Floats, Ints, Trie, TrieRequest
+from .trie import Floats, TrieRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +65,14 @@ def summary_of(meta: TrieMeta, requests: Sequence[TrieRequest], path: Path | Non
 
 
 def _summarise_group(meta: TrieMeta, records: Sequence[TrieRequest]) -> TrieGroup:
-    writers = [record.trie.trunk[:-1] for record in records]
-    num_trunk_tokens = sum(len(nodes) for nodes in writers)
+    num_trunk_tokens = 0
     agreeing = np.zeros(len(meta.models))
     distance = np.zeros(len(meta.pairs))
-    for record, nodes in zip(records, writers, strict=True):
-        agreeing += _agreeing(record.trie, nodes)
-        distance += record.trie.tvd[:, nodes].sum(axis=1)
+    for record in records:
+        agrees = record.trie.agreement
+        num_trunk_tokens += agrees.shape[1]
+        agreeing += agrees.sum(axis=1)
+        distance += record.trie.tvd[:, record.trie.trunk[:-1]].sum(axis=1)
     pairs = [f"{meta.model_names[low]}/{meta.model_names[high]}" for low, high in meta.pairs]
     return TrieGroup(
         num_requests=len(records),
@@ -82,13 +82,6 @@ def _summarise_group(meta: TrieMeta, records: Sequence[TrieRequest]) -> TrieGrou
         agreement=_means(meta.model_names[:-1], agreeing[:-1], num_trunk_tokens),
         mean_tvd=_means(pairs, distance, num_trunk_tokens),
     )
-
-
-def _agreeing(trie: Trie, nodes: Ints) -> NDArray[np.int64]:
-    """`[M]` at how many of the nodes each model writes the target's token."""
-    written = trie.next_token[:, nodes]
-    counts: NDArray[np.int64] = np.count_nonzero(written == written[-1], axis=1)
-    return counts
 
 
 def _means(names: Iterable[str], sums: Floats, count: int) -> dict[str, float | None]:

@@ -56,6 +56,13 @@ class Trie:
         nodes = np.flatnonzero(self.on_trunk).astype(np.int32)
         return nodes[np.argsort(self.depth[nodes], kind="stable")]
 
+    @property
+    def agreement(self) -> NDArray[np.bool_]:
+        """`[M, T]` whether each model writes the target's token at the T trunk contexts that wrote one, in order."""
+        written = self.next_token[:, self.trunk[:-1]]
+        agrees: NDArray[np.bool_] = written == written[-1]
+        return agrees
+
     def children(self) -> Ints:
         """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
         vocab = int(max(self.token.max(initial=0), self.next_token.max(initial=0))) + 1

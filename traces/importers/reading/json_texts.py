@@ -6,7 +6,7 @@ leaves brackets open too; it is told by the next line, which is an object of its
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....strict_json import decode_json
 
@@ -21,13 +21,11 @@ class JsonText:
     Attributes:
         number: of its first line, from 1.
         text: all its lines.
-        open: whether the file, or the next value, came before its brackets were closed.
         last: whether it is known to be the last of the file.
     """
 
     number: int
     text: bytes
-    open: bool = False
     last: bool = False
 
 
@@ -39,7 +37,7 @@ def json_texts(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
             yield before
         before = found
     if before is not None:
-        yield JsonText(number=before.number, text=before.text, open=before.open, last=True)
+        yield replace(before, last=True)
 
 
 def _joined(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
@@ -47,7 +45,7 @@ def _joined(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
     first = depth = 0
     for number, line in lines:
         if len(gathered) == 1 and gathered[0].startswith(b"{") and _is_object(line):
-            yield JsonText(number=first, text=gathered[0], open=True)
+            yield JsonText(number=first, text=gathered[0])
             gathered, depth = [], 0
         if not gathered:
             first = number
@@ -57,7 +55,7 @@ def _joined(lines: Iterator[tuple[int, bytes]]) -> Iterator[JsonText]:
             yield JsonText(number=first, text=b"".join(gathered))
             gathered, depth = [], 0
     if gathered:
-        yield JsonText(number=first, text=b"".join(gathered), open=True)
+        yield JsonText(number=first, text=b"".join(gathered))
 
 
 def _looks_whole(line: bytes) -> bool:

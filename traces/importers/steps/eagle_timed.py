@@ -20,7 +20,7 @@ from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..reading.objects import first_object, read_objects
 from ..step_rounds import after_prefill, rounds_at
-from .methods import UNCOUNTED, Answer, check_names, merged, method_name
+from .methods import UNCOUNTED, check_names, merged, method_name
 
 _sees_times = having("accept_length", "draft_length", "tree_time")
 _PREFILL = ("reset_tree_time", "kv_time", "processor_time")
@@ -37,7 +37,7 @@ class _Timing:
         draft_s: `[R]` seconds.
         verify_s: `[R]` seconds.
         wall_s: of the answer.
-        prefill_s: of those, before the first step.
+        prefill_s: of those, before the first step; 0 if unknown.
     """
 
     fields: Fields
@@ -71,7 +71,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     if not timings:
         raise TraceFormatError(files[0], "accept_length", "must be in one of the files, the one of timings", "nothing")
     told: list[tuple[str, Path]] = []
-    parts: list[Answer] = []
+    parts: list[RoundsRequest] = []
     for path, turns in timings.items():
         partner = _partner(path, turns, answers)
         asked = answers.pop(partner)
@@ -153,7 +153,7 @@ def _partner(path: Path, turns: list[_Timing], answers: dict[Path, list[_Asked]]
     return fitting[0]
 
 
-def _answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> Answer:
+def _answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> RoundsRequest:
     start, length = after_prefill(turn.accepted + 1, turn.num_tokens)
     ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
     rounds = rounds_at(
@@ -167,14 +167,13 @@ def _answer(ongoing: Ongoing, name: str, asked: _Asked, turn: _Timing) -> Answer
         draft_s=turn.draft_s,
         verify_s=turn.verify_s,
     )
-    return Answer(
+    return RoundsRequest(
         request_id=asked.request_id,
         tag=asked.tag,
-        method=name,
-        num_tokens=length,
-        rounds=rounds,
-        wall_s=turn.wall_s,
-        prefill_s=turn.prefill_s,
+        num_tokens={name: length},
+        rounds={name: rounds},
+        wall_s={name: turn.wall_s},
+        prefill_s={name: turn.prefill_s} if turn.prefill_s else {},
     )
 
 

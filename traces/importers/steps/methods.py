@@ -5,12 +5,11 @@ A method's name is what the user calls it, else the first known word in its mode
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from math import nan
 from pathlib import Path
+from typing import Any
 
 from ...errors import TraceFormatError
-from ...rounds.rounds import Rounds, RoundsRequest
+from ...rounds.rounds import RoundsRequest
 from ..drafters import DRAFTER
 from ..ongoing import Ongoing
 
@@ -26,29 +25,6 @@ PREFILLED_METHODS = frozenset({"hsd", "eagle3", "eagle2", "eagle", "medusa", "hy
 UNCOUNTED = "answers end with a step of which the file counts only the token before it; the one it sampled is counted"
 _UNLIKE = "requests have answers whose length depends on the method"
 _PARTIAL = "requests were not answered by every method"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What one method said of one request.
-
-    Attributes:
-        request_id: the same in all files.
-        tag: "" if the file does not say.
-        method: name of the drafter, "" for the target alone.
-        num_tokens: of the answer, >= 1.
-        rounds: of the drafter, None for the target alone.
-        wall_s: of the whole answer, NaN if unknown.
-        prefill_s: of those, before the first round, NaN if unknown.
-    """
-
-    request_id: str
-    tag: str
-    method: str
-    num_tokens: int
-    rounds: Rounds | None
-    wall_s: float = nan
-    prefill_s: float = nan
 
 
 def method_name(model_ids: Iterable[str], path: Path) -> str:
@@ -75,24 +51,23 @@ def check_names(names: Iterable[tuple[str, Path]]) -> None:
         seen[name] = path
 
 
-def merged(ongoing: Ongoing, answers: Iterable[Answer]) -> Iterator[RoundsRequest]:
-    """Requests in the order they are first seen in, with every method's part."""
-    parts: dict[str, list[Answer]] = {}
+def merged(ongoing: Ongoing, answers: Iterable[RoundsRequest]) -> Iterator[RoundsRequest]:
+    """Requests in the order they are first seen in, out of what each method, by itself, said of them."""
+    parts: dict[str, list[RoundsRequest]] = {}
     for answer in answers:
         parts.setdefault(answer.request_id, []).append(answer)
-    methods = {answer.method for told in parts.values() for answer in told}
-    for request_id, told in parts.items():
-        ongoing.findings.note(_UNLIKE, len({answer.num_tokens for answer in told}) > 1)
-        ongoing.findings.note(_PARTIAL, len(told) < len(methods))
-        yield _request(request_id, told)
+    methods = {method for told in parts.values() for answer in told for method in answer.num_tokens}
+    for told in parts.values():
+        request = _request(told)
+        ongoing.findings.note(_UNLIKE, len(set(request.num_tokens.values())) > 1)
+        ongoing.findings.note(_PARTIAL, len(request.num_tokens) < len(methods))
+        yield request
 
 
-def _request(request_id: str, told: list[Answer]) -> RoundsRequest:
-    return RoundsRequest(
-        request_id=request_id,
-        tag=next((answer.tag for answer in told if answer.tag), ""),
-        num_tokens={answer.method: answer.num_tokens for answer in told},
-        rounds={answer.method: answer.rounds for answer in told if answer.rounds is not None},
-        wall_s={answer.method: answer.wall_s for answer in told if answer.wall_s > 0},
-        prefill_s={answer.method: answer.prefill_s for answer in told if answer.prefill_s > 0},
-    )
+def _request(told: list[RoundsRequest]) -> RoundsRequest:
+    by_method: dict[str, Any] = {
+        field: {method: value for answer in told for method, value in getattr(answer, field).items()}
+        for field in ("num_tokens", "rounds", "wall_s", "prefill_s")
+    }
+    tag = next((answer.tag for answer in told if answer.tag), "")
+    return RoundsRequest(request_id=told[0].request_id, tag=tag, **by_method)

@@ -10,7 +10,7 @@ alone. A file with steps and tokens only says how many tokens a step of a turn e
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..reading.fields import Fields
 from ..responses import EMPTY
 from ..step_rounds import after_prefill, rounds_at, starts_of
 from ..totals.counted import Counted, draw_steps
-from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, Answer, check_names, merged, method_name
+from .methods import PREFILLED_METHODS, TOKEN_METHODS, UNCOUNTED, check_names, merged, method_name
 
 _LENGTHS = ("accept_lengths", "accept_lengths:")
 _FURTHER = "further samples of a question (choices after the first) were left out"
@@ -60,7 +60,7 @@ def _read(files: Sequence[Path], ongoing: Ongoing) -> Iterator[RoundsRequest]:
     return merged(ongoing, (answer for _, answers in parts for answer in answers))
 
 
-def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[Answer]]:
+def _read_file(path: Path, ongoing: Ongoing) -> tuple[str, list[RoundsRequest]]:
     """The method of a file, and its answers. Only the whole file says the method, so lines are gone through twice."""
     lines = list(ongoing.each(path, lambda line: [(line, _turns(line))]))
     name = _name(path, lines, ongoing)
@@ -80,7 +80,7 @@ def _name(path: Path, lines: list[tuple[Fields, list[_Turn]]], ongoing: Ongoing)
     return ongoing.drafters.name(method, path, by_start=by_start, prefilled=prefilled)
 
 
-def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[Answer]:
+def _answers(ongoing: Ongoing, name: str, seen: set[str], told: tuple[Fields, list[_Turn]]) -> list[RoundsRequest]:
     """The answers of a line that the file does not hold yet; raises TraceFormatError."""
     line, turns = told
     if any(turn.request_id in seen for turn in turns):
@@ -158,8 +158,8 @@ def _lengths(choice: Fields, steps: NDArray[np.int64], num_tokens: NDArray[np.in
     return turns
 
 
-def _answer(ongoing: Ongoing, name: str, turn: _Turn) -> Answer:
-    rounds, length, emitted = None, turn.num_tokens, turn.emitted
+def _answer(ongoing: Ongoing, name: str, turn: _Turn) -> RoundsRequest:
+    rounds, length, emitted = {}, turn.num_tokens, turn.emitted
     if name != TARGET_ALONE:
         drafted = placed = None
         if emitted is None:
@@ -169,11 +169,12 @@ def _answer(ongoing: Ongoing, name: str, turn: _Turn) -> Answer:
         if ongoing.drafters.prefilled(name):
             start, length = after_prefill(emitted, length)
             ongoing.findings.note(UNCOUNTED, length - turn.num_tokens)
-        rounds = rounds_at(
+        rounds[name] = rounds_at(
             ongoing, name, turn.fields, start, emitted - 1, length=length, drafted=drafted, placed=placed
         )
-    return Answer(
-        request_id=turn.request_id, tag=turn.tag, method=name, num_tokens=length, rounds=rounds, wall_s=turn.wall_s
+    wall_s = {} if isnan(turn.wall_s) else {name: turn.wall_s}
+    return RoundsRequest(
+        request_id=turn.request_id, tag=turn.tag, num_tokens={name: length}, rounds=rounds, wall_s=wall_s
     )
 
 
