@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...rounds.rounds import Rounds, RoundsRequest
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
-from ..responses import Responses, prompt_tokens
+from ..responses import Responses
 from ..step_rounds import rounds_at, starts_of
 from .drawing import Ints, draw_accepted, place, spread
 
@@ -95,13 +95,13 @@ def draw_rounds(ongoing: Ongoing, name: str, fields: Fields, request_id: str, co
 
 
 def counted_request(
-    file: Responses, line: Fields, fields: Fields, request_id: str, counted: Counted
+    file: Responses, usage: Fields, fields: Fields, request_id: str, counted: Counted
 ) -> RoundsRequest | None:
     """The request that a response counted; None if its answer has no token.
 
     Args:
         file: of the response.
-        line: the response.
+        usage: the object that counts the tokens of its prompt.
         fields: the object that holds the counts, for errors.
         request_id: of the response.
         counted: what it says.
@@ -111,7 +111,7 @@ def counted_request(
         return None
     return RoundsRequest(
         request_id=request_id,
-        prompt_tokens=prompt_tokens(line),
+        prompt_tokens=usage.count("prompt_tokens", least=0, default=0),
         num_tokens={name: counted.num_tokens},
         rounds={name: draw_rounds(file.ongoing, name, fields, request_id, counted)},
     )

@@ -14,7 +14,7 @@ from ..format import Format, described
 from ..ongoing import Ongoing
 from ..reading.fields import Fields
 from ..responses import Responses, by_response, first_choice, usage_of, within
-from .counted import Counted, draw_rounds, of_histogram
+from .counted import Counted, counted_request, of_histogram
 
 _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
@@ -46,16 +46,12 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
         return None
     steps = meta.count(_STEPS, least=0, default=0)
     drafted = next((meta.count(key, least=0) for key in _DRAFTED if key in meta), None)
-    method, rounds = TARGET_ALONE, {}
     if steps:
-        method = file.drafter()
-        counted = _counted(file.ongoing, method, meta, tokens, steps, drafted)
-        rounds = {method: draw_rounds(file.ongoing, method, meta, request_id, counted)}
+        counted = _counted(file.ongoing, file.drafter(), meta, tokens, steps, drafted)
+        return counted_request(file, counting, meta, request_id, counted)
+    prompt_tokens = counting.count("prompt_tokens", least=0, default=0)
     return RoundsRequest(
-        request_id=request_id,
-        prompt_tokens=counting.count("prompt_tokens", least=0, default=0),
-        num_tokens={method: tokens},
-        rounds=rounds,
+        request_id=request_id, prompt_tokens=prompt_tokens, num_tokens={TARGET_ALONE: tokens}, rounds={}
     )
 
 

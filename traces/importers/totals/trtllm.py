@@ -8,7 +8,7 @@ the prefill, and then --window must be given. `usage` counts tokens.
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, completion_tokens, first_choice, within
+from ..responses import Responses, by_response, completion_tokens, first_choice, usage_of, within
 from .counted import Counted, counted_request, of_histogram
 
 _HISTOGRAM, _MEAN = "acceptance_histogram", "avg_decoded_tokens_per_iter"
@@ -28,7 +28,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
     statistics = within(choice, "speculative_decoding")
     counted = _of_mean(line, choice) if statistics is None else _of_statistics(line, statistics)
     file.ongoing.findings.forms.add("request means" if statistics is None else "histograms")
-    return counted_request(file, line, statistics or choice, request_id, counted)
+    return counted_request(file, usage_of(line), statistics or choice, request_id, counted)
 
 
 def _of_statistics(line: Fields, statistics: Fields) -> Counted:

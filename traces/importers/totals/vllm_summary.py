@@ -8,7 +8,7 @@ no steps; `num_spec_tokens` is the window, `num_draft_tokens` what was drafted. 
 from ...rounds.rounds import RoundsRequest
 from ..format import Format, described
 from ..reading.fields import Fields
-from ..responses import Responses, by_response, completion_tokens
+from ..responses import Responses, by_response, completion_tokens, usage_of
 from ..vllm_responses import ACCEPTED, HISTOGRAM, alone, metrics_of
 from .counted import counted_request, of_histogram
 
@@ -29,7 +29,7 @@ def _parse(file: Responses, line: Fields) -> RoundsRequest | None:
         num_drafted=metrics.known_count("num_draft_tokens", least=0),
         window=metrics.known_count("num_spec_tokens", least=1),
     )
-    return counted_request(file, line, metrics, request_id, counted)
+    return counted_request(file, usage_of(line), metrics, request_id, counted)
 
 
 VLLM_SUMMARY = Format(**described("vllm-summary"), read=by_response(_parse), sees=_sees)
