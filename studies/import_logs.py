@@ -40,7 +40,7 @@ class Imported(Printed):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each drafter; columns as in docs/importing.md, `drafters[]`."""
-        return flat_rows([{**each.model_dump(exclude={"stated"}), **_stated(each)} for each in self.meta.drafters])
+        return flat_rows([each.model_dump(mode="json") for each in self.meta.drafters])
 
     def lines(self) -> list[str]:
         """What was imported from where, and the notes."""
@@ -86,10 +86,6 @@ def import_logs(
 
         meta = import_recording(source.name, places, folder, options, watch=passing)
     return Imported(out=folder, meta=meta, num_requests=num_requests, saw=source.words if format_name == AUTO else "")
-
-
-def _stated(drafter: DrafterInfo) -> dict[str, Any]:
-    return {} if drafter.stated is None else drafter.stated.model_dump(mode="json")
 
 
 def _in_words(drafter: DrafterInfo) -> str:

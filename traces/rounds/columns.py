@@ -120,13 +120,7 @@ def _seconds(answers: list[tuple[Mapping[str, float], str]]) -> NDArray[np.float
 def rounds_requests(columns: RoundsColumns) -> Iterator[RoundsRequest]:
     """The requests of validated columns; the arrays of rounds are views, nothing is copied."""
     rounds = list(_rounds(columns))
-    places = zip(
-        spans(columns.num_prompt),
-        spans(columns.num_output),
-        spans(columns.num_methods),
-        spans(columns.num_drafters),
-        strict=True,
-    )
+    places = zip(*(spans(getattr(columns, count)) for count in LISTS), strict=True)
     for row, (prompt, output, methods, drafters) in enumerate(places):
         names = columns.methods[methods]
         yield RoundsRequest(

@@ -3,7 +3,9 @@
 Letters: Q requests, M answers, S segments (one per drafter that ran on a request), R rounds, as in `columns`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from ..meta import MOST
 from .columns import RoundsColumns, spans
 from .meta import RoundsMeta
 from .rounds import OPEN_DRAFTED, TARGET_ALONE, UNKNOWN_DRAFTED
+
+# A field, which of its values are wrong, the rule, the values, and how many there are of each request, or None for one.
+_Rule = tuple[str, NDArray[np.bool_], str, NDArray[Any], NDArray[np.int64] | None]
 
 
 class RoundsCheck:
@@ -34,7 +39,7 @@ class RoundsCheck:
             TraceFormatError: see `docs/trace-format.md` for the list.
         """
         self._check_ids(columns)
-        self._check_requests(columns)
+        self._check_values(columns)
         limits = self._check_names(columns)
         piece = _Piece(columns=columns, path=self._path, limits=limits)
         piece.check_starts()
@@ -62,20 +67,13 @@ class RoundsCheck:
     def _refuse(self, field: str, rule: str, request_id: str, value: object) -> None:
         raise TraceFormatError(self._path / REQUESTS, field, f"{rule} (request {request_id!r})", value)
 
-    def _refuse_first(
-        self,
-        columns: RoundsColumns,
-        wrong: NDArray[np.bool_],
-        field: str,
-        rule: str,
-        values: NDArray[Any],
-        counts: NDArray[np.int64] | None,
-    ) -> None:
+    def _check_values(self, columns: RoundsColumns) -> None:
         """Refuse the first wrong value, if any is; of each request there are `counts`, or one."""
-        if wrong.any():
-            place = int(np.argmax(wrong))
-            row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
-            self._refuse(field, rule, columns.request_id[row], values[place].item())
+        for field, wrong, rule, values, counts in chain(_rules_of_requests(columns), _rules_of_seconds(columns)):
+            if wrong.any():
+                place = int(np.argmax(wrong))
+                row = place if counts is None else int(np.searchsorted(np.cumsum(counts), place, side="right"))
+                self._refuse(field, rule, columns.request_id[row], values[place].item())
 
     def _check_ids(self, columns: RoundsColumns) -> None:
         for request_id in columns.request_id:
@@ -85,27 +83,12 @@ class RoundsCheck:
                 raise TraceFormatError(self._path / REQUESTS, "id", "must be unique", request_id)
             self._ids.add(request_id)
 
-    def _check_requests(self, columns: RoundsColumns) -> None:
-        """Prompts of the stated length, tokens that are ids, at least one answer."""
-        stated, given, answers = columns.prompt_tokens, columns.num_prompt, columns.num_methods
-        for field, wrong, rule, values, counts in (
-            ("prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated, None),
-            ("prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given, None),
-            ("num_tokens", answers < 1, "must name at least one method", answers, None),
-            ("prompt", columns.prompt < 0, "must be >= 0", columns.prompt, given),
-            ("output", columns.output < 0, "must be >= 0", columns.output, columns.num_output),
-            ("num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens, answers),
-            ("num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds, columns.num_drafters),
-        ):
-            self._refuse_first(columns, wrong, field, rule, values, counts)
-
     def _check_names(self, columns: RoundsColumns) -> NDArray[np.int64]:
-        """Names once per request, seconds that are some, outputs of the stated length.
+        """Names once per request, outputs of the stated length.
 
         Returns:
             `[S]` output tokens of each segment's method.
         """
-        self._check_seconds(columns)
         limits: list[int] = []
         places = zip(spans(columns.num_methods), spans(columns.num_drafters), strict=True)
         for row, (methods, drafters) in enumerate(places):
@@ -125,17 +108,6 @@ class RoundsCheck:
             limits += [lengths.get(name, length) for name in ran]
         return np.array(limits, dtype=np.int64)
 
-    def _check_seconds(self, columns: RoundsColumns) -> None:
-        """Positive and finite, where known; the prefill within the whole."""
-        wall_s, prefill_s = columns.wall_s, columns.prefill_s
-        for field, wrong, rule, values in (
-            ("wall_s", (wall_s <= 0) | np.isinf(wall_s), "must be > 0 and finite", wall_s),
-            ("prefill_s", (prefill_s <= 0) | np.isinf(prefill_s), "must be > 0 and finite", prefill_s),
-            ("prefill_s", prefill_s > wall_s, "must be at most wall_s", prefill_s),
-        ):
-            method = columns.methods[int(np.argmax(wrong))]
-            self._refuse_first(columns, wrong, f"{field} of {method!r}", rule, values, columns.num_methods)
-
     def _note_most(self, field: str, values: NDArray[np.int32], piece: "_Piece") -> None:
         """Keep the largest value by drafter: windows are only known at the end of an import."""
         columns = piece.columns
@@ -149,6 +121,30 @@ class RoundsCheck:
             key = (field, columns.drafters[segment])
             if key not in self._most or most > self._most[key][0]:
                 self._most[key] = (most, columns.request_id[requests[segment]])
+
+
+def _rules_of_requests(columns: RoundsColumns) -> Iterator[_Rule]:
+    """Prompts of the stated length, tokens that are ids, at least one answer."""
+    stated, given, answers = columns.prompt_tokens, columns.num_prompt, columns.num_methods
+    yield "prompt_tokens", (stated < 0) | (stated > MOST), "must be >= 0", stated, None
+    yield "prompt", (given > 0) & (given != stated), "must hold prompt_tokens tokens or none", given, None
+    yield "num_tokens", answers < 1, "must name at least one method", answers, None
+    yield "prompt", columns.prompt < 0, "must be >= 0", columns.prompt, given
+    yield "output", columns.output < 0, "must be >= 0", columns.output, columns.num_output
+    yield "num_tokens", columns.num_tokens < 1, "must be >= 1", columns.num_tokens, answers
+    yield "num_rounds", columns.num_rounds < 0, "must be >= 0", columns.num_rounds, columns.num_drafters
+
+
+def _rules_of_seconds(columns: RoundsColumns) -> Iterator[_Rule]:
+    """Positive and finite, where known; the prefill within the whole."""
+    wall_s, prefill_s = columns.wall_s, columns.prefill_s
+    for field, wrong, rule, values in (
+        ("wall_s", (wall_s <= 0) | np.isinf(wall_s), "must be > 0 and finite", wall_s),
+        ("prefill_s", (prefill_s <= 0) | np.isinf(prefill_s), "must be > 0 and finite", prefill_s),
+        ("prefill_s", prefill_s > wall_s, "must be at most wall_s", prefill_s),
+    ):
+        method = columns.methods[int(np.argmax(wrong))]
+        yield f"{field} of {method!r}", wrong, rule, values, columns.num_methods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

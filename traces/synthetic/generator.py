@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..tries.closure import grow
+from ..tries.closure import Branches, grow
 from ..tries.recording import TrieRecording
 from ..tries.trie import Floats, Ints, Trie, TrieRequest, split
 from .spec import MOST_CONTEXTS, SyntheticSpec
@@ -73,10 +73,7 @@ def _levels(spec: SyntheticSpec, rng: np.random.Generator) -> list[_Level]:
         branches = grow(level.choice[:-1], allowance, spec.run)
         if not len(branches.parent):
             break
-        level, first = (
-            _branch(spec, level, branches.parent, branches.token, first, depth, rng),
-            first + len(level.depth),
-        )
+        level, first = _branch(spec, level, branches, first, depth, rng), first + len(level.depth)
         levels.append(level)
         allowance = branches.allowance
         _check_size(spec, levels)
@@ -143,15 +140,10 @@ def _trunk_agreement(spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[n
 
 
 def _branch(
-    spec: SyntheticSpec,
-    above: _Level,
-    parent: Ints,
-    choice_made: Ints,
-    first: int,
-    depth: int,
-    rng: np.random.Generator,
+    spec: SyntheticSpec, above: _Level, branches: Branches, first: int, depth: int, rng: np.random.Generator
 ) -> _Level:
     """The level below `above`, `depth` tokens off the trunk; `first` is the index of the first context of `above`."""
+    parent, choice_made = branches.parent, branches.token
     num_models, size = len(spec.models), len(parent)
     rates = spec.off_trunk_rates(depth)
     copies = rng.random((num_models - 1, size)) < rates[:, None]

@@ -4,7 +4,6 @@ Letters: W the window.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,8 @@ _PLAIN = "{:.2%} of the steps drafted nothing, as tokens, drafts and accepted to
 _SHORT = "drafts were {:.2f} tokens long on average, of {}: each is drawn as a whole one, and a refusal may be an end"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """Tokens of the requests.
-
-    Attributes:
-        prompts: tokens of each prompt, 0 if unknown.
-        outputs: tokens of each answer; those of an answer without any are left out.
-    """
-
-    prompts: Sequence[int]
-    outputs: Sequence[int]
+# Of each request the tokens of its prompt, 0 if unknown, and of its answer; one without any is left out.
+Lengths = Sequence[tuple[int, int]]
 
 
 def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_tokens: int) -> Lengths:
@@ -45,7 +35,7 @@ def even_lengths(fields: Fields, requests: int, output_tokens: int, prompt_token
     if max(output_tokens, prompt_tokens) > MOST * requests:
         rule = f"must be at most {MOST} of each of the {requests} requests"
         raise fields.error("tokens", rule, max(output_tokens, prompt_tokens))
-    return Lengths(prompts=_even(prompt_tokens, requests), outputs=_even(output_tokens, requests))
+    return list(zip(_even(prompt_tokens, requests), _even(output_tokens, requests), strict=True))
 
 
 def lengths_of_benchmark(run: Fields) -> Lengths | None:
@@ -59,7 +49,7 @@ def lengths_of_benchmark(run: Fields) -> Lengths | None:
         prompts = run.counts("input_lens", least=0).tolist() if "input_lens" in run else [0] * len(outputs)
         if len(prompts) != len(outputs):
             raise run.error("input_lens", f"must hold one entry for each of the {len(outputs)} answers", len(prompts))
-        return Lengths(prompts=prompts, outputs=outputs)
+        return list(zip(prompts, outputs, strict=True))
     requests = run.count("completed", least=0, default=0)
     tokens = run.known_count("total_output_tokens", least=0)
     if not requests or not tokens:
@@ -107,7 +97,7 @@ def drafting_share(ongoing: Ongoing, lengths: Lengths | None, drafts: float | No
     """
     if lengths is None or not drafts or accepted is None:
         return 1.0
-    plain = sum(tokens - 1 for tokens in lengths.outputs if tokens) - accepted - drafts
+    plain = sum(tokens - 1 for _, tokens in lengths if tokens) - accepted - drafts
     if plain <= 0:
         return 1.0
     ongoing.findings.remark(_PLAIN.format(plain / (plain + drafts)))
@@ -154,11 +144,11 @@ class StatedLog:
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
         self._ongoing.drafters.state(self.name, fields, stated, window)
         lengths = self._stated_lengths(fields) if lengths is None else lengths
-        empty = sum(1 for tokens in lengths.outputs if not tokens)
-        if empty == len(lengths.outputs):
+        empty = sum(1 for _, tokens in lengths if not tokens)
+        if empty == len(lengths):
             raise fields.error("requests", "must hold an answer of at least one token", empty)
         self._ongoing.findings.note(EMPTY, empty)
-        for number, (prompt, output) in enumerate(zip(lengths.prompts, lengths.outputs, strict=True), start=1):
+        for number, (prompt, output) in enumerate(lengths, start=1):
             if output:
                 request_id, num_tokens = f"{stem(self.path)}/{number}", {self.name: output}
                 yield RoundsRequest(request_id=request_id, prompt_tokens=prompt, num_tokens=num_tokens, rounds={})
