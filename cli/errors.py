@@ -123,7 +123,7 @@ def _told(error: Exception) -> str:
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ArgumentError):
-            return _with_options(str(cause))
+            return with_options(str(cause))
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
     if isinstance(error, MemoryError):
