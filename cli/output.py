@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
+from .errors import with_options
 from .standard_output import json_stream, keep_for_json
 
 JsonOption = Annotated[
@@ -31,8 +33,9 @@ def say(text: str) -> None:
 
 
 def print_result(tables: Sequence[Grid], lines: Sequence[str]) -> None:
-    """Tables with an empty line between, then what is to say of them."""
-    print_tables(console_of_output(), tables)
+    """Tables with an empty line between, then what is to say of them; remarks name options, as errors do."""
+    shown = [replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables]
+    print_tables(console_of_output(), shown)
     for line in lines:
         say(line)
 

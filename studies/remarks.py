@@ -20,5 +20,5 @@ def batch_remarks(batch: int, num_requests: int, *, of: str) -> list[str]:
     if batch <= num_requests:
         return []
     return [
-        f"batch {batch:,}: the {of} has {counted(num_requests, 'request')}, so at most {num_requests:,} run together"
+        f"`batch` {batch:,}: the {of} has {counted(num_requests, 'request')}, so at most {num_requests:,} run together"
     ]

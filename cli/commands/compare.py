@@ -1,7 +1,6 @@
 """`paceline compare`: policies side by side on one recording."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ...reports.tables.grid import Grid
@@ -83,11 +82,10 @@ def _refuse_beside_sweep(**values: object) -> None:
 def _show(found: Printed, tables: Sequence[Grid], json: Path | None) -> None:
     """Print tables and what is to say of them, or write JSON; remarks name options, as errors do."""
     if json is None:
-        shown = [replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables]
-        print_result(shown, found.lines())
+        print_result(tables, found.lines())
         return
     content = found.to_json()
     for part in (content["meta"], content.get("on", {})):
-        for remarks in {"cost_notes", "left_out"} & part.keys():
+        for remarks in {"remarks", "cost_notes", "left_out"} & part.keys():
             part[remarks] = [with_options(remark) for remark in part[remarks]]
     write_json(content, json)

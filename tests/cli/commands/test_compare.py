@@ -165,7 +165,7 @@ def test_members_are_shown_on_demand(trace):
 
 
 def test_a_batch_larger_than_the_recording(trace):
-    told = "batch 32: the recording has 3 requests, so at most 3 run together"
+    told = "--batch 32: the recording has 3 requests, so at most 3 run together"
     assert told in done("compare", "--trace", trace, "--policy", "plain", "--batch", "32")
     assert compared(trace, "--policy", "plain", "--batch", "32")["meta"]["remarks"] == [told]
     assert compared(trace, "--policy", "plain", "--batch", "3")["meta"]["remarks"] == []

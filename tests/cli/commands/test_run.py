@@ -185,6 +185,6 @@ def test_a_second_ctrl_c_is_ignored_while_the_finished_are_written(prompts, tmp_
 
 
 def test_fewer_requests_than_the_batch_are_told(prompts):
-    told = "batch 32: the run has 3 requests, so at most 3 run together"
+    told = "--batch 32: the run has 3 requests, so at most 3 run together"
     assert told in done(*ran(prompts, "--batch", 32))
     assert "run together" not in done(*ran(prompts, "--batch", 3))

@@ -54,7 +54,7 @@ def test_many_batches_stay_readable(trace, monkeypatch):
     text = done("compare", "--trace", trace, "--sweep", "draft:1..2/target", "--batch", batches)
     assert max(map(len, text.splitlines())) <= 80
     assert sum(cell.endswith(("x", "x*")) for row in rows_of(text) for cell in row) == 24
-    assert "batch 12: the recording has 3 requests, so at most 3 run together" in text
+    assert "--batch 12: the recording has 3 requests, so at most 3 run together" in text
 
 
 def test_what_the_cost_does_not_know_is_told_and_left_empty(trace, tmp_path):
