@@ -7,7 +7,7 @@ from typing import Any
 from .conclusion import best_in_words
 from .side_by_side import SideBySide
 from .summary import Summary
-from .tables.comparison import chance_remark, comparison_title, shown_interval
+from .tables.comparison import comparison_title, shared_remarks, shown_interval
 from .tables.grid import Grid, table
 from .tables.printed import Printed, flat_rows
 
@@ -81,14 +81,14 @@ def sweep_table(sweep: Sweep) -> Grid:
     """A row for each chain, a column for each batch; the fastest chain of a batch is marked."""
     batches = list(sweep.comparisons)
     best = [sweep.best(batch) for batch in batches]
-    first = next(iter(sweep.comparisons.values()))
+    said = f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch"
     return table(
         [
             {"chain": chain, **{f"batch {batch:,}": _cell(sweep, chain, batch) for batch in batches}}
             for chain in sweep.chains
         ],
-        title=comparison_title(sweep.meta, first.rows[0] if first.baseline is None else first.baseline),
-        remarks=_remarks(sweep),
+        title=comparison_title(sweep.meta, next(iter(sweep.comparisons.values()))),
+        remarks=[said, *shared_remarks(sweep.meta, sweep.comparisons.values())],
         bold={
             (row, column)
             for row, chain in enumerate(sweep.chains)
@@ -108,16 +108,3 @@ def _cell(sweep: Sweep, chain: str, batch: int) -> str:
     if speed_up is None:
         return f"{comparison.output_tokens_per_s(row):,.1f} tokens/s{mark}"
     return f"{speed_up:.2f}x{shown_interval(comparison.speed_up_interval(row), '.2f')}{mark}"
-
-
-def _remarks(sweep: Sweep) -> Sequence[str]:
-    meta = sweep.meta
-    runs = [len(comparison.runs(row)) for comparison in sweep.comparisons.values() for row in comparison.rows]
-    chance = chance_remark(max(runs), meta["seed"])
-    return [
-        f"speed-up over the target alone at the same batch; {BEST} the fastest chain of a batch",
-        *meta["cost_notes"],
-        *meta["left_out"],
-        *meta["remarks"],
-        *([] if chance is None else [chance]),
-    ]

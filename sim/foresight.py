@@ -1,6 +1,7 @@
 """What a recording grants an oracle: its future, by trying rounds in a replay of its own."""
 
 from copy import deepcopy
+from functools import cache
 from math import inf
 
 from ..decoding.policy import Policy
@@ -57,14 +58,9 @@ def foresight_of(
 
 
 def _forward_s(pool: Pool, cost: CostModel) -> ForwardSeconds:
-    known: dict[tuple[int, int, int], float] = {}
-
+    @cache
     def forward_s(level: int, new_tokens: int, held_tokens: int) -> float:
-        key = (level, new_tokens, held_tokens)
-        seconds = known.get(key)
-        if seconds is None:
-            seconds = known[key] = _asked_s(cost, pool.names[level], new_tokens, held_tokens)
-        return seconds
+        return _asked_s(cost, pool.names[level], new_tokens, held_tokens)
 
     return forward_s
 

@@ -3,7 +3,7 @@
 `compare --detail` adds what the first table leaves out, by policy and by member.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import floor
 from typing import Any
 
@@ -24,10 +24,8 @@ def comparison_table(comparison: SideBySide) -> Grid:
     """One row per policy and the target alone; the fastest is bold. Columns are defined in docs/glossary.md."""
     return table(
         [_cells(comparison, row) for row in comparison.ranked()],
-        title=comparison_title(
-            comparison.meta, comparison.rows[0] if comparison.baseline is None else comparison.baseline
-        ),
-        remarks=_remarks(comparison),
+        title=comparison_title(comparison.meta, comparison),
+        remarks=shared_remarks(comparison.meta, [comparison], chance=f"; {AT_FIRST_SEED}"),
         bold={(0, 0), (0, 1)},
     )
 
@@ -49,13 +47,14 @@ def _cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
     }
 
 
-def comparison_title(meta: dict[str, Any], first: Summary) -> str:
+def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
     """What was replayed and how, in a line.
 
     Args:
-        meta: of the comparison.
-        first: a run of it, for what all have in common.
+        meta: of the comparison, or of several at other batches.
+        comparison: one of them, for what all have in common.
     """
+    first = comparison.rows[0] if comparison.baseline is None else comparison.baseline
     kind = KINDS.get(meta["kind"], "trace")
     origin = f"from {meta['source']}" if meta["kind"] == "imported" else meta["sampling"]
     batch = ", ".join(f"{each:,}" for each in meta["batch"]) if isinstance(meta["batch"], list) else meta["batch"]
@@ -84,19 +83,20 @@ def _what_if(meta: dict[str, Any]) -> str:
     return f"; WHAT IF: {changes}" if changes else ""
 
 
-def _remarks(comparison: SideBySide) -> list[str]:
-    """What a reader of the figures has to know, a line each."""
-    meta = comparison.meta
+def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, chance: str = "") -> list[str]:
+    """What a reader of the figures has to know, a line each.
+
+    Args:
+        meta: of the comparisons together.
+        comparisons: whose figures they are.
+        chance: what else is to be said where figures have intervals.
+    """
     remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
-    chance = chance_remark(max(len(comparison.runs(row)) for row in comparison.rows), meta["seed"])
-    return remarks if chance is None else [*remarks, f"{chance}; {AT_FIRST_SEED}"]
-
-
-def chance_remark(most_runs: int, seed: int) -> str | None:
-    """What the intervals are of; None where every policy was run once."""
-    if most_runs == 1:
-        return None
-    return f"±: 95% interval of the mean over seeds {seed} to {seed + most_runs - 1}, where chance has a part"
+    most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
+    if most_runs > 1:
+        seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
+        remarks.append(f"±: 95% interval of the mean over seeds {seeds}, where chance has a part{chance}")
+    return remarks
 
 
 def _speed_up(comparison: SideBySide, row: Summary) -> str:

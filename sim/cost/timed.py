@@ -1,7 +1,7 @@
 """Seconds from the step times or answer times that an imported recording holds."""
 
 from collections.abc import Iterator
-from math import inf, isfinite, isnan
+from math import inf, isfinite, isnan, nan
 
 import numpy as np
 
@@ -210,15 +210,13 @@ def _longest(recording: RoundsRecording, drafter: str) -> int:
 def _plain_s(request: RoundsRequest) -> float:
     """Seconds of a step of the target alone, NaN if unknown."""
     seconds = request.seconds(TARGET_ALONE) - request.prefill_s.get(TARGET_ALONE, 0.0)
-    return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else float("nan")
+    return seconds / request.num_tokens[TARGET_ALONE] if TARGET_ALONE in request.num_tokens else nan
 
 
 def _mean_plain_s(recording: RoundsRecording) -> float:
     """Mean over all steps of the target alone, NaN if none was timed."""
     timed = [request for request in recording.requests if not isnan(_plain_s(request))]
     tokens = sum(request.num_tokens[TARGET_ALONE] for request in timed)
-    return (
-        sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed) / tokens
-        if tokens
-        else float("nan")
-    )
+    if not tokens:
+        return nan
+    return sum(_plain_s(request) * request.num_tokens[TARGET_ALONE] for request in timed) / tokens

@@ -108,19 +108,6 @@ class Positions:
         return float(mean @ score)
 
 
-class Chances(dict[tuple[int, Beside], float]):
-    """`Positions.chance` of (depth, beside), each worked out once: replay asks for few of them, over and over."""
-
-    def __init__(self, positions: Positions) -> None:
-        super().__init__()
-        self._positions = positions
-
-    def __missing__(self, key: tuple[int, Beside]) -> float:
-        """Work one out, which stays."""
-        chance = self[key] = self._positions.chance(*key)
-        return chance
-
-
 def filter_positions(hazards: list[float], decisions: Floats, window: int, rho: float) -> Positions:
     """The walk of persistence `rho` whose rounds agree at the rates `hazards`.
 

@@ -70,7 +70,8 @@ def told_by(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Told:
     """
     found = [(index, rounds) for index, one in enumerate(requests) if (rounds := one.rounds.get(drafter.name))]
     if not found:
-        return Told(request=_none(), start=_none(), accepted=_none(), refused=np.empty(0, np.bool_))
+        none = np.empty(0, np.int32)
+        return Told(request=none, start=none, accepted=none, refused=none.astype(np.bool_))
     counts = [len(rounds.start) for _, rounds in found]
     start = np.concatenate([rounds.start for _, rounds in found])
     accepted = np.concatenate([rounds.accepted for _, rounds in found])
@@ -115,7 +116,3 @@ def _last_depth(decisions: Ints) -> int:
 def _histogram(row: Ints, column: Ints, shape: tuple[int, int]) -> Floats:
     counted = np.bincount(row.astype(np.int64) * shape[1] + column, minlength=shape[0] * shape[1])
     return counted.reshape(shape).astype(np.float64)
-
-
-def _none() -> Ints:
-    return np.empty(0, np.int32)

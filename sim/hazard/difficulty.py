@@ -38,9 +38,8 @@ class DifficultyFit:
     share: Floats
 
 
-def no_persistence() -> DifficultyFit:
-    """Every position has a difficulty of its own."""
-    return DifficultyFit(persistence=0.0, share=BELOW)
+# Every position has a difficulty of its own.
+NO_PERSISTENCE = DifficultyFit(persistence=0.0, share=BELOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +84,7 @@ def fit_difficulty(found: Neighbours | None, typical: Floats) -> DifficultyFit:
         typical: `[W + 1]` share of rounds of a typical request that keep at least 0, 1, ... W tokens.
     """
     if found is None:
-        return no_persistence()
+        return NO_PERSISTENCE
     rho = persistence_of(lambda rho: _alike(typical, rho, chained=found.chained)[0], found.wanted)
     return DifficultyFit(persistence=rho, share=_alike(typical, rho, chained=found.chained)[1])
 

@@ -14,7 +14,7 @@ from ...traces.rounds.rounds import RoundsRequest
 from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
 from .depths import DepthFit, fit_depths, stated_depths
-from .difficulty import DifficultyFit, Neighbours, fit_difficulty, neighbours, no_persistence, scores_by_kept
+from .difficulty import NO_PERSISTENCE, DifficultyFit, Neighbours, fit_difficulty, neighbours, scores_by_kept
 from .lengths import DraftLengths, fit_lengths, stated_lengths
 from .walk import Floats
 
@@ -98,7 +98,7 @@ def fit_drafter(requests: Sequence[RoundsRequest], drafter: DrafterInfo) -> Draf
     # The order of drawn rounds says nothing of which parts of a text are difficult.
     in_place = drafter.by_start and _any_in_place(requests, drafter.name)
     found = neighbours(told.thinned(MOST_FITTED), survival[:-1]) if in_place else None
-    difficulty = fit_difficulty(found, survival[-1]) if in_place else no_persistence()
+    difficulty = fit_difficulty(found, survival[-1]) if in_place else NO_PERSISTENCE
     stand_ins = _stand_ins(told, [request.tag for request in requests])
     lengths = fit_lengths(requests, drafter)
     return DrafterFit(
@@ -122,7 +122,7 @@ def _stated_fit(stated: StatedAcceptance, window: int, num_requests: int) -> Dra
     return DrafterFit(
         depths=depths,
         decisions=np.ones(len(stated.hazards)),
-        difficulty=no_persistence(),
+        difficulty=NO_PERSISTENCE,
         window=window,
         found=None,
         typical=depths.survival(np.zeros(1), window)[0],

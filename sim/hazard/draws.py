@@ -5,16 +5,20 @@ another start says of a token, and `lengths` for drafts that end by themselves. 
 position, drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 
 import numpy as np
 
 from ...traces.rounds.recording import RoundsRecording
-from .beside import Beside, Chances, filter_positions
+from .beside import Beside, filter_positions
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
+
+# `Positions.chance`, each worked out once: replay asks for few of them, over and over.
+Chances = Callable[[int, Beside], float]
 
 _MOST_CACHED = 4096
 _BLOCK = 128
@@ -159,7 +163,7 @@ class Hazard:
             return max(luck.hazard(depth), luck.hazard(beside.depth))
         if luck.chances is None:
             luck.chances = self._chances_of(drafter, round(luck.beta / _BETA_STEP))
-        return luck.chances[depth, beside]
+        return luck.chances(depth, beside)
 
     def _chances_of(self, drafter: int, step: int) -> Chances:
         """Those of requests whose offset rounds to `step`, which share them."""
@@ -168,7 +172,7 @@ class Hazard:
             fit = self.fit(drafter)
             hazards = fit.depths.hazards(step * _BETA_STEP)
             rho = self.persistence(drafter)
-            found = Chances(filter_positions(hazards, fit.decisions, fit.window, rho))
+            found = cache(filter_positions(hazards, fit.decisions, fit.window, rho).chance)
             self._chances[drafter, step] = found
         return found
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.sim.hazard.beside import Beside, Chances, Outcome, falling, filter_positions
+from paceline.sim.hazard.beside import Beside, Outcome, falling, filter_positions
 from paceline.sim.hazard.draws import Hazard
 
 from ...traces.rounds.rounds_strategies import FALLING, difficult_texts, rounds_over
@@ -57,29 +57,6 @@ def test_what_did_not_happen_where_rates_come_from_has_an_answer():
     for outcome in Outcome:
         for there in range(4):
             assert 0 <= found.chance(0, Beside(outcome, there)) <= 1
-
-
-class _Counted:
-    """Positions that count how often they are asked."""
-
-    def __init__(self, positions):
-        self._positions = positions
-        self.asked = 0
-
-    def chance(self, depth, beside):
-        self.asked += 1
-        return self._positions.chance(depth, beside)
-
-
-def test_a_chance_is_worked_out_once():
-    """Replay asks at every token that is drawn."""
-    found = filter_positions([0.9, 0.7, 0.4], np.full(3, 1e4), 3, 0.5)
-    counted = _Counted(found)
-    chances = Chances(counted)
-    keys = [(here, Beside(outcome, there)) for here in range(5) for outcome in Outcome for there in range(5)]
-    for _ in range(3):
-        assert [chances[key] for key in keys] == [found.chance(*key) for key in keys]
-    assert counted.asked == len(keys)
 
 
 def test_levels_fall_by_what_cannot_be_chance():
