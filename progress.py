@@ -55,7 +55,7 @@ class Progress:
         self._done = self._done_before = done
         self._started_at_s = time.monotonic()
         self._ended = Event()
-        self._teller: _Bar | Thread | None = None
+        self._teller: Bars | Thread | None = None
 
     def __enter__(self) -> Self:
         """Begin; says nothing in `quiet()`."""
@@ -63,7 +63,7 @@ class Progress:
         if not _is_quiet.get():
             console = Console(stderr=True)
             if sys.stderr.isatty() and console.is_interactive:
-                self._teller = _Bar(console, self)
+                self._teller = _bar(console, self)
             else:
                 self._teller = Thread(target=self._tell, name=f"progress of {self._stage}", daemon=True)
                 self._teller.start()
@@ -74,8 +74,8 @@ class Progress:
     ) -> None:
         """End, however it ends; a bar disappears."""
         self._ended.set()
-        if isinstance(self._teller, _Bar):
-            self._teller.end()
+        if isinstance(self._teller, Bars):
+            self._teller.stop()
         elif self._teller is not None:
             self._teller.join()
             if self._has_told and error is None:
@@ -95,8 +95,8 @@ class Progress:
         self._done = done
         if note is not None:
             self._note = note
-        if isinstance(self._teller, _Bar):
-            self._teller.show(self._done)
+        if isinstance(self._teller, Bars):
+            self._teller.update(self._teller.task_ids[0], completed=done)
 
     def note(self, words: str) -> None:
         """Say what is being done, without being further."""
@@ -140,28 +140,17 @@ class Progress:
             sys.stderr.flush()
 
 
-class _Bar:
-    """A bar on a terminal, which leaves nothing there; final."""
-
-    def __init__(self, console: Console, progress: Progress) -> None:
-        doing, counted, left = (
-            # A long name is folded; numbers would be cut.
-            TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
-            for name in ("doing", "counted", "left")
-        )
-        self._bars = Bars(
-            doing, BarColumn(bar_width=16), counted, TimeElapsedColumn(), left, console=console, transient=True
-        )
-        self._task = self._bars.add_task("", total=progress.total, told=progress)
-        self._bars.start()
-
-    def show(self, done: int) -> None:
-        """So many units are done."""
-        self._bars.update(self._task, completed=done)
-
-    def end(self) -> None:
-        """Erase it."""
-        self._bars.stop()
+def _bar(console: Console, progress: Progress) -> Bars:
+    """A bar on a terminal, which leaves nothing there."""
+    doing, counted, left = (
+        # A long name is folded; numbers would be cut.
+        TextColumn(f"{{task.fields[told].{name}}}", markup=False, table_column=Column(no_wrap=name != "doing"))
+        for name in ("doing", "counted", "left")
+    )
+    bar = Bars(doing, BarColumn(bar_width=16), counted, TimeElapsedColumn(), left, console=console, transient=True)
+    bar.add_task("", total=progress.total, told=progress)
+    bar.start()
+    return bar
 
 
 def tracked(items: Iterable[Item], stage: str, *, total: int | None = None, unit: str = "") -> Iterator[Item]:

@@ -15,15 +15,14 @@ from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
 from ..runtime.world import CacheKind, Memory
-from ..sim.cost.cost_file import TableCost
+from ..sim.cost.cost_file import FileCost
+from ..sim.cost.figures import CostLine
 from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
 from ..sim.unrecorded import UnrecordedContextError
-from ..traces.meta import CostTable
 from ..traces.tries.recording import TrieRecording
 from .named_policies import NamedPolicy
 
-MOST_NEW_TOKENS = 2**30 + 1  # of a forward; beyond any batch
 PER_NEW_TOKEN = 2.0**-6
 
 
@@ -145,7 +144,7 @@ class _LeftRecordError(Exception):
         self.cause = cause
 
 
-def made_up_cost(names: Sequence[str]) -> TableCost:
+def made_up_cost(names: Sequence[str]) -> FileCost:
     """One second for a forward of the target, half of the next larger one's for each smaller model.
 
     Each further new token adds a 64th. All are binary fractions, so that sums are exact in whatever order they are
@@ -154,9 +153,9 @@ def made_up_cost(names: Sequence[str]) -> TableCost:
     Args:
         names: of the models, smallest first.
     """
-    return TableCost("made up", {name: _table(2.0**-below) for below, name in enumerate(reversed(names))})
-
-
-def _table(seconds: float) -> CostTable:
-    most = seconds * (1 + PER_NEW_TOKEN * (MOST_NEW_TOKENS - 1))
-    return CostTable(new_tokens=(1, MOST_NEW_TOKENS), seconds=(seconds, most))
+    seconds = {name: 2.0**-below for below, name in enumerate(reversed(names))}
+    lines = {
+        name: CostLine(intercept_s=each * (1 - PER_NEW_TOKEN), per_new_token_s=each * PER_NEW_TOKEN)
+        for name, each in seconds.items()
+    }
+    return FileCost("made up", lines)

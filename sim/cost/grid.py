@@ -46,8 +46,7 @@ class GridProfile:
 
     Args:
         grid: what was measured.
-        whose: the model, for errors.
-        extrapolate: answer beyond the measured range.
+        whose, extrapolate: as of `Profile`.
     """
 
     def __init__(self, grid: CostGrid, *, whose: str, extrapolate: bool) -> None:

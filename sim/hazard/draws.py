@@ -127,16 +127,9 @@ class Hazard:
         return luck.tokens.at(start + depth) < luck.hazard(depth)
 
     def num_drafted(self, request_id: str, drafter: int, *, start: int, asked: int) -> int | None:
-        """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked`.
+        """Tokens after which a round stops that was not recorded; None if no draft ever stopped before `asked` >= 1.
 
-        Args:
-            request_id: of the recording.
-            drafter: index into `meta.drafters`.
-            start: output position of the round's first token, >= 0.
-            asked: tokens that the round is asked for, >= 1.
-
-        Raises:
-            ValueError: as `agrees`.
+        Other arguments and errors as of `agrees`.
         """
         lengths = self.fit(drafter).lengths
         if lengths is None or asked <= lengths.fewest:

@@ -83,10 +83,7 @@ class Known(ABC):
 class RoundsKnown(Known):
     """Of a drafter whose tokens depend on where the round started: a round answers for its own start only.
 
-    Args:
-        rounds: recorded ones.
-        window: most tokens the drafter drafts, None if unknown.
-        num_tokens: of the text they are rounds of; what a drafter would have written after it, no round says.
+    Arguments as of `Known`; what a drafter would have written after the text, no round says.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
@@ -130,12 +127,7 @@ class TokensKnown(Known):
     """Of a drafter that reads tokens only: rounds answer for their positions, whatever round these are drafted in.
 
     Where a round ends by the drafter's own rule is known of its own start only. Where two rounds contradict each other
-    (a half-precision tie), the one that started later is believed.
-
-    Args:
-        rounds: recorded ones.
-        window: most tokens the drafter drafts, None if unknown.
-        num_tokens: of the text they are rounds of.
+    (a half-precision tie), the one that started later is believed. Arguments as of `Known`.
     """
 
     def __init__(self, rounds: Rounds, window: int | None, num_tokens: int) -> None:
