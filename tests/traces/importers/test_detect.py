@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 from paceline.traces import TraceFormatError, importers
-from paceline.traces.importers import FORMATS, choose_format, detect, format_named, format_names
+from paceline.traces.importers import choose_format, format_names
+from paceline.traces.importers.detect import detect
+from paceline.traces.importers.formats import FORMATS, format_named
 
 from .foreign_files import one_file_each, write_lines
 

@@ -42,7 +42,8 @@ def read_stream(path: object, lines: Iterator[tuple[int, bytes]], bad: Refuse) -
             yield Fields(place, response)
             response = {}
         elif not line.startswith((_DATA, *_OTHER_FIELDS)):
-            bad(TraceFormatError(here, "event", "must be a line of an event stream (data: ...)", _shown(line)))
+            shown = line[:60].decode("utf-8", errors="replace").strip()
+            bad(TraceFormatError(here, "event", "must be a line of an event stream (data: ...)", shown))
     if response:
         yield Fields(place, response)
 
@@ -68,7 +69,3 @@ def _take(response: dict[str, Any], chunk: dict[str, Any]) -> None:
     for key, value in chunk.items():
         if key not in response or value not in (None, [], {}):
             response[key] = value
-
-
-def _shown(line: bytes) -> str:
-    return line[:60].decode("utf-8", errors="replace").strip()

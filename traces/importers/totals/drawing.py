@@ -80,15 +80,10 @@ def constant_hazard(mean: float, drafted: Ints) -> float:
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        kept = float(shares @ _mean_kept(middle, lengths))
+        # A draft keeps h^1 to h^length together on average.
+        kept = float(shares @ (middle * (1.0 - np.power(middle, lengths.astype(np.float64))) / (1.0 - middle)))
         low, high = (middle, high) if kept < mean else (low, middle)
     return (low + high) / 2.0
-
-
-def _mean_kept(hazard: float, lengths: Ints) -> NDArray[np.float64]:
-    """Mean tokens kept of drafts of these lengths: the sum of h^1 to h^length."""
-    kept: NDArray[np.float64] = hazard * (1.0 - np.power(hazard, lengths.astype(np.float64))) / (1.0 - hazard)
-    return kept
 
 
 def place(
