@@ -39,7 +39,7 @@ class Imported(Printed):
         return ()
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each drafter; columns as in docs/importing.md, `drafters[]`."""
+        """A row for each drafter; columns as in docs/trace-format.md, `drafters`."""
         return flat_rows([each.model_dump(mode="json") for each in self.meta.drafters])
 
     def lines(self) -> list[str]:
