@@ -86,6 +86,33 @@ def about_parts(parts: Sequence[Policy]) -> About | None:
     )
 
 
+def named_tags(parts: Sequence[Policy]) -> frozenset[str]:
+    """The tags that any part says it has a policy for."""
+    return frozenset().union(*(getattr(part, "named_tags", ()) for part in parts))
+
+
+def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> None:
+    """Refuse a policy that has a part for a tag which no request has.
+
+    Args:
+        policy: as built.
+        name: of the policy, for the message.
+        tags: of the requests; asked for only if the policy names any.
+        where: the requests, as in "recording served".
+
+    Raises:
+        ValueError: there is such a tag.
+    """
+    named = named_tags((policy,))
+    held = set(tags) if named else set()
+    missing = sorted(named - held)
+    if missing:
+        raise ValueError(
+            f"policy {name} names the tag {missing[0]}, which no request of {where} has; there are "
+            f"{', '.join(sorted(held))}"
+        )
+
+
 def most_pending(parts: Sequence[Policy]) -> int:
     """The most tokens that any part says it may have pending; 0 of one that does not say."""
     return max(getattr(part, "most_pending", 0) for part in parts)

@@ -4,19 +4,21 @@
     draft:4/mid:8/target
     path/to/file.py:Class, package.module:Class (with options like a NAME)
 
-A value that is a policy is written with parentheses, to any depth: `guarded,policy=two-level(most=8)`. The older
-spelling of that, `policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too.
+A value that is a policy is written with parentheses: `guarded,policy=two-level(most=8)`. The older spelling of that,
+`policy=two-level+most=8` with `+` for `,` and `++` for `+` inside, is read, too. Where a policy's text begins with a
+file that is there, that file's name may have any of these characters.
 """
 
 import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import isfile
 from typing import TypeAlias, Union, cast
 
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
-from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, told
+from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, said, told
 from .lossless.chain import Chain
 from .options import PlainValue, PolicyClass, read_options
 from .registry import PolicySpecError, known_policies, names_path, policy_class
@@ -24,6 +26,8 @@ from .registry import PolicySpecError, known_policies, names_path, policy_class
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
 _CHAIN = re.compile(r".*/.*|[^:]+:[0-9]+", re.DOTALL)
+MOST_NESTED = 32  # policies in one another; far beyond any that helps, and reading and building go as deep
+TOO_DEEP = f"policies can stand in one another {MOST_NESTED} deep at most"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,7 @@ class PolicySpec:
     Attributes:
         name: `chain` of a bare chain; else as in the text.
         options: by parameter of the constructor, as it wants them; a policy among them is a spec of its own.
-        label: the text, which tables print.
+        label: the text, which tables print; of a bare chain, its windows without zeros before them.
         policy_class: what builds it; None of a word that nobody has registered: a pool's target, or a mistake.
     """
 
@@ -54,7 +58,8 @@ class PolicySpec:
             if _CHAIN.fullmatch(name) and not names_path(name):
                 if options:
                     raise ValueError(f"a bare chain takes no options; use chain,spec={name},...")
-                return cls(name="chain", options={"spec": name}, label=text, policy_class=Chain)
+                name = re.sub(r":0+(?=[0-9])", ":", name)
+                return cls(name="chain", options={"spec": name}, label=name, policy_class=Chain)
             found = policy_class(name)
             values = {} if found is None else read_options(found, options, cls._parse_part)
             if found is not None:
@@ -62,7 +67,7 @@ class PolicySpec:
         except PolicySpecError:  # of what another package registered, which tells its own name
             raise
         except ValueError as error:
-            raise PolicySpecError(f"policy {text!r}: {error}") from error
+            raise PolicySpecError(f"policy {said(text, repr)}: {error}") from error
         if found is None and options:
             raise _unknown(name)
         return cls(name=name, options=values, label=text, policy_class=found)
@@ -70,7 +75,12 @@ class PolicySpec:
     @classmethod
     def _parse_part(cls, text: str) -> "PolicySpec":
         """As `parse`, of a policy among options, where a lone `+` is a comma, and one is taken off several in a row."""
-        return cls.parse(text if "(" in text else re.sub(r"\++", lambda run: run[0][1:] or ",", text))
+        file, rest = _file_first(text)
+        if "(" not in rest:
+            if "+" * MOST_NESTED in rest:
+                raise ValueError(TOO_DEEP)
+            rest = re.sub(r"\++", lambda run: run[0][1:] or ",", rest)
+        return cls.parse(file + rest)
 
     def build(self, pool: Pool) -> Policy:
         """A new policy for `pool`.
@@ -107,26 +117,40 @@ def make_policy(text: str, pool: Pool) -> Policy:
 
 def _split(text: str) -> tuple[str, list[str]]:
     """(name, options as `key=value`) of a text."""
-    name, *options = _parts(text)
+    file, rest = _file_first(text)
+    name, *options = _parts(rest)
     if name.endswith(")"):
         name, _, inside = name[:-1].partition("(")
         options = [*(_parts(inside) if inside else ()), *options]
-    return name, options
+    return file + name, options
+
+
+def _file_first(text: str) -> tuple[str, str]:
+    """A file that is there, by whatever name, and the rest of a text that begins with it; no file, and the text."""
+    path, ends, _ = text.partition(".py")
+    file = path + ends
+    # Path.is_file raises where a name is too long.
+    return (file, text[len(file) :]) if ends and isfile(file) else ("", text)  # noqa: PTH113
 
 
 def _parts(text: str) -> list[str]:
     """What stands between the commas that are in no parentheses."""
-    parts, depth = [""], 0
-    for char in text:
-        depth += (char == "(") - (char == ")")
-        if depth < 0:
-            break
-        if char == "," and not depth:
+    parts, opened = [""], list[int]()
+    for place, char in enumerate(text):
+        if char == "(":
+            opened.append(place)
+        elif char == ")" and not opened:
+            raise ValueError(f"the ) after {text[max(0, place - 20) : place]!r} closes nothing")
+        elif char == ")":
+            opened.pop()
+        if char == "," and not opened:
             parts.append("")
         else:
             parts[-1] += char
-    if depth:
-        raise ValueError("every ( needs its )")
+        if len(opened) > MOST_NESTED:
+            raise ValueError(TOO_DEEP)
+    if opened:
+        raise ValueError(f"the ( after {text[max(0, opened[-1] - 20) : opened[-1]]!r} is never closed")
     return parts
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..decoding.prefill import Start, start_of
+from ..policies.about import check_tags
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
@@ -129,6 +130,7 @@ def decode(
     requests = prompts_of(prompts)
     models = load_pool(pool, threads=threads)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
+    check_tags(decider, asked.name, (request.tag for request in requests), "the prompts")
     alone = Alone(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         max_new_tokens=max_new_tokens,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..arguments import ArgumentError
 from ..decoding.policy import Policy
@@ -22,13 +22,25 @@ class NamedPolicy:
 
     Attributes:
         name: that tables show.
-        build: makes it for a pool.
+        make: makes it for a pool.
         made_by: its class, or a function; None of a text that names a pool's target.
     """
 
     name: str
-    build: Callable[[Pool], Policy]
+    make: Callable[[Pool], Policy]
     made_by: object
+    _latest: list[Policy] = field(default_factory=list, compare=False)
+
+    def build(self, pool: Pool) -> Policy:
+        """A new policy; raises ValueError if it cannot be made, or is one that was made before."""
+        policy = self.make(pool)
+        if self._latest and self._latest.pop() is policy:
+            raise ArgumentError(
+                f"`policies` {self.name} must make a new policy for every run, or what one learnt goes into the next; "
+                "it returned the same one twice"
+            )
+        self._latest.append(policy)
+        return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
         """The policy for a run, if it may run.
@@ -63,10 +75,10 @@ def named_policy(given: PolicyGiven) -> NamedPolicy:
     """
     spec = PolicySpec.parse(given) if isinstance(given, str) else given
     if isinstance(spec, PolicySpec):
-        return NamedPolicy(name=spec.label, build=spec.build, made_by=spec.policy_class)
+        return NamedPolicy(name=spec.label, make=spec.build, made_by=spec.policy_class)
     if not callable(spec):
         raise ArgumentError(f"`policies` must be texts, or classes and functions that take a pool, got {spec!r}")
-    return NamedPolicy(name=getattr(spec, "__name__", repr(spec)), build=spec, made_by=spec)
+    return NamedPolicy(name=getattr(spec, "__name__", repr(spec)), make=spec, made_by=spec)
 
 
 def named_policies(given: PoliciesGiven) -> list[NamedPolicy]:

@@ -11,7 +11,7 @@ from ...decoding.contract import Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About, about_parts, most_pending
+from ..about import About, about_parts, most_pending, named_tags
 from ..parts.acceptance_rate import RunningRatio
 from ..parts.member_seconds import MemberSeconds
 
@@ -35,6 +35,7 @@ class Guarded:
     Attributes:
         wrapped: the policy.
         most_pending: tokens the policy may have pending, at most, as far as it says.
+        named_tags: that the policy has a part for.
         falls: how often the policy was set aside.
 
     Raises:
@@ -68,6 +69,7 @@ class Guarded:
         self.falls = 0
         self.about = about_parts((policy,))
         self.most_pending = most_pending((policy,))
+        self.named_tags = named_tags((policy,))
 
     def decide(self, seen: Observation) -> Step:
         """As the policy says, or plain decoding."""

@@ -3,7 +3,7 @@
 from ...decoding.contract import Commit, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
-from ..about import About
+from ..about import About, named_tags
 
 
 class OnlyLossless:
@@ -20,6 +20,7 @@ class OnlyLossless:
     def __init__(self, policy: Policy, about: About | None = None) -> None:
         self._policy = policy
         self.about = about
+        self.named_tags = named_tags((policy,))
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""

@@ -4,7 +4,7 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About, about_parts, most_pending
+from ..about import About, about_parts, most_pending, named_tags
 
 
 class PerTag:
@@ -20,6 +20,7 @@ class PerTag:
 
     Attributes:
         most_pending: tokens its policies may have pending, at most, as far as they say.
+        named_tags: those that have a policy, here or within one of its policies.
     """
 
     about: About | None = About(lossless=True, members="what its policies need")
@@ -31,6 +32,7 @@ class PerTag:
         parts = (default, *tags.values())
         self.about = about_parts(parts)
         self.most_pending = most_pending(parts)
+        self.named_tags = named_tags(parts) | tags.keys()
 
     def decide(self, seen: Observation) -> Step:
         """As the policy of its tag."""

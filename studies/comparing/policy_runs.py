@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...decoding.policy import Policy
+from ...policies.about import check_tags
 from ...policies.default_policies import BASELINE
 from ...progress import Progress
 from ...reports.side_by_side import SideBySide
@@ -112,6 +113,9 @@ def built(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> Policy:
     """The policy, made for a run of the scenario; raises ValueError if it may not run on the recording."""
     made = policy.admitted(scenario.tables.pool, lossless=lossless)
     check_observed(made, policy.name, scenario.tables)
+    recording = scenario.tables.trace
+    tags = (request.tag for request in recording.requests)
+    check_tags(made, policy.name, tags, f"recording {recording.about.name}")
     return made
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.policies import PolicySpec
+from paceline.policies import PolicySpec, PolicySpecError
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.chain import Chain
 
@@ -75,3 +75,39 @@ def test_a_file_is_read_once(tmp_path):
     spec = PolicySpec.parse(f"{file}:Mine")
     file.unlink()
     assert spec.build(POOL).about.lossless
+
+
+@pytest.mark.parametrize("name", ["a(b)/mine", "a(b/mine", "c++/mine", "a+b, c/mine", "d)/mine"])
+@pytest.mark.parametrize("options", ["", ",most=3", "(most=3)"])
+def test_a_file_may_have_any_name(tmp_path, name, options):
+    file = file_of_adaptive(tmp_path / f"{name}.py")
+    spec = PolicySpec.parse(f"{file}:Mine{options}")
+    assert (spec.name, spec.options) == (f"{file}:Mine", {"most": 3} if options else {})
+
+
+@pytest.mark.parametrize("name", ["a(b)/mine", "c++/mine", "a+b/mine"])
+@pytest.mark.parametrize("options", ["+most=3", "(most=3)"])
+def test_so_may_one_inside_another_policy(tmp_path, name, options):
+    file = file_of_adaptive(tmp_path / f"{name}.py")
+    part = PolicySpec.parse(f"guarded,policy={file}:Mine{options}").options["policy"]
+    assert (part.name, part.options) == (f"{file}:Mine", {"most": 3})
+
+
+def file_of_adaptive(file):
+    file.parent.mkdir()
+    file.write_text("from paceline.policies.lossless.adaptive import Adaptive as Mine\n", encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("fold", [33, 2000])
+def test_what_is_nested_too_deep_is_refused_in_one_line(fold):
+    older = "guarded" + "".join(f"{'+' * depth or ','}policy=guarded" for depth in range(fold))
+    for text in ("guarded(policy=" * fold + "plain" + ")" * fold, older):
+        with pytest.raises(PolicySpecError, match="can stand in one another 32 deep at most") as refused:
+            PolicySpec.parse(text)
+        assert len(str(refused.value)) < 1000
+
+
+def test_windows_are_one_label_however_they_are_written():
+    spec = PolicySpec.parse("draft:04/mid:0010/target")
+    assert spec.label == spec.options["spec"] == "draft:4/mid:10/target"

@@ -1,6 +1,7 @@
 """`compare` and `sweep` as a notebook calls them: the same figures as the command line, whatever way they are asked."""
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -142,6 +143,31 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
 def test_what_will_not_do_is_told_by_the_name_of_the_argument(recording, policies, options, words):
     with pytest.raises(ArgumentError, match=words):
         compare(recording, policies, **options)
+
+
+@pytest.mark.parametrize(
+    "name", ["per-tag,default=plain,maths=adaptive", "guarded(policy=per-tag(default=plain,maths=svip))"]
+)
+def test_a_tag_that_no_request_has_is_refused(recording, name):
+    words = (
+        rf"^policy {re.escape(name)} names the tag maths, which no request of recording small has; there are <b>, math$"
+    )
+    with pytest.raises(ValueError, match=words):
+        compare(recording, name)
+
+
+def test_a_function_that_makes_one_policy_twice_is_refused_by_name(recording):
+    made = []
+
+    def shared(pool):
+        made.append(made[0] if made else Adaptive(pool))
+        return made[0]
+
+    with pytest.raises(
+        ArgumentError, match=r"^`policies` mine must make a new policy for every run, .* the same one twice$"
+    ):
+        compare(recording, {"mine": shared})
+    assert len(made) == 2
 
 
 def test_a_policy_of_ours_may_bear_its_own_name(recording):

@@ -59,7 +59,7 @@ def compare(trace, *names):
 
 
 def test_lossless_ones_pass(trace, mine):
-    names = ["plain", "two-level", "per-tag,default=svip,a=guarded+policy=ngram", "oracle-window", "mine.py:Silent"]
+    names = ["plain", "two-level", "per-tag,default=svip,code=guarded+policy=ngram", "oracle-window", "mine.py:Silent"]
     data = json.loads(done(*compare(trace, *names), "--json", "-"))
     assert [row["policy"] for row in data["policies"]] == names
 

@@ -128,8 +128,11 @@ def test_policies_nest(text):
             "guarded,policy=adaptive(start=two)",
             "option 'policy': policy 'adaptive(start=two)': option 'start' must be a",
         ),
-        ("guarded,policy=adaptive(start=2", "policy 'guarded,policy=adaptive(start=2': every ( needs its )"),
-        ("guarded,policy=adaptive)(start=2", "every ( needs its )"),
+        (
+            "guarded,policy=adaptive(start=2",
+            "policy 'guarded,policy=adaptive(start=2': the ( after 'rded,policy=adaptive' is never closed",
+        ),
+        ("guarded,policy=adaptive)(start=2", "the ) after 'rded,policy=adaptive' closes nothing"),
         ("guarded,policy=adaptive+start=two", "option 'policy': policy 'adaptive,start=two': option 'start' must be a"),
         ("guarded,policy=plain,costs=draft:1/target:x", "costs must read member:number with numbers > 0"),
         ("guarded,policy=plain,costs=nobody:1", "unknown model 'nobody'"),
