@@ -1,6 +1,6 @@
 """What a policy says of itself: where it comes from, whether its text is the target's, and what it has to see."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,31 +66,6 @@ def check_observes(policy: Policy, name: str, offered: Iterable[Observable], whe
         raise ValueError(f"policy {name} needs {', '.join(missing)} of tokens, which {where} does not hold")
 
 
-def about_parts(parts: Sequence[Policy]) -> About | None:
-    """What a policy made of others says: lossless if all parts are, in need of all they need; None if one says nothing.
-
-    Raises:
-        ValueError: a part is an oracle, to which nobody would show the future here.
-    """
-    abouts = [about_of(part) for part in parts]
-    known = [about for about in abouts if about is not None]
-    if any(about.oracle for about in known):
-        raise ValueError("an oracle cannot be part of another policy")
-    if len(known) < len(abouts):
-        return None
-    return About(
-        paper="; ".join(dict.fromkeys(about.paper for about in known if about.paper)),
-        lossless=all(about.lossless for about in known),
-        members="; ".join(dict.fromkeys(about.members for about in known)),
-        observes=frozenset().union(*(about.observes for about in known)),
-    )
-
-
-def named_tags(parts: Sequence[Policy]) -> frozenset[str]:
-    """The tags that any part says it has a policy for."""
-    return frozenset().union(*(getattr(part, "named_tags", ()) for part in parts))
-
-
 def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> None:
     """Refuse a policy that has a part for a tag which no request has.
 
@@ -103,7 +78,7 @@ def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> No
     Raises:
         ValueError: there is such a tag.
     """
-    named = named_tags((policy,))
+    named: frozenset[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
     missing = sorted(named - held)
     if missing:
@@ -111,8 +86,3 @@ def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> No
             f"policy {name} names the tag {missing[0]}, which no request of {where} has; there are "
             f"{', '.join(sorted(held))}"
         )
-
-
-def most_pending(parts: Sequence[Policy]) -> int:
-    """The most tokens that any part says it may have pending; 0 of one that does not say."""
-    return max(getattr(part, "most_pending", 0) for part in parts)

@@ -141,10 +141,15 @@ def decode(
     )
     outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=begins, debug=debug, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
-    lossy = log.meta["lossy_steps"] or log.meta["lossless"] is False
-    if not quality or not lossy or log.meta["interrupted"]:
+    return _judged(found, models, requests, alone) if quality else found
+
+
+def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone) -> Decoded:
+    """After a lossy policy, what the target says of the texts as well."""
+    meta = found.log.meta
+    if meta["interrupted"] or not (meta["lossy_steps"] or meta["lossless"] is False):
         return found
     try:
-        return replace(found, log=with_quality(log, text_qualities(models, requests, outputs, alone)))
+        return replace(found, log=with_quality(found.log, text_qualities(models, requests, found.outputs, alone)))
     except KeyboardInterrupt:  # every request is answered; only this measure is missing
         return replace(found, quality_interrupted=True)

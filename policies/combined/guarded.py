@@ -11,12 +11,13 @@ from ...decoding.contract import Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About, about_parts, most_pending, named_tags
+from ..about import About
 from ..parts.acceptance_rate import RunningRatio
 from ..parts.member_seconds import MemberSeconds
+from .made_of import MadeOf
 
 
-class Guarded:
+class Guarded(MadeOf):
     """Another policy, with plain decoding in its place while its predicted gain is negative.
 
     The first `trial` rounds are plain, to know what is to be beaten. One judgement serves all requests; with
@@ -32,10 +33,8 @@ class Guarded:
         memory: rounds that the averages reach back, >= 1.
         costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
 
-    Attributes:
+    Attributes (and those of `MadeOf`):
         wrapped: the policy.
-        most_pending: tokens the policy may have pending, at most, as far as it says.
-        named_tags: that the policy has a part for.
         falls: how often the policy was set aside.
 
     Raises:
@@ -67,9 +66,7 @@ class Guarded:
         self._open: dict[str, _Request] = {}
         self._pause = trial
         self.falls = 0
-        self.about = about_parts((policy,))
-        self.most_pending = most_pending((policy,))
-        self.named_tags = named_tags((policy,))
+        super().__init__((policy,))
 
     def decide(self, seen: Observation) -> Step:
         """As the policy says, or plain decoding."""

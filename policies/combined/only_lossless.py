@@ -3,7 +3,7 @@
 from ...decoding.contract import Commit, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
-from ..about import About, named_tags
+from ..about import About
 
 
 class OnlyLossless:
@@ -20,7 +20,7 @@ class OnlyLossless:
     def __init__(self, policy: Policy, about: About | None = None) -> None:
         self._policy = policy
         self.about = about
-        self.named_tags = named_tags((policy,))
+        self.named_tags: frozenset[str] = getattr(policy, "named_tags", frozenset())
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step; raises ValueError if it is a Commit, or the target would judge by a lossy rule."""

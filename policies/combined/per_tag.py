@@ -4,10 +4,11 @@ from ...decoding.contract import Outcome, Step
 from ...decoding.observation import Observation
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ..about import About, about_parts, most_pending, named_tags
+from ..about import About
+from .made_of import MadeOf
 
 
-class PerTag:
+class PerTag(MadeOf):
     """The policy of a request's tag, or the default one.
 
     Every policy sees its own requests only, so that what it learns is of their tag. As text:
@@ -17,10 +18,6 @@ class PerTag:
         pool: the members.
         default: for tags that are not named.
         tags: policy by tag.
-
-    Attributes:
-        most_pending: tokens its policies may have pending, at most, as far as they say.
-        named_tags: those that have a policy, here or within one of its policies.
     """
 
     about: About | None = About(lossless=True, members="what its policies need")
@@ -29,10 +26,7 @@ class PerTag:
         self._default = default
         self._tags = tags
         self._open: dict[str, Policy] = {}
-        parts = (default, *tags.values())
-        self.about = about_parts(parts)
-        self.most_pending = most_pending(parts)
-        self.named_tags = named_tags(parts) | tags.keys()
+        super().__init__((default, *tags.values()), tags)
 
     def decide(self, seen: Observation) -> Step:
         """As the policy of its tag."""

@@ -124,9 +124,8 @@ class Selector(ABC):
         self._form = options.form
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
-        self._front = (
-            sum(member.model_free for member in pool.members) - 1
-        )  # the one that copies first; -1: there is none
+        # The one that copies first; -1: there is none.
+        self._front = sum(member.model_free for member in pool.members) - 1
         self._choices: dict[str | None, Choice] = {}
 
     def plan(self, tag: str, num_rows: int) -> Plan:
