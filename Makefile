@@ -70,10 +70,10 @@ bench: $(VENV)/.dev
 
 # What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev
-	$(BIN)/python docs/shown.py --write README.md docs/*.md
+	$(BIN)/python -m tests.docs.shown --write README.md docs/*.md
 
 screens: $(VENV)/.dev
-	$(BIN)/python tests/cli/screens.py
+	$(BIN)/python -m tests.docs.shown --write tests/docs/screens.md
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures

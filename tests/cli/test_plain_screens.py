@@ -51,6 +51,13 @@ def test_boxes_are_drawn_where_they_are_shown(trace, environment):
     assert "┃" in run.stdout.decode("utf-8")
 
 
+@pytest.mark.parametrize("columns", [80, 160])
+@pytest.mark.parametrize("words", WORDS[:2], ids=" ".join)
+def test_no_line_ends_in_spaces(trace, words, columns):
+    lines = ran(*words, COLUMNS=str(columns)).stdout.decode("utf-8").splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_json_does_not_change(trace):
     words = ("compare", "--trace", "small.trace", "--policy", "adaptive", "--json", "-")
     plain, shown = (ran(*words, **environment).stdout for environment in (ASCII[0], {}))

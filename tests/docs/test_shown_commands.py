@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from .shown import FENCE, ROOT, shown_in
+
+SCREENS = Path(__file__).with_name("screens.md")
 PAGES = [
     path
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), SCREENS]
     if re.search("^```(console|py)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 PYTHON_PAGE = ROOT / "docs" / "python-api.md"
@@ -19,15 +21,24 @@ WITH_MODELS = ["--models"] if find_spec("torch") and find_spec("transformers") e
 
 
 def shown(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "docs" / "shown.py", *arguments], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "tests.docs.shown", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_print_what_the_page_shows(page):
     run = shown(page, *(WITH_MODELS if page == PYTHON_PAGE else ()))
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_screens_are_readable_at_every_width():
+    blocks = FENCE.findall(SCREENS.read_text(encoding="utf-8"))
+    screens = [screen for _, block in blocks for screen in shown_in(block) if "COLUMNS" in screen.command]
+    widths = [int(screen.command.split()[0].removeprefix("COLUMNS=")) for screen in screens]
+    assert sorted(widths) == [80] * 3 + [100] * 3 + [160] * 3
+    for screen, width in zip(screens, widths, strict=True):
+        assert "…" not in screen.printed
+        assert max(map(len, screen.printed.splitlines())) <= width
 
 
 def test_the_page_of_the_python_api_has_cells_that_run_models_and_others():

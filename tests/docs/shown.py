@@ -1,7 +1,7 @@
 """Runs the commands and cells of a page and compares what they print with what the page says, or writes it anew.
 
-    python docs/shown.py docs/compare.md            # exit code 1 and a diff where the page is out of date
-    python docs/shown.py --write docs/*.md README.md
+    python -m tests.docs.shown docs/compare.md            # exit code 1 and a diff where the page is out of date
+    python -m tests.docs.shown --write docs/*.md README.md
 
 A page is read from top to bottom, in a scratch folder of its own that sees the repository's files:
 
@@ -27,9 +27,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cells import Cells
+from .cells import Cells
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100  # a page on the web shows about so many
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"`([\w.-]+\.(?:jsonl?|toml|py|csv|txt|log|prom))`")
