@@ -1,20 +1,22 @@
-"""The application: every group of commands in one place."""
+"""The application: every command, by itself or in its group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 from typer.main import get_command
 
+from .commands import policy, pool, trace
 from .commands.agree import agree
 from .commands.compare import compare
-from .commands.experiment import experiment_app
-from .commands.policy import policy_app
-from .commands.pool import pool_app
+from .commands.experiment import experiment_commands
 from .commands.record import record
 from .commands.run import run
-from .commands.trace import trace_app
+from .commands.trace_import import import_
+from .options.records import spelled_out
+
+Commands = Mapping[str, Callable[..., None]]
 
 
 def _show_version(wanted: bool) -> None:
@@ -41,12 +43,30 @@ def command() -> Callable[..., object]:
         rich_markup_mode=None,
     )
     app.callback()(paceline)
-    app.command()(compare)
-    app.command()(run)
-    app.command()(record)
-    app.command()(agree)
-    app.add_typer(trace_app(), name="trace")
-    app.add_typer(policy_app(), name="policy")
-    app.add_typer(pool_app(), name="pool")
-    app.add_typer(experiment_app(), name="experiment")
+    _add(app, {"compare": compare, "run": run, "record": record, "agree": agree})
+    for name, purpose, commands in _groups():
+        group = typer.Typer(help=purpose, no_args_is_help=True)
+        _add(group, commands)
+        app.add_typer(group, name=name)
     return get_command(app)
+
+
+def _add(app: typer.Typer, commands: Commands) -> None:
+    for name, run_it in commands.items():
+        app.command(name)(spelled_out(run_it))
+
+
+def _groups() -> Iterator[tuple[str, str, Commands]]:
+    """(name, what it is for, its commands) of each group."""
+    of_traces: Commands = {"inspect": trace.inspect, "check": trace.check, "make": trace.make, "import": import_}
+    yield "trace", "Look at recordings, check them, import or make some.", of_traces
+    of_policies: Commands = {"list": policy.list_policies, "check": policy.check}
+    yield "policy", "What policies there are, and whether one keeps the contract.", of_policies
+    of_pools: Commands = {
+        "show": pool.show_members,
+        "check": pool.check,
+        "train": pool.train,
+        "search-slim": pool.search_slim,
+    }
+    yield "pool", "Pools of real models.", of_pools
+    yield "experiment", "Experiments on the shipped pool and recording, or on yours.", experiment_commands()

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,12 +32,15 @@ def say(text: str) -> None:
     print_table(prose_of(text))
 
 
-def print_result(tables: Sequence[Grid], lines: Sequence[str]) -> None:
-    """Tables with an empty line between, then what is to say of them; remarks name options, as errors do."""
-    shown = [replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables]
-    print_tables(console_of_output(), shown)
+def show(json: Path | None, data: dict[str, Any], tables: Iterable[Grid] = (), lines: Sequence[str] = ()) -> None:
+    """Write `data` where JSON is asked for; else print tables, their remarks naming options as errors do, then lines."""
+    if json is not None:
+        write_json(data, json)
+        return
+    named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables)
+    print_tables(console_of_output(), named)
     for line in lines:
-        say(line)
+        (typer.echo if "\n" in line else say)(line)  # what has lines of its own keeps them
 
 
 def check_json_path(path: Path | None, *others: Path | None) -> None:

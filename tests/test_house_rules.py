@@ -22,9 +22,7 @@ RECORDINGS = {"TrieRecording", "RoundsRecording"}
 # Their options stand one a line; what they do is shorter than the limit.
 LONG_FUNCTIONS = {
     "cli/commands/agree.py:agree",
-    "cli/commands/compare.py:compare",
     "cli/commands/run.py:run",
-    "cli/commands/pool.py:search_slim",
     "runtime/generation/generate.py:generate",
 }
 

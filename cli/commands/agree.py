@@ -9,36 +9,32 @@ from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..options import models
 from ..options.comparison import LosslessOption
-from ..output import JsonOption, check_json_path, print_result, say, write_json
+from ..output import JsonOption, check_json_path, show
 
 DIFFERENT = 1  # exit code: the worlds differ
 
 GivenTraceOption = Annotated[
-    Path | None,
-    typer.Option("--trace", help="A .trace folder of these prompts and this pool; default: recorded now."),
+    Path | None, typer.Option(help="A .trace folder of these prompts and this pool; default: recorded now.")
 ]
 GivenClosureOption = Annotated[
     Literal["monotone", "full"] | None,
-    typer.Option(
-        "--closure", help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."
-    ),
+    typer.Option(help="Of the recording: monotone (the default) or full (holds more of what lossy policies do)."),
 ]
 GivenReachOption = Annotated[
     int | None,
     typer.Option(
-        "--reach",
         help="Most tokens off the trunk that are recorded; a policy needs as many as it ever has pending, a chain "
         "the sum of its windows. Default: the most that any policy says it needs, at least 16.",
         min=0,
     ),
 ]
 GivenRunOption = Annotated[
-    int | None,
-    typer.Option("--run", help="Most of them by a member after a larger one's; default: as --reach.", min=0),
+    int | None, typer.Option(help="Most of them by a member after a larger one's; default: as --reach.", min=0)
 ]
 
 
 def agree(
+    *,
     prompts: models.PromptsOption,
     policy: Annotated[
         list[str] | None, typer.Option(help="As --policy of compare, once for each; default: a representative set.")
@@ -46,11 +42,7 @@ def agree(
     pool: models.PoolOption = None,
     trace: GivenTraceOption = None,
     max_new_tokens: models.MaxNewTokensOption = 64,
-    sampling: models.RecordedSamplingOption = "greedy",
-    temperature: models.RecordedTemperatureOption = None,
-    seed: models.RecordedSeedOption = None,
-    top_p: models.TopPOption = None,
-    top_k: models.TopKOption = None,
+    sampling: models.RecordedSampling,
     batch: Annotated[int, typer.Option(help="Requests running at a time.", min=1)] = 1,
     cache: models.CacheOption = "slots",
     start: models.LiveStartOption = "prefill",
@@ -63,7 +55,7 @@ def agree(
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
-    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = sampling.chosen()
     check_json_path(json, prompts)
     requests = read_prompts(prompts)[:limit]
     with needs_torch():
@@ -84,11 +76,6 @@ def agree(
         lossless=lossless,
         threads=threads,
     )
-    if json is not None:
-        write_json(found.to_json(), json)
-    else:
-        print_result(found.tables(), [])
-        for line in found.lines():
-            (typer.echo if "\n" in line else say)(line)  # a difference stands in columns
+    show(json, found.to_json(), found.tables(), found.lines())
     if not found.agree:
         raise typer.Exit(DIFFERENT)

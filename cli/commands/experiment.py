@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,53 +16,53 @@ from ...laboratory.findings.table import cell, table
 from ...progress import Progress, quiet
 from ...traces.tries.store import read_trace
 from ...whole_files import write_whole
-from ..output import JsonOption, check_file_path, check_json_path, print_table, say, write_json
+from ..options.comparison import TraceOption
+from ..output import JsonOption, check_file_path, check_json_path, print_table, say, show, write_json
 
 FAILED = 1  # exit code: an experiment of `all` failed
 
-PoolOption = Annotated[
-    Path | None,
-    typer.Option("--pool", help="A pool's folder, with its prompts.jsonl; default: the shipped pool."),
-]
-TraceOption = Annotated[Path | None, typer.Option(help="A .trace folder; default: the shipped recording.")]
-LimitOption = Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)]
-SeedOption = Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")]
-ThreadsOption = Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingAsked:
+    """What an experiment is to run on, as it is typed: each field is an option."""
+
+    pool: Annotated[
+        Path | None, typer.Option(help="A pool's folder, with its prompts.jsonl; default: the shipped pool.")
+    ] = None
+    trace: TraceOption = None
+    limit: Annotated[int | None, typer.Option(help="Prompts and recorded requests at most.", min=1)] = None
+    seed: Annotated[int | None, typer.Option(help="Of whatever is drawn; default: 0.")] = None
+    threads: Annotated[int | None, typer.Option(help="CPU threads of torch; default: 1.", min=1, max=1024)] = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given."""
+        return {option: value for option, value in asdict(self).items() if value is not None}
 
 
-def experiment_app() -> typer.Typer:
-    """The `experiment` group: a command for each experiment, `list` and `all`."""
-    app = typer.Typer(help="Experiments on the shipped pool and recording, or on yours.", no_args_is_help=True)
-    app.command("list")(list_experiments)
-    app.command("all")(run_all)
-    for name, experiment in experiments().items():
-        app.command(name, help=experiment.summary)(_command(name, experiment))
-    return app
+def experiment_commands() -> dict[str, Callable[..., None]]:
+    """The `experiment` group: `list`, `all`, and a command for each experiment."""
+    known = {name: _command(name, experiment) for name, experiment in experiments().items()}
+    return {"list": list_experiments, "all": run_all, **known}
 
 
 def list_experiments(json: JsonOption = None) -> None:
     """List every experiment."""
     known = experiments()
-    if json is not None:
-        write_json({"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}, json)
-        return
+    data = {"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}
     rows = ([cell("experiment", name), cell("what it measures", one.summary)] for name, one in known.items())
-    print_table(table("", rows).grid())
+    show(json, data, [table("", rows).grid()])
 
 
 def run_all(
+    *,
     figures: Annotated[Path, typer.Option(help="Folder for NAME.svg; made where it is missing.")],
     page_path: Annotated[Path, typer.Option("--page", help="Markdown file that shows all of them; replaced.")],
-    pool: PoolOption = None,
-    trace: TraceOption = None,
-    limit: LimitOption = None,
-    seed: SeedOption = None,
-    threads: ThreadsOption = None,
+    asked: SettingAsked,
     json: JsonOption = None,
 ) -> None:
     """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
     check_json_path(json, page_path)
-    setting = _setting(pool, trace, limit, seed, threads)
+    setting = ExperimentSetting(**asked.given())
     meta = read_trace(setting.trace).meta
     check_file_path("--page", page_path)
     figures.mkdir(parents=True, exist_ok=True)
@@ -87,11 +88,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
     """The command of one experiment."""
 
     def command(
-        pool: PoolOption = None,
-        trace: TraceOption = None,
-        limit: LimitOption = None,
-        seed: SeedOption = None,
-        threads: ThreadsOption = None,
+        *,
+        asked: SettingAsked,
         figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
         json: JsonOption = None,
     ) -> None:
@@ -99,12 +97,11 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         check_figure(figure)
         if figure is not None:
             check_file_path("--figure", figure)
-        given = {"pool": pool, "trace": trace, "seed": seed, "threads": threads}
-        for option, value in given.items():
-            if value is not None and option not in experiment.uses:
+        for option, value in asked.given().items():
+            if option not in {*experiment.uses, "limit"}:
                 raise ValueError(f"--{option} has no part in {name}, got {value}")
         with Progress(f"experiment {name}"), quiet():
-            finding = experiment.run(_setting(pool, trace, limit, seed, threads))
+            finding = experiment.run(ExperimentSetting(**asked.given()))
         if figure is not None:
             write_figure(finding.panels, figure)
         if json is None:
@@ -112,14 +109,8 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
         else:
             write_json(finding.to_json(), json)
 
+    command.__doc__ = experiment.summary
     return command
-
-
-def _setting(
-    pool: Path | None, trace: Path | None, limit: int | None, seed: int | None, threads: int | None
-) -> ExperimentSetting:
-    given: dict[str, Any] = {"pool": pool, "trace": trace, "limit": limit, "seed": seed, "threads": threads}
-    return ExperimentSetting(**{name: value for name, value in given.items() if value is not None})
 
 
 def _tried(experiment: Experiment, setting: ExperimentSetting, figure: Path) -> Finding | Exception:

@@ -12,28 +12,17 @@ from ...policies.options import PolicyClass, any_key, policy_options, takes_poli
 from ...policies.registry import known_policies
 from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
-from ..output import JsonOption, print_table, write_json
+from ..output import JsonOption, show, write_json
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
-
-
-def policy_app() -> typer.Typer:
-    """The `policy` group."""
-    app = typer.Typer(help="What policies there are, and whether one keeps the contract.", no_args_is_help=True)
-    app.command("list")(list_policies)
-    app.command("check")(check)
-    return app
 
 
 def list_policies(json: JsonOption = None) -> None:
     """Every policy by name: what it does, its paper, whether it is lossless, what it needs, and its options."""
     rows = [_row(name, cls) for name, cls in known_policies().items()]
-    if json is not None:
-        write_json({"policies": rows}, json)
-        return
     columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
     cells = tuple((row["name"], _text_kind(row), _about(row)) for row in rows)
-    print_table(Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells)))))
+    show(json, {"policies": rows}, [Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells))))])
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import shipped
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
-from ..output import JsonOption, check_json_path, print_result, print_table, say, write_json
+from ..output import JsonOption, check_json_path, print_table, say, show, write_json
 
 BROKEN = 1  # exit code: something does not work
 _FIELDS = {
@@ -29,40 +29,22 @@ _FIELDS = {
 _CHECKED_WORDS = ("model", "tokenizer", "end tokens", "dtype", "device", "works")
 
 
-def pool_app() -> typer.Typer:
-    """The `pool` group."""
-    app = typer.Typer(help="Pools of real models.", no_args_is_help=True)
-    app.command("show")(show)
-    app.command("check")(check)
-    app.command("train")(train)
-    app.command("search-slim")(search_slim)
-    return app
-
-
-def show(
-    pool: PoolArgument = None,
-    json: JsonOption = None,
-) -> None:
+def show_members(pool: PoolArgument = None, json: JsonOption = None) -> None:
     """Load a pool and list its members, smallest first."""
     with needs_torch():
         from ...studies.pool import load_pool
     loaded = load_pool(pool)
     rows = [{field: getattr(member, field) for field in _FIELDS} for member in loaded.members]
-    if json is not None:
-        write_json({"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}, json)
-        return
+    data = {"pool": loaded.name, "context_tokens": loaded.context_tokens, "members": rows}
     cells = [
         {_FIELDS[field]: f"{value:,}" if isinstance(value, int) else str(value) for field, value in row.items()}
         for row in rows
     ]
     title = f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}"
-    print_table(table(cells, texts=("kind", "dtype"), title=title))
+    show(json, data, [table(cells, texts=("kind", "dtype"), title=title)])
 
 
-def check(
-    pool: PoolArgument = None,
-    json: JsonOption = None,
-) -> None:
+def check(pool: PoolArgument = None, json: JsonOption = None) -> None:
     """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
     path = shipped("pools", "pico") if pool is None else pool
     with needs_torch():
@@ -186,7 +168,4 @@ def search_slim(
         out=out,
         replace=replace,
     )
-    if json is not None:
-        write_json(found.to_json(), json)
-        return
-    print_result(found.tables(), found.lines())
+    show(json, found.to_json(), found.tables(), found.lines())

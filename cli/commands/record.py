@@ -15,15 +15,12 @@ from ..output import check_new_folder
 
 
 def record(
+    *,
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
     prompts: models.PromptsOption,
     pool: models.PoolOption = None,
     max_new_tokens: models.MaxNewTokensOption = 64,
-    sampling: models.RecordedSamplingOption = "greedy",
-    temperature: models.RecordedTemperatureOption = None,
-    seed: models.RecordedSeedOption = None,
-    top_p: models.TopPOption = None,
-    top_k: models.TopKOption = None,
+    sampling: models.RecordedSampling,
     closure: Annotated[
         Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
     ] = "monotone",
@@ -35,7 +32,7 @@ def record(
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
-    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k)
+    mode = sampling.chosen()
     requests = read_prompts(prompts)[:limit]
     check_new_folder("OUT", out, what="a recording")
     with needs_torch():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,13 +12,16 @@ from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
 from ..options import models
 from ..options.comparison import LosslessOption
-from ..output import JsonOption, check_json_path, check_new_folder, print_result, write_json
+from ..output import JsonOption, check_json_path, check_new_folder, show
+
+if TYPE_CHECKING:
+    from ...studies.decode import Decoded
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
 ForwardOption = Annotated[
     Literal["auto", "fused", "modules"],
-    typer.Option("--forward", help="Run models fused, by their own modules, or fused where that is possible."),
+    typer.Option(help="Run models fused, by their own modules, or fused where that is possible."),
 ]
 QualityOption = Annotated[
     bool,
@@ -30,6 +33,7 @@ QualityOption = Annotated[
 
 
 def run(
+    *,
     prompts: models.PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: models.PoolOption = None,
@@ -37,11 +41,7 @@ def run(
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: models.MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
-    sampling: models.SamplingOption = "greedy",
-    temperature: models.TemperatureOption = None,
-    seed: models.SeedOption = None,
-    top_p: models.TopPOption = None,
-    top_k: models.TopKOption = None,
+    sampling: models.LiveSampling,
     cache: models.CacheOption = "slots",
     kv_limit_mib: models.KVLimitOption = None,
     dead_share: models.DeadShareOption = None,
@@ -59,7 +59,7 @@ def run(
     Exit 1 if requests failed; the others are answered.
     """
     name = _one_policy(policy)
-    mode = models.sampling_of(sampling, temperature, seed, top_p, top_k, others="coupled or rejection")
+    mode = sampling.chosen()
     check_stops(stop or [])
     kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
     check_json_path(json, out, prompts)
@@ -84,23 +84,25 @@ def run(
         threads=threads,
         debug=debug,
     )
+    _tell(decoded, counted(len(requests), "request"), out, json)
+
+
+def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -> None:
+    """Write and print what was decoded of what was asked for; raises Exit and Interrupted where that is not all."""
     if decoded.quality_interrupted:
         typer.echo("paceline: interrupted: the answers are kept, their quality is not measured", err=True)
     if out is not None and decoded.outputs:
         decoded.write(out)
-    if json is not None:
-        write_json(decoded.to_json(), json)
-    else:
-        if out is None:
-            for output in decoded.outputs:
-                typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
-        print_result(decoded.tables(), decoded.lines())
+    if json is None and out is None:
+        for output in decoded.outputs:
+            typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
+    show(json, decoded.to_json(), decoded.tables(), decoded.lines())
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     if decoded.log.meta["interrupted"]:
-        raise Interrupted(f"{len(decoded.outputs)} of {counted(len(requests), 'request')} ended and are kept")
+        raise Interrupted(f"{len(decoded.outputs)} of {asked} ended and are kept")
     if decoded.failed:
-        typer.echo(f"paceline: {len(decoded.failed)} of {counted(len(requests), 'request')} failed", err=True)
+        typer.echo(f"paceline: {len(decoded.failed)} of {asked} failed", err=True)
         raise typer.Exit(SOME_FAILED)
 
 

@@ -12,7 +12,7 @@ from ...traces.meta import NgramInfo
 from ...traces.rounds.meta import LOOKUP
 from ...traces.shapes.given import given_shapes
 from ..options.comparison import ModelsOption
-from ..output import JsonOption, check_json_path, check_new_folder, say, write_json
+from ..output import JsonOption, check_json_path, check_new_folder, show
 
 FormatArgument = Annotated[
     str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join((*format_names(), AUTO))} ({AUTO}: by its keys).")
@@ -88,11 +88,7 @@ def import_(
         seed=seed,
     )
     imported = import_logs(files, out, options, format_name=format_name)
-    if json is not None:
-        write_json(imported.to_json(), json)
-        return
-    for line in imported.lines():
-        say(line)
+    show(json, imported.to_json(), lines=imported.lines())
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

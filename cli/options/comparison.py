@@ -1,79 +1,29 @@
 """The options of `paceline compare`, some of which other commands share."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from ...decoding.prefill import Start
+from ...studies.comparing.setting import SettingOptions
 from ...studies.sweep import MOST_CELLS
+from .parsing import named_numbers
 
 TraceOption = Annotated[Path | None, typer.Option(help="A .trace folder; default: the shipped recording.")]
 PoliciesOption = Annotated[
     list[str] | None,
     typer.Option(help="NAME, NAME,key=value,..., a chain (draft:4/target), file.py:Class or package.module:Class."),
 ]
-CostOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
-        "rtx4090, ...; docs/costs.md) or FILE.json; default: what was measured."
-    ),
-]
-ScaleOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=FACTOR", help="What if this model's seconds were multiplied; once for each model."),
-]
-TensorParallelOption = Annotated[
-    int, typer.Option(help="Devices every model is split over; of a device of the sheet.", min=1)
-]
-ExtrapolateOption = Annotated[
-    bool, typer.Option("--extrapolate", help="Answer beyond what a measured cost was measured for, and say so.")
-]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--models",
         metavar="NAME=PRESET|NAME=CONFIG|FILE",
         help="Shapes for costs: a preset (target=llama-3.1-8b, drafter=eagle3), a Hugging Face config.json or its "
         "folder, or a JSON list of shapes; repeatable.",
     ),
 ]
-OnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--on",
-        metavar="DEVICE",
-        help="Take measured seconds (--cost timed, cuda) to this device of the sheet; prints a range, too.",
-    ),
-]
-MeasuredOnOption = Annotated[
-    str | None,
-    typer.Option(
-        "--measured-on", metavar="DEVICE", help="Of --on: what was measured on, if the recording does not say."
-    ),
-]
-ShiftOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."),
-]
-BatchOption = Annotated[
-    str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
-]
-SeedOption = Annotated[int, typer.Option(help="Of decisions that have to be modelled.")]
-SeedsOption = Annotated[
-    int, typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000)
-]
-StartOption = Annotated[
-    Start | None,
-    typer.Option(
-        "--start",
-        help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as each "
-        "method of an imported log began. Default: prefill; of an imported log, recorded.",
-    ),
-]
-DecideSecondsOption = Annotated[float, typer.Option(help="Seconds a policy costs per step.", min=0)]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")]
 LosslessOption = Annotated[
     bool, typer.Option("--lossless", help="Refuse policies that may commit other text than the target's.")
 ]
@@ -96,3 +46,70 @@ SweepOption = Annotated[
 LogOption = Annotated[
     Path | None, typer.Option(help="Write each policy's run log, at the first seed, into this new folder.")
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingAsked:
+    """What `compare` and `sweep` run under, as it is typed: each field is an option."""
+
+    cost: Annotated[
+        str | None,
+        typer.Option(
+            help="What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
+            "rtx4090, ...; docs/costs.md) or FILE.json; default: what was measured."
+        ),
+    ] = None
+    scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FACTOR", help="What if this model's seconds were multiplied; once for each model."),
+    ] = None
+    tensor_parallel: Annotated[
+        int, typer.Option(help="Devices every model is split over; of a device of the sheet.", min=1)
+    ] = 1
+    extrapolate: Annotated[
+        bool, typer.Option("--extrapolate", help="Answer beyond what a measured cost was measured for, and say so.")
+    ] = False
+    models: ModelsOption = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="Take measured seconds (--cost timed, cuda) to this device of the sheet; prints a range, too.",
+        ),
+    ] = None
+    measured_on: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Of --on: what was measured on, if the recording does not say.")
+    ] = None
+    shift_acceptance: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."
+        ),
+    ] = None
+    batch: Annotated[
+        str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
+    ] = "1"
+    seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0
+    seeds: Annotated[
+        int,
+        typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000),
+    ] = 5
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as "
+            "each method of an imported log began. Default: prefill; of an imported log, recorded."
+        ),
+    ] = None
+    decide_s: Annotated[float, typer.Option("--decide-seconds", help="Seconds a policy costs per step.", min=0)] = 0.0
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False
+    lossless: LosslessOption = False
+
+    def setting(self) -> SettingOptions:
+        """All but the batch; raises ValueError for numbers by name that are none."""
+        given = asdict(self) | {
+            "scale": named_numbers("--scale", "FACTOR", self.scale),
+            "shift_acceptance": named_numbers("--shift-acceptance", "DELTA", self.shift_acceptance),
+        }
+        del given["batch"]
+        return cast(SettingOptions, given)

@@ -1,90 +1,79 @@
 """The options of `run`, `record` and `agree` on models: what they read, how tokens are chosen, keys and values."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from ...traces.meta import Sampling
 
-PromptsOption = Annotated[
-    Path, typer.Option("--prompts", help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first so many prompts.", min=1)]
-MaxNewTokensOption = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer.", min=1)]
-PoolOption = Annotated[
-    Path | None, typer.Option("--pool", help="A pool.toml or its folder; default: the shipped pool.")
-]
+PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
+LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]
+MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
+PoolOption = Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")]
 PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", help="CPU threads of torch.", min=1, max=1024)]
+ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
 # Only a log can have begun in a way of its own.
 LiveStartOption = Annotated[
     Literal["prefill", "draft"],
-    typer.Option("--start", help="How requests begin: the target's prefill writes the first token, or a draft does."),
-]
-
-# Rejection sampling draws again for every chain, so that no recording holds it.
-RecordedMode = Literal["greedy", "coupled"]
-Mode = Literal["greedy", "coupled", "rejection"]
-
-SamplingOption = Annotated[Mode, typer.Option("--sampling", help="How tokens are chosen.")]
-TemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", help="Of coupled and rejection sampling, >= 0.001.")
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Of coupled and rejection sampling.")]
-RecordedSamplingOption = Annotated[RecordedMode, typer.Option("--sampling", help="How tokens are chosen.")]
-RecordedTemperatureOption = Annotated[
-    float | None, typer.Option("--temperature", help="Of coupled sampling, >= 0.001.")
-]
-RecordedSeedOption = Annotated[int | None, typer.Option("--seed", help="Of coupled sampling.")]
-TopPOption = Annotated[
-    float | None, typer.Option("--top-p", help="Sample from the most probable tokens that hold this share, in (0, 1].")
-]
-TopKOption = Annotated[
-    int | None, typer.Option("--top-k", help="Sample from so many of the most probable tokens, >= 1; before --top-p.")
+    typer.Option(help="How requests begin: the target's prefill writes the first token, or a draft does."),
 ]
 
 Cache = Literal["slots", "mask"]
 
 CacheOption = Annotated[
-    Cache, typer.Option("--cache", help="Of keys and values: a slot per position, or append-only with a mask.")
+    Cache, typer.Option(help="Of keys and values: a slot per position, or append-only with a mask.")
 ]
 KVLimitOption = Annotated[
     float | None,
-    typer.Option(
-        "--kv-limit-mib",
-        help="Memory of all caches together; where it is short, the youngest request waits and recomputes.",
-    ),
+    typer.Option(help="Memory of all caches together; where it is short, the youngest request waits and recomputes."),
 ]
 DeadShareOption = Annotated[
-    float | None,
-    typer.Option("--dead-share", help="Of --cache mask: share of dead slots that are truncated, in (0, 1]; 0.5."),
+    float | None, typer.Option(help="Of --cache mask: share of dead slots that are truncated, in (0, 1]; 0.5.")
 ]
 
 
-def sampling_of(
-    mode: Mode,
-    temperature: float | None,
-    seed: int | None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    *,
-    others: str = "coupled",
-) -> Sampling:
-    """The sampling asked for; `others` are the modes of the command beside greedy, in words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSampling:
+    """How tokens are chosen, as it is typed: each field is an option."""
 
-    Raises:
-        ValueError: options that do not belong together, or (of pydantic) out of range.
-    """
-    if mode == "greedy":
-        if any(option is not None for option in (temperature, seed, top_p, top_k)):
+    sampling: Annotated[Literal["greedy", "coupled", "rejection"], typer.Option(help="How tokens are chosen.")] = (
+        "greedy"
+    )
+    temperature: Annotated[float | None, typer.Option(help="Of coupled and rejection sampling, >= 0.001.")] = None
+    seed: Annotated[int | None, typer.Option(help="Of coupled and rejection sampling.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most probable tokens that hold this share, in (0, 1].")
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample from so many of the most probable tokens, >= 1; before --top-p.")
+    ] = None
+
+    modes: ClassVar[str] = "coupled or rejection"  # beside greedy
+
+    def chosen(self) -> Sampling:
+        """The sampling asked for; raises ValueError for options that do not belong together, or out of range."""
+        given = asdict(self)
+        mode = given.pop("sampling")
+        if mode == "greedy" and any(value is not None for value in given.values()):
             raise ValueError(
-                f"--temperature, --seed, --top-p, --top-k belong to --sampling {others}; greedy takes none"
+                f"--temperature, --seed, --top-p, --top-k belong to --sampling {self.modes}; greedy takes none"
             )
-        return Sampling(mode="greedy")
-    if temperature is None or seed is None:
-        raise ValueError(f"--sampling {mode} needs --temperature and --seed")
-    return Sampling(mode=mode, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k)
+        if mode != "greedy" and None in (self.temperature, self.seed):
+            raise ValueError(f"--sampling {mode} needs --temperature and --seed")
+        return Sampling(mode=mode, **given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSampling(LiveSampling):
+    """The same where a recording holds it: rejection sampling draws again for every chain, so that none does."""
+
+    sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help="How tokens are chosen.")] = "greedy"
+    temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None
+    seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None
+
+    modes: ClassVar[str] = "coupled"
 
 
 def limit_bytes(mib: float | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import pytest
 from paceline.cli.errors import BAD_INPUT, run_command
-from paceline.cli.options.models import sampling_of
+from paceline.cli.options.models import LiveSampling, RecordedSampling
 from paceline.traces.meta import Sampling
 
 from ..command_line import done, refused
@@ -10,15 +10,19 @@ from ..command_line import done, refused
 SAMPLED = ["coupled", "rejection"]
 
 
+def chosen(mode, temperature, seed, top_p=None, top_k=None, kind=LiveSampling):
+    return kind(sampling=mode, temperature=temperature, seed=seed, top_p=top_p, top_k=top_k).chosen()
+
+
 @pytest.mark.parametrize("mode", SAMPLED)
 def test_all_options_reach_the_sampling(mode):
     wanted = Sampling(mode=mode, temperature=0.8, seed=1, top_p=0.9, top_k=40)
-    assert sampling_of(mode, 0.8, 1, 0.9, 40) == wanted
-    assert sampling_of(mode, 0.8, 1) == Sampling(mode=mode, temperature=0.8, seed=1)
+    assert chosen(mode, 0.8, 1, 0.9, 40) == wanted
+    assert chosen(mode, 0.8, 1) == Sampling(mode=mode, temperature=0.8, seed=1)
 
 
 def test_greedy_is_the_plain_one():
-    assert sampling_of("greedy", None, None, None, None) == Sampling(mode="greedy")
+    assert chosen("greedy", None, None, None, None) == Sampling(mode="greedy")
 
 
 @pytest.mark.parametrize(
@@ -26,9 +30,9 @@ def test_greedy_is_the_plain_one():
 )
 def test_greedy_takes_no_option(options):
     with pytest.raises(ValueError, match="belong to --sampling coupled or rejection; greedy takes none"):
-        sampling_of("greedy", *options, others="coupled or rejection")
+        chosen("greedy", *options)
     with pytest.raises(ValueError, match="belong to --sampling coupled; greedy takes none"):
-        sampling_of("greedy", *options)
+        chosen("greedy", *options, kind=RecordedSampling)
 
 
 @pytest.mark.parametrize("mode", SAMPLED)
@@ -46,7 +50,7 @@ def test_greedy_takes_no_option(options):
     ],
 )
 def test_options_that_cannot_be(capsys, mode, options, told):
-    assert run_command(lambda **_: sampling_of(mode, *options)) == BAD_INPUT
+    assert run_command(lambda **_: chosen(mode, *options)) == BAD_INPUT
     assert told in capsys.readouterr().err
 
 
