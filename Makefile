@@ -1,6 +1,6 @@
 # make demo   base package without torch, then the main job on the shipped recording
 # make lint   format and lint, without torch
-# make check  the fast loop: lint, types, layers, and the tests of all but the command line and the runtime
+# make check  the fast loop: lint, types, layers, and the tests of decoding, policies, traces, sim and reports
 # make test   everything CI runs
 # make docs    what the pages show of commands, run and written anew
 # make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
