@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def show(json: Path | None, data: dict[str, Any], tables: Iterable[Grid] = (), lines: Sequence[str] = ()) -> None:
-    """Write `data` where JSON is asked for; else print tables, their remarks naming options as errors do, then lines."""
+    """Write `data` where JSON is asked for; else print tables, with options named in remarks as in errors, and lines."""
     if json is not None:
         write_json(data, json)
         return
