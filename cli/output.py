@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def show(json: Path | None, data: dict[str, Any], tables: Iterable[Grid] = (), lines: Sequence[str] = ()) -> None:
-    """Write `data` where JSON is asked for; else print tables, with options named in remarks as in errors, and lines."""
+    """Write `data` where JSON is asked for; else print tables, whose remarks name options as errors do, and lines."""
     if json is not None:
         write_json(data, json)
         return
