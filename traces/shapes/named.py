@@ -50,7 +50,7 @@ def named_shapes(
         By member; without members whose names say nothing.
     """
     base = model_called(served) or model_called(target) if known is None else preset_like(known)
-    found = {name: _named(name, base) if name != target else _target(name, base) for name in names}
+    found = {name: _named(name, name if name != target else base or "", base) for name in names}
     return {name: named for name, named in found.items() if named is not None}
 
 
@@ -85,13 +85,10 @@ def preset_like(shape: ModelInfo) -> str | None:
     return next((name for name, decoder in presets().items() if decoder.info(shape.name) == shape), None)
 
 
-def _target(name: str, model: str | None) -> Named | None:
-    return None if model is None else Named(presets()[model].info(name), f"{name} is {model}")
-
-
-def _named(member: str, base: str | None) -> Named | None:
-    kind, model, shape = head_called(member), model_called(member), shape_called(member, member, base)
+def _named(member: str, text: str, base: str | None) -> Named | None:
+    """What a text says of a member: its own name, or of the target what it is."""
+    kind, model, shape = head_called(text), model_called(text), shape_called(text, member, base)
     if shape is None:
-        return Named(None, f"{member} copies text") if kind is None and _COPIES.search(member.lower()) else None
+        return Named(None, f"{member} copies text") if kind is None and _COPIES.search(text.lower()) else None
     of = model or "the target"
     return Named(shape, f"{member} is {of}" if kind is None else f"{member} is the {HEADS[kind]} head of {of}")
