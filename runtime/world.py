@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
@@ -91,7 +91,7 @@ class TorchWorld:
     ) -> None:
         self.clock = Clock(member.model.device for member in pool.members if member.model is not None)
         self.pool = pool
-        self._make_chance = make_chance
+        self._make_chance = make_chance or (lambda name: SeededChance(seed=sampling.seed or 0, request_id=name))
         self.sampling = sampling
         self._debug = debug
         self.memory = memory or Memory()
@@ -120,18 +120,12 @@ class TorchWorld:
         """Take in a request; its prompt is read by each member's first forward."""
         session.place = 0
         self._num_opened += 1
-        mode, seed = self.sampling.mode, self.sampling.seed
-        noise = None
-        chance: Chance | None = None
-        if mode == "coupled":
-            target = self.pool.target.model
-            assert target is not None
+        noise, chance = None, None
+        if self.sampling.mode == "rejection":
+            chance = self._make_chance(session.request_id)
+        else:
+            target: Any = self.pool.target.model
             noise = noise_of(self.sampling, session.request_id, int(target.config.vocab_size))
-        elif mode == "rejection" and seed is not None:
-            if self._make_chance is None:
-                chance = SeededChance(seed=seed, request_id=session.request_id)
-            else:
-                chance = self._make_chance(session.request_id)
         self.manager.open(RequestState(session, self._num_opened, noise=noise, chance=chance))
 
     def close(self, session: Session) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from .member_kv import KVShape, MemberKV
-from .placement import Placement, padding, side_by_side
+from .placement import Placement, Places
 
 
 class MaskCache(MemberKV):
@@ -95,54 +95,18 @@ class MaskCache(MemberKV):
             self._squeeze()
         return super().place(request_ids, counts)
 
-    def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
-        if len(rows) == 1:
-            return self._one(rows[0], counts)
-        device = self.shape.device
-        first, longest = self._end, max(counts)
-        at: list[int] = []
-        written: list[int] = []
+    def _take(self, rows: list[int], counts: tuple[int, ...]) -> list[int]:
+        first, self._end = self._end, self._end + max(counts)
         for row, count in zip(rows, counts, strict=True):
-            slots = self._slots[row]
-            at.extend(range(len(slots), len(slots) + count))
-            written.extend(range(row * self.capacity + first, row * self.capacity + first + count))
-            slots.extend(range(first, first + count))
-        self._end = num_slots = first + longest
-        read = side_by_side(rows)
-        index = read or torch.tensor(rows, device=device)
-        pad, unpad = padding(counts, device)
-        return Placement(
-            counts=counts,
-            rows=index,
-            positions=torch.tensor(at, device=device),
-            written=torch.tensor(written, device=device),
-            num_slots=num_slots,
-            mask=self._looks(index, counts, first, longest),
-            pad=pad,
-            unpad=unpad,
-        )
+            self._slots[row].extend(range(first, first + count))
+        return [first] * len(rows)
 
-    def _one(self, row: int, counts: tuple[int, ...]) -> Placement:
-        """A single request: positions and slots are runs."""
-        slots = self._slots[row]
-        held, first, num_slots = len(slots), self._end, self._end + counts[0]
-        slots.extend(range(first, num_slots))
-        self._end = num_slots
-        rows = slice(row, row + 1)
-        return Placement(
-            counts=counts,
-            rows=rows,
-            positions=slice(held, len(slots)),
-            written=(row, slice(first, num_slots)),
-            num_slots=num_slots,
-            mask=self._looks(rows, counts, first, counts[0]),
-            pad=None,
-            unpad=None,
-        )
-
-    def _looks(self, rows: slice | torch.Tensor, counts: tuple[int, ...], first: int, longest: int) -> torch.Tensor:
-        """`[B, 1, Q, S]`; marks the new slots as valid."""
-        device, end = self.shape.device, first + longest
+    def _looks(
+        self, rows: Places, counts: tuple[int, ...], positions: Places, pad: torch.Tensor | None, num_slots: int
+    ) -> torch.Tensor:
+        """Marks the new slots as valid."""
+        device, end, longest = self.shape.device, num_slots, max(counts)
+        first = end - longest
         if min(counts) == longest:
             self._valid[rows, first:end] = True
         else:

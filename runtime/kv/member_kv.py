@@ -6,11 +6,12 @@ Letters: L layers, R rows, S slots of a row, H key and value heads, D head width
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 import torch
 from torch import Tensor
 
-from .placement import Placement
+from .placement import Placement, Places, padding, side_by_side
 
 # Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
 SLOT_STEP = 64
@@ -187,9 +188,58 @@ class MemberKV(ABC):
     def _squeeze(self) -> int:
         """Move live slots of every row together where they are apart; returns how many the longest text has."""
 
-    @abstractmethod
     def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
         """Take slots for new tokens; there is room for them."""
+        if len(rows) == 1:
+            return self._one(rows[0], counts)
+        starts = [self._length(row) for row in rows]
+        firsts = self._take(rows, counts)
+        device = self.shape.device
+        at: list[int] = []
+        slots: list[int] = []
+        for row, start, first, count in zip(rows, starts, firsts, counts, strict=True):
+            at.extend(range(start, start + count))
+            slots.extend(range(row * self.capacity + first, row * self.capacity + first + count))
+        read = side_by_side(rows) or torch.tensor(rows, device=device)
+        positions = torch.tensor(at, device=device)
+        pad, unpad = padding(counts, device)
+        num_slots = max(map(add, firsts, counts))
+        return Placement(
+            counts=counts,
+            rows=read,
+            positions=positions,
+            written=torch.tensor(slots, device=device),
+            num_slots=num_slots,
+            mask=self._looks(read, counts, positions, pad, num_slots),
+            pad=pad,
+            unpad=unpad,
+        )
+
+    def _one(self, row: int, counts: tuple[int, ...]) -> Placement:
+        """A single request: everything is a run, nothing is copied."""
+        start, (count,) = self._length(row), counts
+        (first,) = self._take([row], counts)
+        rows, positions, num_slots = slice(row, row + 1), slice(start, start + count), first + count
+        return Placement(
+            counts=counts,
+            rows=rows,
+            positions=positions,
+            written=(row, slice(first, num_slots)),
+            num_slots=num_slots,
+            mask=self._looks(rows, counts, positions, None, num_slots),
+            pad=None,
+            unpad=None,
+        )
+
+    @abstractmethod
+    def _take(self, rows: list[int], counts: tuple[int, ...]) -> list[int]:
+        """Take slots for `counts[i]` tokens of each row; returns the first of each, the others come after it."""
+
+    @abstractmethod
+    def _looks(
+        self, rows: Places, counts: tuple[int, ...], positions: Places, pad: Tensor | None, num_slots: int
+    ) -> Tensor | None:
+        """The mask of slots that were just taken; arguments as in `Placement`."""
 
     @abstractmethod
     def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+Places = slice | Tensor  # one run, or indices
+
 
 class Placement(NamedTuple):
     """One forward's place in a cache; made by `MemberKV.place`, the same for both kinds of cache.
@@ -26,8 +28,8 @@ class Placement(NamedTuple):
     """
 
     counts: tuple[int, ...]
-    rows: slice | Tensor
-    positions: slice | Tensor
+    rows: Places
+    positions: Places
     written: tuple[int, slice] | Tensor
     num_slots: int
     mask: Tensor | None

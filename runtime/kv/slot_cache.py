@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .member_kv import KVShape, MemberKV
-from .placement import Placement, padding, side_by_side
+from .placement import Places
 
 
 class SlotCache(MemberKV):
@@ -50,49 +50,17 @@ class SlotCache(MemberKV):
         ends = [self.length(request_id) + count for request_id, count in zip(request_ids, counts, strict=True)]
         return max(map(add, ends, further) if further else ends)
 
-    def _append(self, rows: list[int], counts: tuple[int, ...]) -> Placement:
-        if len(rows) == 1:
-            return self._one(rows[0], counts)
-        starts = [self._lengths[row] for row in rows]
-        ends = [start + count for start, count in zip(starts, counts, strict=True)]
-        for row, end in zip(rows, ends, strict=True):
-            self._lengths[row] = end
-        return self._many(rows, starts, ends, counts)
+    def _take(self, rows: list[int], counts: tuple[int, ...]) -> list[int]:
+        firsts = [self._lengths[row] for row in rows]
+        for row, first, count in zip(rows, firsts, counts, strict=True):
+            self._lengths[row] = first + count
+        return firsts
 
-    def _one(self, row: int, counts: tuple[int, ...]) -> Placement:
-        """A single request: everything is a run, nothing is copied."""
-        start = self._lengths[row]
-        self._lengths[row] = end = start + counts[0]
-        positions = slice(start, end)
-        return Placement(
-            counts=counts,
-            rows=slice(row, row + 1),
-            positions=positions,
-            written=(row, positions),
-            num_slots=end,
-            mask=None if end - start == 1 else (self._numbers[:end] <= self._numbers[start:end, None])[None, None],
-            pad=None,
-            unpad=None,
-        )
-
-    def _many(self, rows: list[int], starts: list[int], ends: list[int], counts: tuple[int, ...]) -> Placement:
-        device = self.shape.device
-        at: list[int] = []
-        slots: list[int] = []
-        for row, start, end in zip(rows, starts, ends, strict=True):
-            at.extend(range(start, end))
-            slots.extend(range(row * self.capacity + start, row * self.capacity + end))
-        positions = torch.tensor(at, device=device)
-        pad, unpad = padding(counts, device)
-        padded: Tensor = positions.view(len(rows), -1) if pad is None else positions[pad]
-        num_slots = max(ends)
-        return Placement(
-            counts=counts,
-            rows=side_by_side(rows) or torch.tensor(rows, device=device),
-            positions=positions,
-            written=torch.tensor(slots, device=device),
-            num_slots=num_slots,
-            mask=(self._numbers[:num_slots] <= padded[..., None])[:, None],
-            pad=pad,
-            unpad=unpad,
-        )
+    def _looks(
+        self, rows: Places, counts: tuple[int, ...], positions: Places, pad: Tensor | None, num_slots: int
+    ) -> Tensor | None:
+        if isinstance(positions, slice):
+            alone = counts[0] == 1
+            return None if alone else (self._numbers[:num_slots] <= self._numbers[positions, None])[None, None]
+        padded = positions.view(len(counts), -1) if pad is None else positions[pad]
+        return (self._numbers[:num_slots] <= padded[..., None])[:, None]

@@ -7,7 +7,6 @@ runtime runs: placing the tokens, and the forward. Medians of repeats, as measur
 
 import os
 import platform
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -20,6 +19,7 @@ from ...traces.meta import CostTable
 from ..forward.model_forward import ModelForward
 from ..kv.slot_cache import SlotCache
 from ..pools.pool import ModelPool
+from .clock import Clock
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)
 CONTEXT_TOKENS = 128
@@ -98,16 +98,10 @@ def _num_rows(count: int) -> int:
 
 def timed(action: Callable[[], object], device: torch.device) -> float:
     """Seconds of one call, the device's queue empty before and after."""
-    _wait(device)
-    started = time.perf_counter()
+    clock = Clock([device])
+    start_s = clock.now_s()
     action()
-    _wait(device)
-    return time.perf_counter() - started
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return clock.now_s() - start_s
 
 
 def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[], object]:
