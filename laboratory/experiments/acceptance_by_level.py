@@ -5,9 +5,10 @@ A token is *rejected early* when a member between the drafter and the target dro
 counts: the token refused and those after it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,30 +183,22 @@ def _by_tag(one: Ran, tags: Sequence[str]) -> Iterator[list[Cell]]:
 
 def _panels(deep: Sequence[Ran], tags: Sequence[str]) -> tuple[Panel, ...]:
     of_depth = {
-        words: [one for one in deep if len(one.members) == depth] for depth, words in ((3, "three"), (4, "four"))
+        words: [one for one in deep if len(one.members) == depth]
+        for depth, words in ((3, "three levels"), (4, "four levels"))
     }
-    shown = {f"{words} levels": chains for words, chains in of_depth.items() if chains}
-    early = [
-        by_category(
-            f"dropped early, {depth}",
-            "% of all dropped tokens",
-            tags,
-            {one.name: [one.early_share(tag) * 100 for tag in tags] for one in chains},
-            kind="bar" if len(chains) < 4 else "scatter",
-        )
-        for depth, chains in shown.items()
-    ]
-    calls = [
-        by_category(
-            f"calls of the target, {depth}",
-            "calls per token",
-            tags,
-            {one.name: [one.calls_per_token(tag) for tag in tags] for one in chains},
-            kind="scatter",
-        )
-        for depth, chains in shown.items()
-    ]
-    return (*early, *calls)
+
+    def panels(title: str, y_label: str, read: Callable[[Ran, str], float], *, most_bars: int = 0) -> Iterator[Panel]:
+        """One for each depth, with bars if there are no more chains than that."""
+        for depth, chains in of_depth.items():
+            if chains:
+                y = {one.name: [read(one, tag) for tag in tags] for one in chains}
+                kind: Literal["bar", "scatter"] = "bar" if len(chains) <= most_bars else "scatter"
+                yield by_category(f"{title}, {depth}", y_label, tags, y, kind=kind)
+
+    return (
+        *panels("dropped early", "% of all dropped tokens", lambda one, tag: one.early_share(tag) * 100, most_bars=3),
+        *panels("calls of the target", "calls per token", Ran.calls_per_token),
+    )
 
 
 def _answer(deep: Sequence[Ran], shallow: dict[str, Ran], tags: Sequence[str]) -> str:
