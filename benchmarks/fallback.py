@@ -107,7 +107,7 @@ def losing_the_thread() -> Iterator[list[Cell]]:
             truth = texts.size / steps
             yield [
                 cell("persistence", persistence, digits=1),
-                cell("found", Hazard(recording).persistence(0), digits=2),
+                cell("found", Hazard(recording).fit(0).persistence, digits=2),
                 cell("asked", asked),
                 cell("truth", truth, digits=3),
                 *of_fallback(truth, replays(recording, "draft", asked))[:2],

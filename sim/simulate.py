@@ -6,7 +6,7 @@ from typing import Any
 
 import simpy
 
-from ..arguments import ArgumentError
+from ..arguments import ArgumentError, check_within
 from ..decoding.loop import Loop
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
@@ -50,8 +50,7 @@ class Scenario:
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
             raise ArgumentError(f"`batch` must be a whole number from 1 to {MOST_BATCH:,}, got {self.batch}")
-        if not 0 <= self.decide_s <= MOST_SECONDS:
-            raise ValueError(f"decide_s must be in [0, {MOST_SECONDS:g}], got {self.decide_s}")
+        check_within("decide_s", self.decide_s, f"[0, {MOST_SECONDS:g}]")
         self.tables.prefill_before(self.begins)
 
     @property

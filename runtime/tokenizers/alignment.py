@@ -39,18 +39,6 @@ class Alignment:
         ValueError: one of the tokenizers does not give text back unchanged; names it and the first such text.
     """
 
-    __slots__ = (
-        "_num_after",
-        "_other",
-        "_other_eos",
-        "_other_lead",
-        "_other_special",
-        "_target",
-        "_target_eos",
-        "_target_lead",
-        "_target_special",
-    )
-
     def __init__(self, target: Tokenizer, other: Tokenizer, target_eos: int, other_eos: frozenset[int]) -> None:
         _check_alignable(target, other)
         self._target = target

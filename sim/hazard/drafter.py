@@ -5,6 +5,7 @@ Letters: R requests.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class StandIns:
         return int(self.members[group][np.searchsorted(self.shares[group], draw, side="right")])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for what is worked out at first use
 class DrafterFit:
     """One drafter's estimate.
 
@@ -72,8 +73,9 @@ class DrafterFit:
     stand_ins: StandIns
     lengths: DraftLengths | None
 
+    @cached_property
     def persistence(self) -> float:
-        """Of the difficulty of positions, see `beside`, 0 to 0.99; worked out anew, which takes some milliseconds."""
+        """How slowly the difficulty of positions changes, see `beside`, 0 to 0.99; takes some milliseconds once."""
         if self.found is None or not self.found.chained:  # rounds that start everywhere are as alike as positions
             return self.difficulty.persistence
         hazards = self.depths.hazards(0.0)

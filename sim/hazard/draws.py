@@ -92,14 +92,13 @@ class Hazard:
         self._seed = seed
         self._fits: dict[int, DrafterFit] = {}
         self._chances: dict[tuple[int, int], Chances] = {}
-        self._persistences: dict[int, float] = {}
         self._luck: dict[tuple[str, int], _Luck] = {}
         self._index = {request.request_id: index for index, request in enumerate(trace.requests)}
 
     def reseeded(self, seed: int) -> "Hazard":
         """Draws with another seed from the same estimate, which is shared, not made again."""
         other = Hazard(self._trace, seed=seed)
-        other._fits, other._chances, other._persistences = self._fits, self._chances, self._persistences
+        other._fits, other._chances = self._fits, self._chances
         return other
 
     def agrees(
@@ -143,12 +142,6 @@ class Hazard:
             self._fits[drafter] = fit_drafter(self._trace.requests, self._trace.meta.drafters[drafter])
         return self._fits[drafter]
 
-    def persistence(self, drafter: int) -> float:
-        """How slowly the difficulty of positions changes, 0 to 0.99, made at first use; raises as `agrees`."""
-        if drafter not in self._persistences:
-            self._persistences[drafter] = self.fit(drafter).persistence()
-        return self._persistences[drafter]
-
     def _chance(self, drafter: int, luck: _Luck, depth: int, beside: Beside) -> float:
         """Probability that a token agrees of which another round says something."""
         if not self._trace.meta.drafters[drafter].by_start:
@@ -164,8 +157,7 @@ class Hazard:
         if found is None:
             fit = self.fit(drafter)
             hazards = fit.depths.hazards(step * _BETA_STEP)
-            rho = self.persistence(drafter)
-            found = cache(filter_positions(hazards, fit.decisions, fit.window, rho).chance)
+            found = cache(filter_positions(hazards, fit.decisions, fit.window, fit.persistence).chance)
             self._chances[drafter, step] = found
         return found
 

@@ -51,7 +51,7 @@ class Setting:
 
     Attributes:
         recording: that is replayed.
-        batch: requests running at a time, >= 1.
+        batch: requests running at a time, 1 to 1,000,000.
         cost: what a forward costs: what was measured with the recording ("cpu", "timed"), a device ("h100") or a
             FILE.json; None: what was measured, else a device.
         scale: what if these models' seconds were multiplied: factors by name.

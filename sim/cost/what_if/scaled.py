@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 
+from ....arguments import check_within
 from ..base import CostModel, DraftTerms, RoundCost, RoundScale
-
-LEAST_FACTOR, MOST_FACTOR = 1e-6, 1e6
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
@@ -21,8 +20,7 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
         ValueError: a factor out of range.
     """
     for model, factor in factors.items():
-        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
-            raise ValueError(f"scale of {model} must be in [{LEAST_FACTOR:g}, {MOST_FACTOR:g}], got {factor}")
+        check_within(f"scale of {model}", factor, "[1e-06, 1e+06]")
     if not factors:
         return cost
     if isinstance(cost, RoundCost):

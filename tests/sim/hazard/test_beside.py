@@ -15,9 +15,9 @@ RATES = st.lists(st.floats(0.02, 0.98), min_size=1, max_size=6)
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
 def test_thresholds_are_found_where_rates_by_depth_hide_them(rho):
     trace = rounds_over(difficult_texts(rho, requests=150), FALLING, 8)
-    fit, persistence = Hazard(trace).fit(0), Hazard(trace).persistence(0)
-    assert persistence == pytest.approx(rho, abs=0.1)
-    found = filter_positions(fit.depths.hazards(0.0), fit.decisions, fit.window, persistence)
+    fit = Hazard(trace).fit(0)
+    assert fit.persistence == pytest.approx(rho, abs=0.1)
+    found = filter_positions(fit.depths.hazards(0.0), fit.decisions, fit.window, fit.persistence)
     np.testing.assert_allclose(_shares(found.falling), FALLING, atol=0.08)
     if rho == 0.8:  # the rates themselves are all but level
         assert max(fit.depths.hazards(0.0)[1:]) - min(fit.depths.hazards(0.0)[1:]) < 0.1
