@@ -10,8 +10,7 @@ from ..arguments import ArgumentError
 from ..counted import counted
 from ..reports.tables.grid import Grid, table
 from ..reports.tables.printed import Printed
-from ..runtime.pools.pool import ModelPool
-from ..runtime.pools.pool_file import PoolFile, read_pool_file
+from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.prompts import PROMPTS_FILE, Prompt, prompts_of, read_prompts
 from ..runtime.slim.find_slims import find_slims
 from ..runtime.slim.frontier import VERIFIED_TOKENS, Frontier, SlimFound
@@ -127,7 +126,8 @@ def find_slim(
     submodels = [entry for entry in content.members if entry.submodel_of == content.members[-1].name]
     baselines = {entry.name: entry.skip_layers for entry in submodels}
     frontier = find_slims(models, requests, shares, budget, max_new_tokens=max_new_tokens, baselines=baselines)
-    write_whole(target_file, _edited(file, content, models, frontier.found, folder=target_file.parent))
+    sizes = {member.name: member.num_parameters for member in models.members}
+    write_whole(target_file, add_slims(file, content, frontier.found, sizes, folder=target_file.parent))
     asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, **asdict(budget)}
     measured = hardware(None if models.target.model is None else models.target.model.device)
     meta = {**asked, "hardware": measured}
@@ -156,11 +156,6 @@ def _writable(out: Path, file: Path, *, shipped_pool: bool) -> Path:
     if not os.access(place_of(out).parent, os.W_OK):
         raise ArgumentError(f"`out` {out}: cannot be written")
     return out
-
-
-def _edited(file: Path, content: PoolFile, pool: ModelPool, found: Sequence[SlimFound], *, folder: Path) -> str:
-    sizes = {member.name: member.num_parameters for member in pool.members}
-    return add_slims(file, content, found, sizes, folder=folder)
 
 
 def _cells(row: SlimFound) -> dict[str, str]:

@@ -35,10 +35,10 @@ def make_ending(tokenizer: Tokenizer, stop_strings: Sequence[str]) -> Ending | N
 def text_before_stop(text: str, stop_strings: Sequence[str]) -> str:
     """`text` up to where the first of the stop strings starts; all of it if it holds none.
 
-    Raises:
-        ArgumentError: a stop string that is empty or holds U+FFFD.
+    Args:
+        text: of an answer.
+        stop_strings: that `make_ending` took.
     """
-    _check_stop_strings(stop_strings)
     starts = [start for stop in stop_strings if (start := text.find(stop)) >= 0]
     return text[: min(starts)] if starts else text
 

@@ -102,8 +102,6 @@ def test_nothing_to_end_with_is_none():
 def test_a_stop_string_that_cannot_be_found_is_refused(stops, rule):
     with pytest.raises(ValueError, match=f"^stop strings {rule}"):
         make_ending(byte_level(600), stops)
-    with pytest.raises(ValueError, match=f"^stop strings {rule}"):
-        text_before_stop("text", stops)
 
 
 def test_text_is_cut_before_the_first_stop_string():
