@@ -44,7 +44,8 @@ class FileCost:
         self._extrapolate = extrapolate
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}
-        self._tables: dict[str, _Interpolated] = {}
+        self._tables: dict[str, dict[int, float]] = {}  # asked so far: few, over and over
+        self._flat: dict[str, Profile] = {}
         self._formulas: dict[str, _Formula] = {}
         self._profiles: dict[str, Profile | GridProfile] = {}
         for model, known in figures.items():
@@ -59,7 +60,11 @@ class FileCost:
         """Seconds of one forward; see `CostModel`."""
         table = self._tables.get(model)
         if table is not None:
-            return table[new_tokens]
+            try:
+                return table[new_tokens]
+            except KeyError:
+                seconds = table[new_tokens] = self._flat[model].seconds(new_tokens)
+                return seconds
         formula = self._formulas.get(model)
         if formula is not None:
             return formula(new_tokens, context_tokens)
@@ -97,7 +102,8 @@ class FileCost:
             self._profiles[model], self._formulas[model] = grid, grid.seconds
         else:
             profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
-            self._profiles[model], self._tables[model] = profile, _Interpolated(profile)
+            self._profiles[model] = self._flat[model] = profile
+            self._tables[model] = {}
 
 
 class TableCost(FileCost):
@@ -113,19 +119,6 @@ class TableCost(FileCost):
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         return (*self._beyond_notes(), "measured by new tokens only: a longer context costs no more")
-
-
-class _Interpolated(dict[int, float]):
-    """Seconds by new tokens, each worked out once: replay asks for few of them, over and over."""
-
-    def __init__(self, profile: Profile) -> None:
-        super().__init__()
-        self._profile = profile
-
-    def __missing__(self, new_tokens: int) -> float:
-        """Work one out, which stays."""
-        seconds = self[new_tokens] = self._profile.seconds(new_tokens)
-        return seconds
 
 
 def read_cost_file(path: Path, models: tuple[str, ...]) -> dict[str, Figures]:
