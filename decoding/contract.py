@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..foreign_code import said
 from .rules.acceptance import Exact, Rule
+from .rules.draft_stops import Stop
 from .rules.foreign_rules import check_rule, check_stop
-from .rules.stops import Stop
 
 
 class PolicyError(Exception):

@@ -9,9 +9,9 @@ from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
 from ..decoding.rules.acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Typical, Vouched
 from ..decoding.rules.deferral import Deferral
+from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
 from ..decoding.rules.equilibrium import Equilibrium
 from ..decoding.rules.facts import Facts
-from ..decoding.rules.stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
 from ..decoding.signal import Signal
 from .about import About, Observable
 from .check import CheckReport, check_policy

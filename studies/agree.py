@@ -12,11 +12,11 @@ from ..decoding.pool import Pool
 from ..decoding.prefill import Start, start_of
 from ..policies.default_policies import default_policies
 from ..progress import Progress, quiet, tracked
-from ..reports.agreement import Agreement
 from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
 from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
+from ..runs.same_steps import Agreement
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool

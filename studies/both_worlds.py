@@ -8,8 +8,8 @@ from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
-from ..reports.agreement import Agreement, compare_runs, joined
 from ..runs.log import RunLog
+from ..runs.same_steps import Agreement, compare_runs, joined
 from ..runtime.decode import decode, whole
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...arguments import check_within
 from ...decoding.contract import ONE_STEP, Draft, Outcome, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import EntropyAbove
+from ...decoding.rules.draft_stops import EntropyAbove
 from ..about import SIGNALS, About
 from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...decoding.contract import Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import Stop
+from ...decoding.rules.draft_stops import Stop
 from ..about import SIGNALS, About
 from ..chain_notation import parse_chain
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...arguments import check_within
 from ...decoding.contract import ONE_STEP, Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import ConfidenceBelow, EntropyAbove
+from ...decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove
 from ..about import SIGNALS, About
 from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks

@@ -12,7 +12,7 @@ from ...arguments import check_least
 from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import EntropyAbove
+from ...decoding.rules.draft_stops import EntropyAbove
 from ..about import SIGNALS, About
 from ..parts.default_members import A_SURE_DRAFTER, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks

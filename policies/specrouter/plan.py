@@ -11,7 +11,7 @@ from math import inf, log
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.stops import ProductBelow, Stop
+from ...decoding.rules.draft_stops import ProductBelow, Stop
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
 from .confidence import Survival

@@ -10,7 +10,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ...decoding.rules.stops import Stop
+from ...decoding.rules.draft_stops import Stop
 from ...decoding.signal import Signal
 from ..state.request_state import RequestState, signals
 from .executor import Executor

@@ -2,7 +2,7 @@
 
 The difficulty z of a position is a standard normal number. Along the text it is an autoregressive walk,
 z_(p+1) = rho z_p + sqrt(1 - rho^2) e. A round started at difficulty z keeps at least k tokens where F(z) < S(k), with S
-the product-limit of `depths` and F the distribution of difficulty at round starts, so that the lengths of rounds have
+the product-limit of `estimate` and F the distribution of difficulty at round starts, so that the lengths of rounds have
 exactly that product-limit. To tie the decisions *within* a round instead would count twice what S holds already: that
 those who got far get farther.
 

@@ -14,8 +14,8 @@ from ...traces.rounds.meta import DrafterInfo, StatedAcceptance
 from ...traces.rounds.rounds import RoundsRequest
 from .beside import fit_persistence
 from .counts import MAX_DEPTHS, MOST_FITTED, Told, count_depths, told_by
-from .depths import DepthFit, fit_depths, stated_depths
 from .difficulty import NO_PERSISTENCE, DifficultyFit, Neighbours, fit_difficulty, neighbours, scores_by_kept
+from .estimate import DepthFit, fit_depths, stated_depths
 from .lengths import DraftLengths, fit_lengths, stated_lengths
 from .walk import Floats
 

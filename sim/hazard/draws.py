@@ -1,8 +1,8 @@
 """Decisions that imported rounds do not tell, drawn from what they do tell: acceptance by depth, request and place.
 
-See `depths` for the estimate, `difficulty` for what neighbouring rounds have in common, `beside` for what a round from
-another start says of a token, and `lengths` for drafts that end by themselves. Draws are keyed by (seed, request,
-position, drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
+`estimate` fits them, `difficulty` knows what neighbouring rounds have in common, `beside` what a round from another
+start says of a token, and `lengths` drafts that end by themselves. Draws are keyed by (seed, request, position,
+drafter), so that two policies that come to the same unknown meet the same luck (common random numbers).
 """
 
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ class _Luck:
     """One drafter's draws in one request, and its rates there.
 
     Attributes:
-        beta: the request's offset, see `depths`.
+        beta: the request's offset, see `estimate`.
         hazards: `[D]` probability of agreement by depth, the last for all deeper ones.
         rounds: draws that decide a round, alike for neighbouring positions.
         tokens: draws that decide a token, each apart.

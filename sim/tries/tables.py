@@ -7,7 +7,7 @@ from ...policies.oracles.foresight import Answer, Foreseen
 from ...traces.tries.recording import TrieRecording
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_pool
-from .fallback import Fallback
+from .agreement_rates import Fallback
 from .request_tables import TablesByRequest
 from .world import ReplayWorld
 

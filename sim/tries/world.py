@@ -22,7 +22,7 @@ from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_rule
 from ..unrecorded import UnrecordedContextError
-from .fallback import Fallback
+from .agreement_rates import Fallback
 from .recorded_facts import lacks, recorded_facts
 from .recorded_quality import recorded_quality
 from .request_tables import RequestTables, TablesByRequest

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.decoding.rules.stops import ProductBelow
+from paceline.decoding.rules.draft_stops import ProductBelow
 from paceline.policies import Commit, Draft, Member, PolicyError, Pool, Ratio, Verify, check_policy, make_policy
 from paceline.policies.about import About, about_of
 from paceline.policies.check import check_pool

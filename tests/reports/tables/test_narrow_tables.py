@@ -6,7 +6,6 @@ from io import StringIO
 import pytest
 from paceline.laboratory.findings.table import Head, Rows
 from paceline.reports import summarise_run
-from paceline.reports.agreement import Agreement
 from paceline.reports.regret import Regret
 from paceline.reports.tables.agreement import agreement_table
 from paceline.reports.tables.rounds import rounds_tables
@@ -14,6 +13,7 @@ from paceline.reports.tables.run import run_table
 from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tables.trie import trace_tables
 from paceline.reports.tags import ByTag, TagShare
+from paceline.runs.same_steps import Agreement
 from paceline.traces import SyntheticSpec, make_trace
 from rich.cells import cell_len
 from rich.console import Console

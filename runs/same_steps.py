@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..counted import counted
 from ..decoding.ledger import DRAFT, OpRecord, StepRecord
-from ..runs.log import RunLog
+from .log import RunLog
 from .record_exit import RecordExit, record_exits
 
 AROUND = 12  # tokens that a difference shows on either side

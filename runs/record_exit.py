@@ -5,7 +5,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from ..runs.log import RunLog
+from .log import RunLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
