@@ -8,7 +8,7 @@ from ..decoding.observation import Observation, PendingToken
 from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
 from ..decoding.rules.acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Typical, Vouched
-from ..decoding.rules.deferral import Deferral
+from ..decoding.rules.cascade_deferral import Deferral
 from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
 from ..decoding.rules.equilibrium import Equilibrium
 from ..decoding.rules.facts import Facts

@@ -19,7 +19,7 @@ from ..sim.cost.cost_file import FileCost
 from ..sim.cost.figures import CostLine
 from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
-from ..sim.unrecorded import UnrecordedContextError
+from ..sim.unrecorded_error import UnrecordedContextError
 from ..traces.tries.recording import TrieRecording
 from .named_policies import NamedPolicy
 

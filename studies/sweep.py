@@ -8,7 +8,8 @@ from typing import Any, Unpack
 from pydantic import with_config
 
 from ..arguments import ArgumentError
-from ..policies.chain_notation import ChainSpec, chains_in
+from ..policies.chain_notation import ChainSpec
+from ..policies.chain_ranges import chains_in
 from ..reports.side_by_side import SideBySide
 from ..reports.sweep import Sweep
 from ..sim.cost.base import CostRangeError

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from ...arguments import check_least, check_within
-from .deferral import Deferral
+from .cascade_deferral import Deferral
 from .equilibrium import Equilibrium
 from .facts import Facts
 

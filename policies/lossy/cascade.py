@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.deferral import KINDS, Deferral
+from ...decoding.rules.cascade_deferral import KINDS, Deferral
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, sure_drafter
 from ..parts.drafted_blocks import DraftedBlocks

@@ -11,6 +11,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from .grid import Grid
+from .html import html_table
 
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe
 
@@ -46,7 +47,7 @@ class Printed(ABC):
 
     def _repr_html_(self) -> str:
         """For notebooks; needs no style sheet."""
-        return "\n".join([*map(html, self.tables()), *(f"<p>{escape(line)}</p>" for line in self.lines())])
+        return "\n".join([*map(html_table, self.tables()), *(f"<p>{escape(line)}</p>" for line in self.lines())])
 
     def to_arrow(self) -> pa.Table:
         """The rows of `to_dicts`; pandas (`.to_pandas()`), polars (`polars.from_arrow`) and DuckDB read it."""
@@ -79,24 +80,6 @@ def print_tables(console: Console, tables: Iterable[Grid], *, between: str = "\n
 def prose_of(line: str) -> Grid:
     """A line of words, which is broken between them at the width of tables."""
     return Grid(columns=(), rows=(), remarks=(line,))
-
-
-def html(grid: Grid) -> str:
-    """A table with its title and its remarks."""
-    head = "".join(f"<th>{escape(column.heading)}</th>" for column in grid.columns)
-    lines = ["<table>", f"<caption>{escape(grid.title)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
-    for index, row in enumerate(grid.rows):
-        cells = "".join(_cell(grid, index, place, text) for place, text in enumerate(row))
-        lines.append(f"<tr>{cells}</tr>")
-    return "\n".join([*lines, "</tbody>", "</table>", *(f"<p>{escape(remark)}</p>" for remark in grid.remarks)])
-
-
-def _cell(grid: Grid, index: int, place: int, text: str) -> str:
-    shown = escape(text).replace("\n", "<br>")
-    if {(index, None), (index, place)} & grid.bold:
-        shown = f"<b>{shown}</b>"
-    side = "right" if grid.columns[place].number else "left"
-    return f'<td style="text-align: {side}">{shown}</td>'
 
 
 def flat_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

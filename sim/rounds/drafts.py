@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...traces.rounds.recording import RoundsRecording
 from ..hazard.draws import Hazard
 from ..hazard.lengths import fit_lengths
-from ..unrecorded import UnrecordedContextError
+from ..unrecorded_error import UnrecordedContextError
 from .recorded_tokens import WHOLE
 from .request_rounds import RequestRounds
 

@@ -21,7 +21,7 @@ from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_rule
-from ..unrecorded import UnrecordedContextError
+from ..unrecorded_error import UnrecordedContextError
 from .agreement_rates import Fallback
 from .recorded_facts import lacks, recorded_facts
 from .recorded_quality import recorded_quality

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.rules.acceptance import Fuzzy, Ruling, ruling
-from paceline.decoding.rules.deferral import Deferral
+from paceline.decoding.rules.cascade_deferral import Deferral
 from paceline.decoding.rules.equilibrium import Equilibrium
 from paceline.decoding.rules.facts import unknown_facts
 from paceline.policies import (

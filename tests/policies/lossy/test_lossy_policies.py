@@ -1,7 +1,7 @@
 """Policies that may leave the target's text: the contract, bad options, and where they become lossless."""
 
 import pytest
-from paceline.decoding.rules.deferral import Deferral
+from paceline.decoding.rules.cascade_deferral import Deferral
 from paceline.decoding.rules.equilibrium import Equilibrium
 from paceline.policies import Draft, Member, Pool, Verify, check_policy, make_policy
 from paceline.policies.about import Observable, about_of

@@ -15,7 +15,7 @@ from paceline.reports import summarise_run
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
-from paceline.sim.unrecorded import UnrecordedContextError
+from paceline.sim.unrecorded_error import UnrecordedContextError
 from paceline.traces import SyntheticSpec, make_trace
 from paceline.traces.meta import NgramInfo
 

@@ -5,7 +5,7 @@ import pytest
 from paceline.policies import Draft, PolicyError, Verify, make_policy
 from paceline.reports import summarise_run
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.sim.unrecorded import UnrecordedContextError
+from paceline.sim.unrecorded_error import UnrecordedContextError
 from paceline.traces import SyntheticSpec, make_trace
 
 from .small_traces import THREE, Script, request_of, table, trace_of, trunk_of
