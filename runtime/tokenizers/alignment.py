@@ -54,7 +54,8 @@ class Alignment:
     def to_other(self, context: Sequence[int]) -> list[int]:
         """The context in the other's tokens, with the special tokens its tokenizer puts in front.
 
-        The context's own special tokens and half a character at its end are left out. Only the last few tokens change
+        The context's own special tokens and half a character at its end are left out (a replacement character, U+FFFD,
+        that is really written there reads the same as half a one). Only the last few tokens change
         as the context grows, so that a cache of the common prefix stays good.
         """
         ids = list(self._other.encode(_decode(self._target, context).rstrip(REPLACEMENT)).ids)

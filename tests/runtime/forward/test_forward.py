@@ -302,7 +302,7 @@ def test_weights_that_are_not_finite_are_not_the_forwards_fault():
 
 def test_choices_out_of_range():
     model = tiny_decoder()
-    with pytest.raises(ValueError, match="forward must be one of auto, fused, modules, got 'fast'"):
+    with pytest.raises(ValueError, match="`forward` must be one of auto, fused, modules, got 'fast'"):
         choose_forward(model, kind="fast", share_weights=True, context_tokens=CONTEXT)
     with pytest.raises(ValueError, match="context_tokens must be >= 6, got 5"):
         choose_forward(model, kind="auto", share_weights=True, context_tokens=5)

@@ -113,7 +113,7 @@ def test_an_unknown_member_is_named(loaded):
 
 
 def test_threads_must_be_positive(built):
-    with pytest.raises(ValueError, match="threads must be >= 1, got 0"):
+    with pytest.raises(ValueError, match="`threads` must be >= 1, got 0"):
         ModelPool.load(built, threads=0)
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from paceline.runtime.tokenizers.alignment import Alignment
+from paceline.runtime.tokenizers.pieces import REPLACEMENT
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from .trained_tokenizers import byte_level, corpus, lower_casing, stripping, texts, token_sequences, unigram, word_piece
@@ -109,6 +110,7 @@ def test_a_perfect_drafter_is_understood(pair):
 @given(text=texts(min_size=1, max_size=8))
 def test_a_context_keeps_its_text(pair, text):
     target, other, alignment = aligned(pair)
+    assume(not text.endswith(REPLACEMENT))  # reads like half a character
     context = plain(target, text)
     assume(target.decode(context) == text.removeprefix(" " if pair == "unigram judges" else ""))
     ids = alignment.to_other([EOS, *context])
