@@ -8,11 +8,9 @@ drafter), so that two policies that come to the same unknown meet the same luck 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from hashlib import blake2b
-
-import numpy as np
 
 from ...traces.rounds.recording import RoundsRecording
+from ...traces.shifted_decisions import keyed_generator
 from .beside import Beside, filter_positions
 from .difficulty import walk
 from .drafter import DrafterFit, fit_drafter
@@ -166,7 +164,7 @@ class Hazard:
             del self._luck[next(iter(self._luck))]
         fit = self.fit(drafter)
         key = f"{self._seed}/{drafter}/{request_id}"
-        generator = _generator(key)
+        generator = keyed_generator(key)
         like = fit.stand_ins.of(self._index[request_id], float(generator.random()))
         beta = float(fit.depths.beta[like] + fit.depths.spread[like] * generator.standard_normal())
         luck = _Luck(
@@ -181,13 +179,9 @@ class Hazard:
         return luck
 
 
-def _generator(key: str) -> np.random.Generator:
-    return np.random.default_rng(int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big"))
-
-
 def _blocks(key: str) -> Iterator[list[float]]:
     """Independent numbers, without end; the generator is made when the first is asked for."""
-    generator = _generator(key)
+    generator = keyed_generator(key)
     while True:
         block: list[float] = generator.random(_BLOCK).tolist()
         yield block
