@@ -1,10 +1,12 @@
 """Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..arguments import ArgumentError
 from ..strict_json import decode_json
 from ..traces.errors import TraceFormatError
 
@@ -34,8 +36,11 @@ def prompts_of(given: str | Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]
     """The prompts of a file, by its path, or those given; a mere text among these is called by its place, from 0.
 
     Raises:
+        ArgumentError: a text that is the path of no file, such as a prompt without brackets around it.
         TraceFormatError, FileNotFoundError: as `read_prompts`.
     """
+    if isinstance(given, str) and not os.path.isfile(given):  # noqa: PTH113 - Path's raises where a name is too long
+        raise ArgumentError(f"`prompts` must be a list of texts, or the path of a file, got {given[:60]!r}")
     if isinstance(given, str | Path):
         return read_prompts(Path(given))
     return tuple(

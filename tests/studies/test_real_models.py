@@ -142,8 +142,26 @@ def test_prompts_are_a_file_or_texts(tmp_path):
     assert prompts_of(tmp_path / "p.jsonl") == (Prompt(request_id="a", text="x"),)
     assert prompts_of(["x", PROMPTS[0]]) == (Prompt(request_id="0", text="x"), PROMPTS[0])
     assert prompts_of(str(tmp_path / "p.jsonl")) == prompts_of(tmp_path / "p.jsonl")
-    with pytest.raises(FileNotFoundError, match="What is a pool"):
-        prompts_of("What is a pool?")
+    with pytest.raises(FileNotFoundError):
+        prompts_of(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("What is a pool?", "'What is a pool?'"),
+        ("", "''"),
+        (".", "'.'"),
+        ("a\0b", r"'a\x00b'"),
+        ("why " * 2000, f"'{'why ' * 15}'"),
+    ],
+)
+def test_a_text_without_brackets_is_told_from_a_file(tmp_path, text, shown):
+    told = f"^{re.escape(f'`prompts` must be a list of texts, or the path of a file, got {shown}')}$"
+    for ask in (prompts_of, lambda given: decode(POOL, given), lambda given: record(POOL, given, tmp_path / "a.trace")):
+        with pytest.raises(ArgumentError, match=told):
+            ask(text)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_models_in_hand_are_not_loaded_again():
