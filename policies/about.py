@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..arguments import ArgumentError
 from ..decoding.policy import Policy
 
 
@@ -21,6 +22,7 @@ ALL_OBSERVABLES = frozenset(Observable)
 # What a policy observes, where it is one of them.
 SIGNALS = frozenset({Observable.signals})
 VERDICT_PROBS = frozenset({Observable.verdict_probs})
+MOST_SHOWN = 8  # tags in an error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +78,13 @@ def check_tags(policy: Policy, name: str, tags: Iterable[str], where: str) -> No
         where: the requests, as in "recording served".
 
     Raises:
-        ValueError: there is such a tag.
+        ArgumentError: there is such a tag.
     """
     named: frozenset[str] = getattr(policy, "named_tags", frozenset())
     held = set(tags) if named else set()
     missing = sorted(named - held)
     if missing:
-        raise ValueError(
-            f"policy {name} names the tag {missing[0]}, which no request of {where} has; there are "
-            f"{', '.join(sorted(held))}"
+        there = ", ".join(sorted(held)[:MOST_SHOWN]) + (", ..." if len(held) > MOST_SHOWN else "")
+        raise ArgumentError(
+            f"policy {name} names the tag {missing[0]}, which no request of {where} has; there are {there}"
         )

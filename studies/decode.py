@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..arguments import check_least
 from ..decoding.prefill import Start, start_of
 from ..policies.about import check_tags
 from ..reports.summary import Summary, summarise_run
@@ -92,6 +93,7 @@ def decode(
     *,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
+    limit: int | None = None,
     batch: int = 1,
     memory: Memory | None = None,
     forward: ForwardKind = "auto",
@@ -110,6 +112,7 @@ def decode(
         policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`.
         sampling: how tokens are chosen; greedy if None.
         max_new_tokens: longest answer, >= 1.
+        limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
         batch: requests that share each forward, >= 1.
         memory: of keys and values; a slot per position without a limit if None.
         forward: how models are run, see `forward.choose_forward`.
@@ -127,10 +130,13 @@ def decode(
     begins = start_of(start)
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
-    requests = prompts_of(prompts)
+    if limit is not None:
+        check_least("`limit`", limit, 1)
+    everyone = prompts_of(prompts)
+    requests = everyone[:limit]
     models = load_pool(pool, threads=threads)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
-    check_tags(decider, asked.name, (request.tag for request in requests), "the prompts")
+    check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     alone = Alone(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         max_new_tokens=max_new_tokens,

@@ -64,7 +64,7 @@ def run(
     kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
     check_json_path(json, out, prompts)
     check_new_folder("--out", out)
-    requests = read_prompts(prompts)[:limit]
+    requests = read_prompts(prompts)
     with needs_torch():
         from ...runtime.world import Memory
         from ...studies.decode import decode
@@ -74,6 +74,7 @@ def run(
         name,
         sampling=mode,
         max_new_tokens=max_new_tokens,
+        limit=limit,
         batch=batch,
         memory=Memory(cache=cache, limit_bytes=kv_bytes, dead_share=most_dead),
         forward=forward,
@@ -84,7 +85,7 @@ def run(
         threads=threads,
         debug=debug,
     )
-    _tell(decoded, counted(len(requests), "request"), out, json)
+    _tell(decoded, counted(decoded.num_requests, "request"), out, json)
 
 
 def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -> None:

@@ -93,6 +93,7 @@ def test_a_recording_is_asked_for_alike_by_both_and_refused_in_one_line(tmp_path
     [
         ({"batch": 0}, "`batch` must be >= 1, got 0"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
+        ({"limit": 0}, "`limit` must be >= 1, got 0"),
         ({"forward": "fast"}, "`forward` must be one of auto, fused, modules, got 'fast'"),
         ({"stop": [""]}, "stop strings must not be empty, got ['']"),
         (
@@ -162,6 +163,16 @@ def test_a_text_without_brackets_is_told_from_a_file(tmp_path, text, shown):
         with pytest.raises(ArgumentError, match=told):
             ask(text)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_may_name_the_tag_of_a_prompt_beyond_the_limit():
+    prompts = [Prompt(request_id=tag, tag=tag, text=PROMPTS[0].text) for tag in "abcdefghij"]
+    found = decode(POOL, prompts, "per-tag,default=plain,j=draft:2/target", limit=1, max_new_tokens=4)
+    assert [output.request_id for output in found.outputs] == ["a"]
+    assert found.num_requests == 1
+    told = "names the tag k, which no request of the prompts has; there are a, b, c, d, e, f, g, h, ..."
+    with pytest.raises(ArgumentError, match=f" {told}$"):
+        decode(POOL, prompts, "per-tag,default=plain,k=draft:2/target", limit=1)
 
 
 def test_models_in_hand_are_not_loaded_again():

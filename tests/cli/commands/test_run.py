@@ -43,6 +43,13 @@ def test_outputs_and_log_lie_in_a_new_folder(prompts, tmp_path):
     assert pq.read_table(tmp_path / "out" / "ops.parquet")["num_rows"].to_numpy().max() == 2
 
 
+def test_a_first_short_try_may_name_tags_beyond_the_limit(prompts):
+    with prompts.open("a", encoding="utf-8") as file:
+        file.write('{"id": "last", "tag": "rare", "prompt": "Q: four"}\n')
+    shown = json.loads(done(*ran(prompts, "--limit", 1, "--policy", "per-tag,default=plain,rare=plain", "--json", "-")))
+    assert [row["request_id"] for row in shown["outputs"]] == ["r0"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
