@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import ValidationError
-
-from ..arguments import ArgumentError
+from ..arguments import ArgumentError, check_within
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
 from ..runtime.timing.forward_seconds import measure_costs
-from ..traces.meta import Closure, Sampling, check_title
+from ..traces.meta import MOST, Closure, Sampling, check_title
 from ..traces.tries.recording import TrieRecording
 from .pool import load_pool
 
 # It takes a minute, and those who only want the contexts need not wait for it.
-MEASURING = "measuring seconds (costs, which may be left out)"
+MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"
 
 ClosureKind = Literal["monotone", "full"]
 
@@ -29,8 +27,8 @@ def record(
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
     closure: Closure | ClosureKind | None = None,
-    reach: int = 16,
-    run: int = 8,
+    reach: int | None = None,
+    run: int | None = None,
     name: str | None = None,
     costs: bool = True,
     threads: int = 1,
@@ -45,19 +43,22 @@ def record(
         max_new_tokens: longest trunk, >= 1.
         closure: which contexts off the trunk are kept: those of Exact chains (`monotone`, also None) or those of lossy
             rules too (`full`); or a `Closure`, which has a reach and a run of its own.
-        reach: most tokens off the trunk.
-        run: most of them by a member after a larger one's.
+        reach: most tokens off the trunk, 0 to 2**31 - 1; 16 if None.
+        run: most of them by a member after a larger one's, 0 to 2**31 - 1; 8 if None.
         name: of the recording; the name of `out` without its suffix if None.
         costs: also measure seconds per forward on this machine.
         threads: CPU threads of torch, where a pool is loaded.
 
     Raises:
-        ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
+        ArgumentError: prompts, a pool, a closure or a name that cannot be recorded; nothing is written then.
         FileExistsError: `out` exists.
     """
     requests = prompts_of(prompts)
     folder = Path(out)
-    kept = closure if isinstance(closure, Closure) else closure_of(closure, reach, run)
+    if not isinstance(closure, Closure):
+        closure = closure_of(closure, 16 if reach is None else reach, 8 if run is None else run)
+    elif (reach, run) != (None, None):
+        raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {reach}, {run}")
     check_title(folder.stem if name is None else name)
     models = load_pool(pool, threads=threads)
     target: Any = models.target.model
@@ -65,7 +66,7 @@ def record(
         models,
         requests,
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
-        closure=kept,
+        closure=closure,
         max_new_tokens=max_new_tokens,
         out=folder,
         name=name,
@@ -75,10 +76,10 @@ def record(
 
 def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:
     """The closure asked for, monotone if None; raises ArgumentError for what is none."""
-    try:
-        return Closure(kind=kind or "monotone", reach=reach, run=run)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = "closure" if first["loc"] == ("kind",) else first["loc"][0]
-        rule = first["msg"].removeprefix("Input should be ")
-        raise ArgumentError(f"`{name}` must be {rule}, got {first['input']!r}") from None
+    if kind not in (None, *get_args(ClosureKind)):
+        raise ArgumentError(f"`closure` must be one of {', '.join(get_args(ClosureKind))}, got {kind!r}")
+    for name, value in (("reach", reach), ("run", run)):
+        if not isinstance(value, int):
+            raise ArgumentError(f"`{name}` must be a whole number, got {value!r}")
+        check_within(f"`{name}`", value, f"[0, {MOST}]")
+    return Closure(kind=kind or "monotone", reach=reach, run=run)

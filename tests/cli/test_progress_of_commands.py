@@ -68,7 +68,7 @@ def test_record(pool, monkeypatch):
     )
     ran = paceline("record", "a.trace", *few(pool), "--limit", 2)
     assert ran.code == 0
-    assert "paceline: measuring seconds (costs, which may be left out): " in ran.told
+    assert "paceline: measuring seconds (costs=False or --no-costs leaves them out): " in ran.told
     assert " of 4 rounds, 0 s, about 0 s left\n" in ran.told
     assert "paceline: recording: 1 of 2 requests, " in ran.told
     assert ran.out.startswith("a.trace: 2 requests, ")

@@ -74,9 +74,10 @@ def test_arguments_are_refused_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"closure": "nope"}, "`closure` must be 'monotone' or 'full', got 'nope'"),
-        ({"reach": -1}, "`reach` must be greater than or equal to 0, got -1"),
-        ({"run": 2.5}, "`run` must be a valid integer, got a number with a fractional part, got 2.5"),
+        ({"closure": "nope"}, "`closure` must be one of monotone, full, got 'nope'"),
+        ({"reach": -1}, "`reach` must be in [0, 2147483647], got -1"),
+        ({"run": 2.5}, "`run` must be a whole number, got 2.5"),
+        ({"reach": "3"}, "`reach` must be a whole number, got '3'"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
     ],
 )
@@ -113,6 +114,9 @@ def test_a_closure_is_its_kind_and_reach_and_run(tmp_path):
     whole = record(POOL, PROMPTS[:1], tmp_path / "a.trace", closure=closure, **shape)
     parts = record(POOL, PROMPTS[:1], tmp_path / "b.trace", closure="full", reach=2, run=1, **shape)
     assert whole.meta.closure == parts.meta.closure == closure
+    for beside in ({"reach": -5}, {"run": 3}):
+        with pytest.raises(ArgumentError, match=r"^`closure` has a reach and a run; `reach` and `run` must be None"):
+            record(POOL, PROMPTS[:1], tmp_path / "c.trace", closure=closure, **beside)
 
 
 @pytest.mark.parametrize("start", Start)
