@@ -109,7 +109,9 @@ def read_meta(path: Path, kind: type[Stored]) -> Stored:
         first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "content"
     rule, _, found = first["msg"].removeprefix("Value error, ").partition(", got ")
-    value = "nothing" if first["type"] == "missing" else found or first["input"]
+    rule = rule.removeprefix(f"`{field.rpartition('.')[2]}` ")  # of a record that may be an argument, too
+    whole = isinstance(first["input"], dict)  # a rule of several fields says itself what it found
+    value = "nothing" if first["type"] == "missing" else found if whole and found else first["input"]
     raise TraceFormatError(path, field, rule[:1].lower() + rule[1:], value)
 
 

@@ -62,6 +62,11 @@ def duplicate_ids(path):
     edit_table(path, "requests.parquet", same)
 
 
+def sampled(**options):
+    coupled = {"mode": "coupled", "temperature": 1.0, "seed": 1}
+    return lambda path: edit_meta(path, lambda meta: meta.update(sampling=coupled | options))
+
+
 SPOILED = [
     (lambda path: cut(path, "nodes.parquet"), "nodes.parquet: sha256: must be"),
     (lambda path: cut(path, "requests.parquet"), "requests.parquet: sha256: must be"),
@@ -77,6 +82,9 @@ SPOILED = [
     (lambda path: edit_meta(path, lambda meta: meta.update(colour="red")), "meta.json: colour: "),
     (lambda path: edit_meta(path, lambda meta: meta.pop("models")), "meta.json: models: "),
     (lambda path: edit_meta(path, lambda meta: meta["costs"]["cpu"]["mid"].update(seconds=[math.nan])), "meta.json: "),
+    (sampled(temperature=0), "meta.json: sampling.temperature: must be >= 0.001 and finite, got 0"),
+    (sampled(top_p=1.5), "meta.json: sampling.top_p: must be in (0, 1], got 1.5"),
+    (sampled(top_k=0), "meta.json: sampling.top_k: must be >= 1, got 0"),
 ]
 
 
