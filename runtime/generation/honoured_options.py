@@ -115,7 +115,9 @@ def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: Sampli
             top_k=given[TopKLogitsWarper].top_k if TopKLogitsWarper in given else None,
         )
     except ValidationError as error:
-        raise error.errors()[0]["ctx"]["error"] from None
+        first = error.errors()[0]
+        ours = first.get("ctx", {}).get("error")
+        raise ours or ValueError(f"{first['loc'][0]}: {first['msg']}, got {shown(first['input'])}") from None
 
 
 def read_limits(criteria: Sequence[object]) -> Limits:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from paceline.runtime.generation.honoured_options import read_sampling
 from torch import Tensor
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
@@ -80,6 +81,10 @@ class TestSampling:
             self.sampled(models, 0, sampling="beam")
         with pytest.raises(ValueError, match=r"`temperature` must be >= 0.001 and finite, got 1e-05"):
             self.sampled(models, 0, temperature=1e-5)
+        half = TopKLogitsWarper(5)
+        half.top_k = 2.5
+        with pytest.raises(ValueError, match=r"^top_k: .* a valid integer, .*, got 2.5$"):
+            read_sampling([half], do_sample=True, mode=None)
         for warpers in (
             [TopPLogitsWarper(0.9), TopKLogitsWarper(5)],
             [TopKLogitsWarper(5, filter_value=-10.0)],
