@@ -16,9 +16,9 @@ PolicyGiven = str | PolicySpec | Callable[[Pool], Policy]
 PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to be built anew for every run.
+    """A policy to be built anew for every run. `build` mutates it: it keeps the policy made last, to know it again.
 
     Attributes:
         name: that tables show.
@@ -29,17 +29,17 @@ class NamedPolicy:
     name: str
     make: Callable[[Pool], Policy]
     made_by: object
-    _latest: list[Policy] = field(default_factory=list, compare=False)
+    _latest: Policy | None = field(default=None, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
-        """A new policy; raises ValueError if it cannot be made, or is one that was made before."""
+        """A new policy; raises ValueError if it cannot be made, or is the one made last."""
         policy = self.make(pool)
-        if self._latest and self._latest.pop() is policy:
+        if policy is self._latest:
             raise ArgumentError(
                 f"`policies` {self.name} must make a new policy for every run, or what one learnt goes into the next; "
                 "it returned the same one twice"
             )
-        self._latest.append(policy)
+        self._latest = policy
         return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:

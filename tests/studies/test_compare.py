@@ -12,7 +12,9 @@ from paceline.arguments import ArgumentError
 from paceline.policies import Draft, PolicySpec, Verify
 from paceline.policies.lossless.adaptive import Adaptive
 from paceline.reports import Comparison
+from paceline.sim.recorded_pool import recorded_pool
 from paceline.studies.compare import compare
+from paceline.studies.named_policies import named_policy
 from paceline.studies.sweep import sweep
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
@@ -168,6 +170,15 @@ def test_a_function_that_makes_one_policy_twice_is_refused_by_name(recording):
     ):
         compare(recording, {"mine": shared})
     assert len(made) == 2
+
+
+def test_one_that_is_refused_once_is_refused_again(recording):
+    made = Adaptive(recorded_pool(recording))
+    policy = named_policy(lambda _: made)
+    assert policy.build(None) is made
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=r"the same one twice$"):
+            policy.build(None)
 
 
 def test_a_policy_of_ours_may_bear_its_own_name(recording):
