@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
@@ -91,7 +91,7 @@ class TorchWorld:
     ) -> None:
         self.clock = Clock(member.model.device for member in pool.members if member.model is not None)
         self.pool = pool
-        self._make_chance = make_chance or (lambda name: SeededChance(seed=sampling.seed or 0, request_id=name))
+        self._make_chance = make_chance
         self.sampling = sampling
         self._debug = debug
         self.memory = memory or Memory()
@@ -122,9 +122,12 @@ class TorchWorld:
         self._num_opened += 1
         noise, chance = None, None
         if self.sampling.mode == "rejection":
-            chance = self._make_chance(session.request_id)
+            seed, name = self.sampling.seed, session.request_id
+            assert seed is not None
+            chance = self._make_chance(name) if self._make_chance else SeededChance(seed=seed, request_id=name)
         else:
-            target: Any = self.pool.target.model
+            target = self.pool.target.model
+            assert target is not None
             noise = noise_of(self.sampling, session.request_id, int(target.config.vocab_size))
         self.manager.open(RequestState(session, self._num_opened, noise=noise, chance=chance))
 

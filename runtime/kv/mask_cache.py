@@ -21,7 +21,7 @@ class MaskCache(MemberKV):
 
     Args:
         shape: of one slot.
-        dead_share: share of the columns in use, in (0, 1], that may be dead before they are truncated.
+        dead_share: share of the columns in use that may be dead, in (0, 1] (checked by `Memory`).
     """
 
     def __init__(self, shape: KVShape, *, dead_share: float = 0.5) -> None:

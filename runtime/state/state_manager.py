@@ -22,7 +22,7 @@ class StateManager:
     Args:
         names: of the members, by level.
         make_cache: builds the cache of a level when a request first needs it.
-        limit_bytes: of all caches together, >= 1; None for whatever the devices have.
+        limit_bytes: of all caches together, >= 1 (checked by `Memory`); None for whatever the devices have.
 
     Attributes:
         states: of running requests, by id.
