@@ -77,8 +77,8 @@ class Typical:
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
-    """Keep a token where drafter and verifier differ by at most `tau` in total variation (0 to 1). Lossy."""
+class _ByDistance:
+    """A threshold of the total variation distance, 0 to 1, for rules that say what they keep."""
 
     tau: float
     lossless: ClassVar[bool] = False
@@ -87,13 +87,18 @@ class Divergence:
     def __post_init__(self) -> None:
         check_within("tau", self.tau, "[0, 1]")
 
+
+@dataclass(frozen=True, slots=True)
+class Divergence(_ByDistance):
+    """Keep a token where drafter and verifier differ by at most `tau` in total variation (0 to 1). Lossy."""
+
     def accepts(self, facts: Facts) -> Any:  # noqa: ANN401 - a bool, or an array of them
         """Whether the token stays."""
         return facts.tvd <= self.tau
 
 
 @dataclass(frozen=True, slots=True)
-class Fuzzy(Divergence):
+class Fuzzy(_ByDistance):
     """Keep what the verifier writes itself, and any token where the two differ by at most `tau`. Lossy.
 
     The fuzzy acceptance of PyramidSD (arXiv:2510.12966): the divergence, there left open, is the total variation

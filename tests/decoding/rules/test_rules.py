@@ -66,10 +66,10 @@ def accepted_by_definition(rule, facts):
             return facts.target_prob >= share * facts.top_prob
         case Typical():
             return facts.target_prob > min(rule.eps, rule.delta * math.exp(-facts.entropy))
-        case Fuzzy():
-            return facts.same or facts.tvd <= rule.tau
         case Divergence():
             return facts.tvd <= rule.tau
+        case Fuzzy():
+            return facts.same or facts.tvd <= rule.tau
         case Band():
             return facts.target_prob >= rule.accept * facts.top_prob
         case Vouched():
