@@ -24,7 +24,7 @@ from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About, Observable
-from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.acceptance_rate import acceptance_rate, judged
 from ..parts.member_seconds import MemberSeconds, counts_seconds
 from ..speed import round_tokens
 from .chain import found_nothing
@@ -83,7 +83,7 @@ class HedgeSpec:
         self._verifies = [(member.name, Verify(member.name)) for member in pool.members if member.verifies]
         # Lookups first, if there are any, then the smallest model, if there is one.
         self._num_writers = min(sum(member.model_free for member in below) + 1, len(below))
-        self._rates = [AcceptanceRate(memory=memory) for _ in below]
+        self._rates = [acceptance_rate(memory=memory) for _ in below]
         self._seconds = MemberSeconds(pool, costs)
         self._learner = NormalHedge(len(below))
         self._rng = Random(seed)
@@ -116,7 +116,7 @@ class HedgeSpec:
             if not outcome.num_drafted:
                 self._rates[self._levels[outcome.step.model]].note(0, 1)
         elif outcome.num_judged and playing != EVALUATION:
-            self._rates[playing].note_judged(outcome)
+            self._rates[playing].note(*judged(outcome))
         if outcome.num_emitted:
             del self._playing[request_id]
         if outcome.done:  # there will be no further look at what was committed

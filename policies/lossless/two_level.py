@@ -13,7 +13,7 @@ from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..about import About
-from ..parts.acceptance_rate import AcceptanceRate
+from ..parts.acceptance_rate import acceptance_rate, judged
 from ..parts.default_members import A_DRAFTER, drafter_of
 from ..parts.drafted_blocks import DraftedBlocks
 from ..parts.member_seconds import MemberSeconds
@@ -63,7 +63,7 @@ class TwoLevel(DraftedBlocks):
         self._drafts = [replace(self._draft, tokens=window) for window in range(1, most + 1)]
         self._warmup, self._every = warmup, every
         self._seconds = MemberSeconds(pool, costs, memory=memory)
-        self._acceptance = AcceptanceRate(memory=memory)
+        self._acceptance = acceptance_rate(memory=memory)
         self._rounds = 0
         self._probes = False
         self.window = start
@@ -83,7 +83,7 @@ class TwoLevel(DraftedBlocks):
         if outcome.step.__class__ is not Verify:
             return
         if outcome.num_judged:
-            self._acceptance.note_judged(outcome)
+            self._acceptance.note(*judged(outcome))
         self._rounds += 1
         if self._rounds >= self._warmup and self._rounds % self._every == 0:
             self._choose()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.check import check_pool
-from paceline.policies.parts.acceptance_rate import AcceptanceRate
+from paceline.policies.parts.acceptance_rate import acceptance_rate
 from paceline.policies.parts.member_seconds import MemberSeconds
 
 POOL = check_pool()
@@ -87,7 +87,7 @@ def test_texts_that_are_no_costs_are_refused(text, rule):
 
 
 def test_a_rate_forgets():
-    rate = AcceptanceRate(memory=10)
+    rate = acceptance_rate(memory=10)
     assert rate.rate == 0.5
     for _ in range(100):
         rate.note(0, 1)
