@@ -58,8 +58,8 @@ class PolicySpec:
             if _CHAIN.fullmatch(name) and not names_path(name):
                 if options:
                     raise ValueError(f"a bare chain takes no options; use chain,spec={name},...")
-                name = re.sub(r":0+(?=[0-9])", ":", name)
-                return cls(name="chain", options={"spec": name}, label=name, policy_class=Chain)
+                label = re.sub(r":0+(?=[0-9])", ":", name)
+                return cls(name="chain", options={"spec": name}, label=label, policy_class=Chain)
             found = policy_class(name)
             values = {} if found is None else read_options(found, options, cls._parse_part)
             if found is not None:
@@ -135,7 +135,7 @@ def _file_first(text: str) -> tuple[str, str]:
 
 def _parts(text: str) -> list[str]:
     """What stands between the commas that are in no parentheses."""
-    parts, opened = [""], list[int]()
+    parts, opened, start = list[str](), list[int](), 0
     for place, char in enumerate(text):
         if char == "(":
             opened.append(place)
@@ -144,14 +144,13 @@ def _parts(text: str) -> list[str]:
         elif char == ")":
             opened.pop()
         if char == "," and not opened:
-            parts.append("")
-        else:
-            parts[-1] += char
+            parts.append(text[start:place])
+            start = place + 1
         if len(opened) > MOST_NESTED:
             raise ValueError(TOO_DEEP)
     if opened:
         raise ValueError(f"the ( after {text[max(0, opened[-1] - 20) : opened[-1]]!r} is never closed")
-    return parts
+    return [*parts, text[start:]]
 
 
 def _check_signature(cls: PolicyClass, options: Mapping[str, OptionValue]) -> None:

@@ -110,4 +110,10 @@ def test_what_is_nested_too_deep_is_refused_in_one_line(fold):
 
 def test_windows_are_one_label_however_they_are_written():
     spec = PolicySpec.parse("draft:04/mid:0010/target")
-    assert spec.label == spec.options["spec"] == "draft:4/mid:10/target"
+    assert spec.label == "draft:4/mid:10/target"
+    assert spec.build(POOL).spec == PolicySpec.parse(spec.label).build(POOL).spec
+
+
+def test_a_window_is_refused_as_it_was_written():
+    with pytest.raises(PolicySpecError, match=r"chain 'draft:00/target': the window of draft must be .* got '00'"):
+        PolicySpec.parse("draft:00/target").build(POOL)
