@@ -4,6 +4,7 @@ The chain decides, the world answers and the session keeps the rules, as in a ru
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...decoding.contract import Draft, Step, Verify
@@ -59,20 +60,24 @@ def answered(*rounds: Round | None) -> list[Round]:
     return [choice for choice in rounds if choice is not None]
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One round that is being tried. Mutated by `climb` and `finish`."""
 
-    def __init__(self, session: Session, world: World, around: Around, *, drawn: bool) -> None:
-        self.session = session
-        self._drawn = drawn
-        self._world = world
-        self._around = around
-        self._seen = Observation(session, *around)
-        self._seconds = 0.0
-        self._known = True
-        self._started: dict[int, tuple[int, int]] = {}
-        self._prefill = Verify(session.pool.target)
-        self._position = len(session.emitted)
+    session: Session
+    _world: World
+    _around: Around
+    _drawn: bool
+    _position: int  # where the round begins
+    _known: bool = True
+    _seconds: float = 0.0
+    _started: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _seen: Observation = field(init=False)
+    _prefill: Verify = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = Observation(self.session, *self._around)
+        self._prefill = Verify(self.session.pool.target)
 
     def fork(self) -> "Attempt":
         """The same round so far, to be ended in another way."""
@@ -80,10 +85,10 @@ class Attempt:
         session.tokens, session.places = session.tokens[:], session.places[:]
         session.drafters, session.judges = session.drafters[:], session.judges[:]
         session.emitted, session.cached = session.emitted[:], session.cached[:]
-        other = Attempt(session, self._world, self._around, drawn=self._drawn)
-        other._seconds, other._known, other._started = self._seconds, self._known, dict(self._started)
-        other._position = self._position
-        return other
+        begun = dict(self._started)
+        return Attempt(
+            session, self._world, self._around, self._drawn, self._position, self._known, self._seconds, begun
+        )
 
     def climb(self, chain: Chain, top: int) -> bool:
         """Steps of `chain` up to the next verification by level `top`.

@@ -116,7 +116,7 @@ class Foresight:
         session.place = places[position]
         session.tokens, session.places, session.drafters, session.judges = [], [], [], []
         session.cached = [session.num_prompt + position - 1] * len(session.cached)
-        return Attempt(session, self._world, self._around, drawn=self._drawn)
+        return Attempt(session, self._world, self._around, self._drawn, len(session.emitted))
 
     def _by_last_window(self, chain: Chain) -> list[Chain]:
         """Variants of a chain: at index w with the last window w, the one it has at index 0 and no larger one."""

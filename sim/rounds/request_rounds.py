@@ -4,21 +4,21 @@ The tokens of a text whose ids nobody logged are its positions, counted from 1: 
 compared with others of the same position.
 """
 
+from dataclasses import InitVar, dataclass, field
+
 from ...traces.rounds.meta import DrafterInfo, Form, RoundsMeta
 from ...traces.rounds.rounds import TARGET_ALONE, RoundsRequest
-from .recorded_tokens import known_tokens
+from .recorded_tokens import Known, known_tokens
 
 
+@dataclass(slots=True, eq=False)
 class RequestRounds:
     """Mutated by `begin`, and by whoever charges seconds.
 
-    Args:
+    Attributes:
         request: as recorded.
         meta: of the recording.
         waits: whether the prefill writes the first token, before any drafter runs.
-
-    Attributes:
-        request: as recorded.
         prompt: ids if known, else as many zeros, at least one.
         trunk: the target's tokens, as many as the longest of the recorded texts has.
         refused: a token that is not the target's.
@@ -32,8 +32,25 @@ class RequestRounds:
         verified_from: tokens emitted before the round whose verification it is.
     """
 
-    def __init__(self, request: RoundsRequest, meta: RoundsMeta, *, waits: bool = False) -> None:
-        self.request = request
+    request: RoundsRequest
+    meta: InitVar[RoundsMeta]
+    waits: bool = False
+    prompt: tuple[int, ...] = field(init=False)
+    trunk: list[int] = field(init=False)
+    refused: int = field(init=False)
+    num_tokens: int = field(init=False)
+    known: list[Known] = field(init=False)
+    prefilled: bool = False
+    started_s: float = 0.0
+    drawn: bool = False
+    verify_s: float | None = None
+    num_cut: int = 0
+    verified_from: int = 0
+    _begun: bool = False
+    _all_drawn: set[str] = field(init=False)
+
+    def __post_init__(self, meta: RoundsMeta) -> None:
+        request = self.request
         self.prompt = request.prompt or (0,) * max(request.prompt_tokens, 1)
         longest = max(request.num_tokens.values())
         output = list(request.output)
@@ -42,14 +59,6 @@ class RequestRounds:
         self.refused = -1 if output else 0
         self.num_tokens = request.length(TARGET_ALONE)
         self.known = [known_tokens(request, drafter) for drafter in meta.drafters]
-        self.prefilled = False
-        self.started_s = 0.0
-        self.verify_s: float | None = None
-        self.num_cut = 0
-        self.verified_from = 0
-        self._begun = False
-        self._waits = waits
-        self.drawn = False
         self._all_drawn = {info.name for info in meta.drafters if _is_drawn(request, info, meta.form)}
 
     def foresee(self) -> None:
@@ -69,7 +78,7 @@ class RequestRounds:
 
         The loop's prefill writes a token before anybody knows which method the answer is of.
         """
-        if not num_before and self._waits and not self._begun and len(self.trunk) > 1:
+        if not num_before and self.waits and not self._begun and len(self.trunk) > 1:
             return None
         return max(self.num_tokens, num_before + 1) if len(emitted) >= self.num_tokens else None
 

@@ -26,6 +26,9 @@ class RequestTables:
             member, which has no distribution.
     """
 
+    __slots__ = ("child", "entropy", "gap", "next_log_prob", "next_token", "own_log_prob", "token", "top_log_prob",
+                 "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int) -> None:
         trie = record.trie
         free: list[list[int]] = [[] for _ in range(num_free)]
