@@ -7,9 +7,11 @@ import ast
 from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from math import nan
 from pathlib import Path
 
 import pytest
+from paceline.arguments import ArgumentError, check_within
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"tests", "examples", "benchmarks", "build"}  # of the package
@@ -17,6 +19,7 @@ MOST_FILES = 14
 MOST_FILE_LINES = 300
 MOST_FUNCTION_LINES = 40  # without the docstring
 MOST_IGNORED_TYPES = 8
+A_NUMBER = 1_000_000  # in an interval, in place of what is worked out
 RECORDINGS = {"TrieRecording", "RoundsRecording"}
 
 # Their options stand one a line; what they do is shorter than the limit.
@@ -132,3 +135,50 @@ def asked_types(tree):
 def test_nobody_asks_for_the_form_of_a_recording():
     asking = {path.as_posix() for path, tree in package().items() if RECORDINGS & set(asked_types(tree))}
     assert {path for path in asking if not path.startswith("traces/")} == set()
+
+
+def texts(node, named):
+    """The texts that an expression may stand for."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.JoinedStr(values=parts):
+            shown = [
+                part.value
+                if isinstance(part, ast.Constant)
+                else format(A_NUMBER, texts(part.format_spec, named)[0] if part.format_spec else "")
+                for part in parts
+            ]
+            return ["".join(shown)]
+        case ast.IfExp(body=one, orelse=other):
+            return texts(one, named) + texts(other, named)
+        case ast.Name(id=name) if name in named:
+            return [text for value in named[name] for text in texts(value, named)]
+    raise AssertionError(f"what interval is {ast.unparse(node)}?")
+
+
+def intervals():
+    """(where, interval) of every call of `check_within` in the package."""
+    named = {}
+    for node in (node for tree in package().values() for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+        if isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant | ast.JoinedStr | ast.IfExp):
+            named.setdefault(node.targets[0].id, []).append(node.value)
+    return [
+        (f"{path}:{call.lineno}", text)
+        for path, tree in package().items()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "check_within"
+        for text in texts(call.args[2], named)
+    ]
+
+
+def test_every_interval_of_the_package_is_one():
+    found = intervals()
+    assert len(found) > 40
+    for where, interval in found:
+        assert interval[0] in "[(", where
+        assert interval[-1] in ")]", where
+        with pytest.raises(ArgumentError, match=r"^x must be (in|>|>=) .*, got nan$"):
+            check_within("x", nan, interval)
+        low, high = (end.rpartition("=")[2].replace(",", "") for end in interval[1:-1].split(", "))
+        assert float(low) < float(high) or "=" in interval, where
