@@ -32,7 +32,9 @@ def test_commands_print_what_the_page_shows(page):
 
 
 def test_screens_are_readable_at_every_width():
-    blocks = FENCE.findall(SCREENS.read_text(encoding="utf-8"))
+    text = SCREENS.read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    blocks = FENCE.findall(text)
     screens = [screen for _, block in blocks for screen in shown_in(block) if "COLUMNS" in screen.command]
     widths = [int(screen.command.split()[0].removeprefix("COLUMNS=")) for screen in screens]
     assert sorted(widths) == [80] * 3 + [100] * 3 + [160] * 3

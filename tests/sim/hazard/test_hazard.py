@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.sim.hazard.beside import Beside, Outcome, filter_positions
 from paceline.sim.hazard.draws import Hazard
 from paceline.traces.rounds.meta import DrafterInfo, RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
@@ -240,6 +241,32 @@ def test_another_seed_is_other_luck_from_the_same_estimate(by_start):
     ]
     assert answers[0] != answers[1] == answers[2]
     assert shared.fit(0) is first.fit(0)
+
+
+def test_chances_beside_other_rounds_are_worked_out_once_for_all_seeds(monkeypatch):
+    """Replay asks at every token that is drawn, and filtering takes most of its time."""
+    filtered, asked = [], []
+
+    class Counted:
+        def __init__(self, positions):
+            self._positions = positions
+
+        def chance(self, depth, beside):
+            asked.append((depth, beside))
+            return self._positions.chance(depth, beside)
+
+    def counting(*given):
+        filtered.append(given)
+        return Counted(filter_positions(*given))
+
+    monkeypatch.setattr("paceline.sim.hazard.draws.filter_positions", counting)
+    first = Hazard(bernoulli_trace(by_start=True))
+    others = [first.reseeded(seed) for seed in range(3)]
+    for hazard in (first, *others, first.reseeded(0)):
+        for start in range(20):
+            hazard.agrees("q3", 0, start=start, depth=1, known=0, beside=Beside(Outcome.refused, 2))
+    offsets = {round(hazard._luck["q3", 0].beta / 0.1) for hazard in (first, *others)}
+    assert len(filtered) == len(asked) == len(offsets)
 
 
 def test_a_longer_window_agrees_as_far_as_a_shorter_one():
