@@ -33,9 +33,9 @@ class Guarded(MadeOf):
         memory: rounds that the averages reach back, >= 1.
         costs: of forwards, as `draft:1/target:10`, instead of measured seconds; see `member_seconds`.
 
-    Attributes (and those of `MadeOf`):
+    Attributes:
         wrapped: the policy.
-        falls: how often the policy was set aside.
+        falls: how often the policy was set aside. `MadeOf` has the others.
 
     Raises:
         ValueError: an option out of range.

@@ -2,7 +2,7 @@
 
 Byun et al., 3-Model Speculative Decoding (arXiv:2510.12966): a drafted token is accepted where
 Div(qualifier, draft) <= tau_Q and Div(target, qualifier) <= tau_T. Left open there: which divergence (we take total
-variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `rules.Fuzzy`), and
+variation), what a verifier does with a token beyond its threshold (we let it judge exactly, see `Fuzzy`), and
 when the target is called (once the qualifier endorses `gather` tokens).
 
 With tau_T = 0 the target judges exactly and the text is the target's in greedy decoding and coupled sampling, however

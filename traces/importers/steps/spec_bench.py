@@ -4,7 +4,7 @@ One object a line: `question_id`, `category`, `model_id`, `choices[0]` with, per
 `decoding_steps` (steps) or `idxs` (0-based index of the last step), and over all turns `accept_lengths`, or the
 misspelt `accept_lengths:`, with the target's own token counted in. A file whose steps all emit one token is the target
 alone. A file with steps and tokens only says how many tokens a step of a turn emitted on average: its rounds are drawn
-(--seed), every drafted token kept with one probability for the turn, and --window must be given.
+(by a seed), every drafted token kept with one probability for the turn, and a window must be given.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,8 @@ One response an object: `meta_info`, or that of the first choice, has `spec_veri
 `spec_correct_drafts_histogram`, which older versions call `spec_accept_histogram`. What was drafted is
 `spec_num_proposed_drafts` (older `spec_draft_token_num`, or `spec_proposed_drafts`). For chains the window is that by
 the step. A tree proposes more tokens than its deepest path has: where the histogram ends before the tokens proposed in
-a step, it may be one (or a chain that no step kept whole), and --window has to say how deep drafts were. Without a
-histogram nothing shows a tree: drafts are chains unless --window is less than what was proposed. A response without
+a step, it may be one (or a chain that no step kept whole), and a stated window has to say how deep drafts were. Without
+a histogram nothing shows a tree: drafts are chains unless the window is less than what was proposed. A response without
 `spec_verify_ct` is one of the target alone.
 """
 

@@ -2,7 +2,7 @@
 
 One response an object: the first choice has `speculative_decoding` with `acceptance_histogram`, `num_spec_steps`,
 `total_draft_tokens` and `num_spec_tokens` (the window); or `avg_decoded_tokens_per_iter` alone, whose iterations count
-the prefill, and then --window must be given. `usage` counts tokens.
+the prefill, and then a window must be given. `usage` counts tokens.
 """
 
 from ...rounds.rounds import RoundsRequest

@@ -2,8 +2,8 @@
 
 Counters `vllm:spec_decode_num_drafts_total`, `..._num_draft_tokens_total`, `..._num_accepted_tokens_total` and
 `..._num_accepted_tokens_per_pos_total{position="0"}`, summed over engines and models. `vllm:request_success_total`,
-`vllm:generation_tokens_total` and `vllm:prompt_tokens_total` tell the requests; without them --requests and
---output-tokens do.
+`vllm:generation_tokens_total` and `vllm:prompt_tokens_total` tell the requests; without them the load
+that is stated does.
 """
 
 import re
