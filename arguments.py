@@ -1,6 +1,15 @@
 """Arguments that are refused: in one line that names the argument, its range and what was given instead."""
 
+import re
 from functools import lru_cache
+
+_NAMED = re.compile(r"`(\w+)`")
+# Options that are not called as the argument of the function that they go to.
+OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
+OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
+OPTIONS |= {"prefilled": "start", "load": "requests"}
+# What rules of files ask for; whatever else they have in backquotes is a field of the file.
+_OF_RULES = re.compile("`(names|output_tokens|replace|requests|windows)`")
 
 
 class ArgumentError(ValueError):
@@ -8,6 +17,12 @@ class ArgumentError(ValueError):
 
     The command line prints its options instead of them.
     """
+
+
+def with_options(text: str, *, rule: bool = False) -> str:
+    """What is said of arguments, as an ArgumentError does or, if `rule`, the rule of a file, said of options."""
+    named = _OF_RULES if rule else _NAMED
+    return named.sub(lambda name: f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
 
 
 def check_within(name: str, value: float, interval: str) -> None:

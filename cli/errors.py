@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import signal
 import sys
 import threading
@@ -13,9 +12,11 @@ from types import FrameType
 import typer
 from pydantic import ValidationError
 
-from ..arguments import ArgumentError
+from ..arguments import ArgumentError, with_options
 from ..decoding.contract import PolicyError
 from ..foreign_code import raised_at, said
+from ..runtime.pools.pool_file import PoolFileError
+from ..traces.errors import TraceFormatError
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -26,12 +27,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; what is longer is a value, and loses its middle
 _GAP = " ... "
-
-ARGUMENT = re.compile(r"`(\w+)`")
-# Options that are not called as the argument of the function that they go to.
-OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
-OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
-OPTIONS |= {"prefilled": "start", "load": "requests"}
 
 
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
@@ -132,12 +127,9 @@ def _told(error: Exception) -> str:
         # All files that are written are named: what is full without a name is where tables go.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
+    if isinstance(error, TraceFormatError | PoolFileError):
+        return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
     return with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
-
-
-def with_options(text: str) -> str:
-    """What is said of arguments, as an ArgumentError does, said of options."""
-    return ARGUMENT.sub(lambda name: f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
 
 
 def _say(message: str, code: int) -> int:

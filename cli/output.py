@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ..arguments import with_options
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
-from .errors import with_options
 from .standard_output import json_stream, keep_for_json
 
 JsonOption = Annotated[

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from ...arguments import with_options
 from ...studies.compare import compare as compare_policies
 from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
-from ..errors import with_options
 from ..options import comparison as options
 from ..options.parsing import batches
 from ..output import JsonOption, check_json_path, show

@@ -19,7 +19,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 class PoolFileError(ValueError):
     """One thing that is wrong with a pool file or with what it points to."""
 
-    def __init__(self, path: Path, field: str, rule: str, value: object) -> None:
+    def __init__(self, path: Path | str, field: str, rule: str, value: object) -> None:
         """State that `field` of the file at `path` breaks `rule` by being `value`."""
         super().__init__(f"{path}: {field} {rule}, got {value!r}")
         self.path = path

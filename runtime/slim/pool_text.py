@@ -44,7 +44,7 @@ def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace:
         if member.name not in names:
             continue
         if not replace:
-            rule = "must not be that of a member to be (--replace puts another in its place)"
+            rule = "must not be that of a member to be (`replace` puts another in its place)"
             raise PoolFileError(file, f"members[{row}].name", rule, member.name)
         if member.submodel_of != target:
             raise PoolFileError(file, f"members[{row}]", f"must be a submodel of {target} to be replaced", member.name)

@@ -71,7 +71,7 @@ class Drafters:
         """
         window = self._options.windows.get(name, told)
         if window is None:
-            rule = f"must be stated, the log does not say how many tokens a round drafts: --window {name}=K"
+            rule = f"must be stated, the log does not say how many tokens a round drafts: `windows` {name}=K"
             raise fields.error("window", rule, "nothing")
         self._widen(name, window)
         return window
@@ -84,15 +84,15 @@ class Drafters:
         """
         window = self._options.windows.get(name)
         if window is not None and most > window:
-            raise fields.error(name, f"must hold rounds within --window {name}={window}", most)
+            raise fields.error(name, f"must hold rounds within `windows` {name}={window}", most)
         self._widen(name, most if window is None else window)
         return window
 
     def state(self, name: str, fields: Fields, stated: StatedAcceptance, window: int) -> None:
-        """Note what a log states of a drafter; raises TraceFormatError for another --window than the log's own."""
+        """Note what a log states of a drafter; raises TraceFormatError for another window than the log's own."""
         wanted = self._options.windows.get(name, window)
         if wanted != window:
-            raise fields.error("window", f"must be that of --window {name}={wanted}", window)
+            raise fields.error("window", f"must be that of `windows` {name}={wanted}", window)
         self._found[name] = self._found[name].model_copy(update={"window": window, "stated": stated})
 
     def infos(self) -> tuple[DrafterInfo, ...]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...arguments import with_options
 from ..errors import TraceFormatError
 from ..rounds.meta import TRUST, Form
 from ..shifted_decisions import keyed_generator
@@ -87,11 +88,13 @@ class BadLines:
             raise TraceFormatError(first.path, first.field, f"{first.rule} (all lines are bad)", first.value)
 
     def notes(self) -> tuple[str, ...]:
-        """How many were skipped, and the first of them."""
+        """How many were skipped, and the first; a recording keeps them, and so they name options whoever imports."""
         if not self._count:
             return ()
         counted = "1 bad line was" if self._count == 1 else f"{self._count:,} bad lines were"
-        return (f"{counted} skipped (--skip-bad-lines); the first: {next(iter(self._first.values()))}",)
+        first = next(iter(self._first.values()))
+        told = TraceFormatError(first.path, first.field, with_options(first.rule, rule=True), first.value)
+        return (f"{counted} skipped (--skip-bad-lines); the first: {told}",)
 
 
 class Ongoing:

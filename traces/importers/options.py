@@ -86,7 +86,7 @@ class ImportOptions:
         """
         for key in self.names:
             if key not in used:
-                rule = "must name a file or a method of the files, and one that no other `names` names"
+                rule = "must name a file or a method of the files, and one that no other key names"
                 raise ArgumentError(f"`names` {rule}, got {key!r}")
         for argument in ("token_drafters", "windows", "prefilled"):
             unknown = sorted(name for name in getattr(self, argument) if name not in drafters)

@@ -165,7 +165,7 @@ def test_names_that_are_taken_are_refused(file):
     path, content = read_pool_file(file)
     check_names(path, content, ["slim45"], replace=False)
     check_names(path, content, ["slim"], replace=True)
-    with pytest.raises(PoolFileError, match=r"members\[2\]\.name .*--replace.*, got 'slim'"):
+    with pytest.raises(PoolFileError, match=r"members\[2\]\.name .*`replace`.*, got 'slim'"):
         check_names(path, content, ["slim45", "slim"], replace=False)
     with pytest.raises(PoolFileError, match=r"members\[1\] must be a submodel of target to be replaced, got 'draft'"):
         check_names(path, content, ["draft"], replace=True)

@@ -46,7 +46,7 @@ def check_names(names: Iterable[tuple[str, Path]]) -> None:
         if name in seen:
             told = f"{seen[name]} and {path}" if name else f"{seen[name]} and {path}, both the target alone,"
             raise TraceFormatError(
-                path, "method", f"must differ from file to file (--drafter FILE=NAME), {told} share one", name
+                path, "method", f"must differ from file to file (`names` FILE=NAME), {told} share one", name
             )
         seen[name] = path
 

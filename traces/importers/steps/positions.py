@@ -39,10 +39,10 @@ def _request(ongoing: Ongoing, line: Fields) -> Iterator[RoundsRequest]:
     for method, tokens in emitted.items():
         named = ongoing.options.names.get(method, method)
         if not re.fullmatch(NAME_PATTERN, named):
-            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (--drafter)", named)
+            raise line.error("drafters", f"must have names that match {NAME_PATTERN} (`names`)", named)
         name = ongoing.drafters.name(method)
         if name in rounds:
-            raise line.error("drafters", "must have names of their own (--drafter)", name)
+            raise line.error("drafters", "must have names of their own (`names`)", name)
         rounds[name] = rounds_at(ongoing, name, line, np.arange(length), tokens - 1, length=length)
     yield RoundsRequest(
         request_id=request_id,

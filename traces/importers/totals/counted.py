@@ -125,7 +125,7 @@ def _check(fields: Fields, counted: Counted, window: int) -> None:
     if accepted > steps * window:
         raise fields.error("accepted", f"must be at most {steps} steps of {window} tokens", accepted)
     if drafted is not None and not accepted <= drafted <= steps * window:
-        rule = f"must lie between the {accepted} accepted and {steps} steps of {window} tokens (--window)"
+        rule = f"must lie between the {accepted} accepted and {steps} steps of {window} tokens (`windows`)"
         raise fields.error("drafted", rule, drafted)
     if counted.histogram is not None and np.any(counted.histogram[window + 1 :]):
         raise fields.error("histogram", f"must hold steps within the window, {window}", len(counted.histogram) - 1)

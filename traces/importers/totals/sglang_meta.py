@@ -20,7 +20,7 @@ _STEPS, _TOKENS = "spec_verify_ct", "completion_tokens"
 _HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _TREES = "requests were proposed more tokens than chains of --window have: trees, of which the deepest path counts"
 _UNSTATED = (
-    "must be stated, --window {}=K, since the histogram ends at {}: a tree was proposed, or a chain that no step kept "
+    "must be stated, `windows` {}=K, since the histogram ends at {}: a tree was proposed, or a chain that no step kept "
     "whole"
 )
 _DRAFTED = ("spec_num_proposed_drafts", "spec_draft_token_num", "spec_proposed_drafts")

@@ -82,7 +82,7 @@ def hazards_of_mean(fields: Fields, key: str, length: float, window: int) -> tup
         TraceFormatError: a length that no round of the window has.
     """
     if not 1 <= length <= window + 1:
-        raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (--window)", length)
+        raise fields.error(key, f"must lie between 1 and the window and one, {window + 1} (`windows`)", length)
     return (constant_hazard(length - 1, np.array([window])),)
 
 
@@ -138,7 +138,7 @@ class StatedLog:
             drafting: share of the steps that draft at all.
 
         Raises:
-            TraceFormatError: another --window than the log's own; the log does not know its requests, and nobody
+            TraceFormatError: another window than the log's own; the log does not know its requests, and nobody
                 states them; or there is none with an answer.
         """
         stated = StatedAcceptance(hazards=hazards, drafting=drafting)
@@ -157,7 +157,7 @@ class StatedLog:
         """Those that the user states."""
         load = self._ongoing.options.load
         if load is None:
-            rule = "must be stated, the log does not know them: --requests N --output-tokens M"
+            rule = "must be stated, the log does not know them: `requests` N `output_tokens` M"
             raise fields.error("requests", rule, "nothing")
         self._ongoing.findings.mattered.add("load")
         requests = load.requests

@@ -60,7 +60,7 @@ def test_files_that_belong_to_no_pair(refusal, two, tmp_path):
     assert "spare.jsonl: file: must be an answer file that a file of timings fits" in refusal(
         "eagle-timed", *two, spare
     )
-    assert "(--drafter FILE=NAME)" in refusal("eagle-timed", *two, names={"hsd": "one", "eagle": "one"})
+    assert "(`names` FILE=NAME)" in refusal("eagle-timed", *two, names={"hsd": "one", "eagle": "one"})
 
 
 def broken(change):

@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused_with_file_and_line(refusal, tmp_path, line
 def test_questions_come_once_and_methods_have_names_of_their_own(refusal, three, tmp_path):
     twice = write_lines(tmp_path / "twice.jsonl", answer(1, [2]), answer(1, [2]))
     assert "line 2: question_id: must be unique in the file, got '1'" in refusal("spec-bench", twice)
-    for path, told in ((three[1], "(--drafter FILE=NAME)"), (three[0], "both the target alone")):
+    for path, told in ((three[1], "(`names` FILE=NAME)"), (three[0], "both the target alone")):
         copied = tmp_path / f"copy-{path.name}"
         copied.write_bytes(path.read_bytes())
         assert told in refusal("spec-bench", path, copied)
@@ -151,10 +151,10 @@ def test_questions_come_once_and_methods_have_names_of_their_own(refusal, three,
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"names": {"nobody": "x"}}, "that no other `names` names, got 'nobody'"),
+        ({"names": {"nobody": "x"}}, "that no other key names, got 'nobody'"),
         ({"windows": {"nobody": 3}}, "`windows` must name a drafter of sps, eagle, got 'nobody'"),
         ({"token_drafters": frozenset({"nobody"})}, "`token_drafters` must name a drafter"),
-        ({"windows": {"sps": 2}}, "must hold rounds within --window sps=2, got 3"),
+        ({"windows": {"sps": 2}}, "must hold rounds within `windows` sps=2, got 3"),
         ({"windows": {"sps": 0}}, "the window of sps must be in [1, 2147483647], got 0"),
         ({"names": {"sps": "a:b"}}, "a drafter's name must match"),
         ({"target": "sps"}, "names of drafters and target must be unique"),
@@ -249,7 +249,14 @@ def test_rounds_beyond_the_window_are_bad_answers(read, tmp_path):
     assert trace.meta.notes[-1].startswith("2 bad lines were skipped (--skip-bad-lines); the first: ")
 
 
+def test_a_kept_note_names_options(read, tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", answer(1, [3, 1]), answer(2, [7, 1]))
+    note = read("spec-bench", path, skip_bad_lines=True, windows={"sps": 3}).meta.notes[-1]
+    first = f"{path}: line 2: choices[0].sps: must hold rounds within --window sps=3, got 6"
+    assert note == f"1 bad line was skipped (--skip-bad-lines); the first: {first}"
+
+
 def test_answers_that_are_all_beyond_the_window(refusal, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", answer(1, [3, 1]), answer(2, [7, 1]))
     told = refusal("spec-bench", path, skip_bad_lines=True, windows={"sps": 1})
-    assert "x.jsonl: line 1: choices[0].sps: must hold rounds within --window sps=1 (all lines are bad), got 2" in told
+    assert "x.jsonl: line 1: choices[0].sps: must hold rounds within `windows` sps=1 (all lines are bad), got 2" in told

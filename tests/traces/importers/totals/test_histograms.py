@@ -77,14 +77,14 @@ def test_drafts_shorter_than_the_window(read, refusal, tmp_path):
     assert rounds.drafted.sum() == 17
     assert (rounds.drafted >= rounds.accepted).all()
     told = refusal("vllm-summary", write_lines(tmp_path / "x.jsonl", summary("a", [4, 2, 0, 2], drafted=25)))
-    assert "drafted: must lie between the 8 accepted and 8 steps of 3 tokens (--window), got 25" in told
+    assert "drafted: must lie between the 8 accepted and 8 steps of 3 tokens (`windows`), got 25" in told
 
 
 def test_a_tree_counts_as_its_deepest_path(read, refusal, tmp_path):
     """63 tokens proposed in a step are no window of 63."""
     path = write_lines(tmp_path / "x.jsonl", sglang("a", 10, 22, histogram=[4, 2, 3, 1], window=63))
     told = refusal("sglang-meta", path)
-    assert "meta_info.window: must be stated, --window drafter=K, since the histogram ends at 3: a tree was" in told
+    assert "meta_info.window: must be stated, `windows` drafter=K, since the histogram ends at 3: a tree was" in told
     assert told.endswith("got '63 tokens proposed in a step'")
     trace = read("sglang-meta", path, windows={"drafter": 5})
     rounds = trace.requests[0].rounds["drafter"]

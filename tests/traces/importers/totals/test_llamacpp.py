@@ -46,7 +46,7 @@ def test_the_window_must_be_stated(refusal, tmp_path):
     path = write_lines(tmp_path / "x.jsonl", timings(30, 60, 12))
     told = refusal("llamacpp-timings", path)
     assert "line 1: timings.window: must be stated" in told
-    assert "--window drafter=K" in told
+    assert "`windows` drafter=K" in told
 
 
 @pytest.mark.parametrize(

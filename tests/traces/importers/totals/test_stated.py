@@ -42,7 +42,7 @@ def test_drafts_shorter_than_the_window_are_said(read, tmp_path):
 
 def test_requests_are_stated_where_the_log_names_none(read, refusal, tmp_path):
     path = write_text(tmp_path / "m.prom", *counters(100, [50, 20]))
-    assert "requests: must be stated, the log does not know them: --requests N --output-tokens M" in refusal(
+    assert "requests: must be stated, the log does not know them: `requests` N `output_tokens` M" in refusal(
         "vllm-metrics", path
     )
     trace = read("vllm-metrics", path, load=LOAD)
@@ -132,7 +132,7 @@ def test_only_one_file(refusal, tmp_path):
 
 def test_a_window_that_is_not_the_logs(refusal, tmp_path):
     path = write_lines(tmp_path / "b.json", vllm_bench([0.7, 0.5]))
-    assert "window: must be that of --window drafter=5, got 2" in refusal("vllm-bench", path, windows={"drafter": 5})
-    assert "accept_length: must lie between 1 and the window and one, 3 (--window), got 4" in refusal(
+    assert "window: must be that of `windows` drafter=5, got 2" in refusal("vllm-bench", path, windows={"drafter": 5})
+    assert "accept_length: must lie between 1 and the window and one, 3 (`windows`), got 4" in refusal(
         "sglang-bench", write_lines(tmp_path / "s", sglang_bench(4)), windows={"drafter": 2}
     )
