@@ -1,6 +1,7 @@
 """paceline: replay recorded token acceptance to compare chains of models, and run the same policy on real ones.
 
 A function is imported when it is asked for, so that `import paceline` needs nothing. `__init__.pyi` has their types.
+`from paceline import *` has those that run real models only where torch is installed.
 """
 
 import importlib
@@ -19,7 +20,6 @@ MODULES = {
 
 NEED_TORCH = {"agree", "decode", "generate", "record"}
 
-# `from paceline import *` asks for each of them.
 __all__ = [name for name in MODULES if name not in NEED_TORCH or find_spec("torch") is not None]
 
 

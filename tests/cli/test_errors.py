@@ -181,6 +181,12 @@ def test_a_standard_output_that_is_full_is_told_by_name(args):
     assert (ran.returncode, ran.stderr) == (2, "paceline: error: standard output: No space left on device\n")
 
 
+def test_importing_the_command_line_leaves_the_garbage_collector_alone():
+    code = "import gc, paceline.__main__; print(gc.isenabled(), gc.get_freeze_count())"
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "True 0\n"
+
+
 def test_a_reader_that_has_read_enough_is_no_error():
     process = subprocess.Popen((*COMMAND, "policy", "list"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
