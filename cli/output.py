@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ..arguments import with_options
+from ..reports.tables.comparison import REMARKS
 from ..reports.tables.grid import Grid
-from ..reports.tables.printed import console_of_output, print_tables, prose_of
+from ..reports.tables.printed import Printed, console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
 from .standard_output import json_stream, keep_for_json
@@ -32,15 +33,33 @@ def say(text: str) -> None:
     print_table(prose_of(text))
 
 
-def show(json: Path | None, data: dict[str, Any], tables: Iterable[Grid] = (), lines: Sequence[str] = ()) -> None:
-    """Write `data` where JSON is asked for; else print tables, whose remarks name options as errors do, and lines."""
+def show(json: Path | None, found: Printed, tables: Callable[[], Sequence[Grid]] | None = None) -> None:
+    """Write what was found where JSON is asked for, else print it, with `tables` if not its own; only one is made.
+
+    Remarks name options in both, as errors do.
+    """
+    if json is not None:
+        write_json({name: _in_options(part) for name, part in found.to_json().items()}, json)
+        return
+    named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in (tables or found.tables)())
+    print_tables(console_of_output(), named)
+    for line in found.lines():
+        (typer.echo if "\n" in line else say)(line)  # what has lines of its own keeps them
+
+
+def show_table(json: Path | None, data: dict[str, Any], table: Grid) -> None:
+    """Write `data` where JSON is asked for, else print the one table of it."""
     if json is not None:
         write_json(data, json)
-        return
-    named = (replace(table, remarks=tuple(map(with_options, table.remarks))) for table in tables)
-    print_tables(console_of_output(), named)
-    for line in lines:
-        (typer.echo if "\n" in line else say)(line)  # what has lines of its own keeps them
+    else:
+        print_table(table)
+
+
+def _in_options(part: object) -> object:
+    """A part of a report's JSON; one with remarks as a copy."""
+    if not isinstance(part, dict):
+        return part
+    return part | {key: list(map(with_options, part[key])) for key in REMARKS if key in part}
 
 
 def check_json_path(path: Path | None, *others: Path | None) -> None:

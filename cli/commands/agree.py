@@ -76,6 +76,6 @@ def agree(
         lossless=lossless,
         threads=threads,
     )
-    show(json, found.to_json(), found.tables(), found.lines())
+    show(json, found)
     if not found.agree:
         raise typer.Exit(DIFFERENT)

@@ -1,9 +1,8 @@
 """`paceline compare`: policies side by side on one recording."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ...arguments import with_options
 from ...studies.compare import compare as compare_policies
 from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
@@ -31,13 +30,13 @@ def compare(
     if sweep:
         _refuse_beside_sweep(policy=policy, detail=detail, by_tag=by_tag, regret=regret, on=setting.on, log=log)
         chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **under)
-        show(json, _in_options(chains.to_json()), chains.tables(), chains.lines())
+        show(json, chains)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {setting.batch!r}")
     recording = open_recording(trace)
     found = compare_policies(recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, **under)
-    show(json, _in_options(found.to_json()), found.tables(detail=detail), found.lines())
+    show(json, found, partial(found.tables, detail=detail))
 
 
 def _refuse_beside_sweep(**values: object) -> None:
@@ -46,11 +45,3 @@ def _refuse_beside_sweep(**values: object) -> None:
     if given is not None:
         option = f"--{given.replace('_', '-')}"
         raise ValueError(f"{option} has no part in --sweep; compare the chains that it finds best with --policy")
-
-
-def _in_options(content: dict[str, Any]) -> dict[str, Any]:
-    """The content of the JSON with remarks that name options, as errors do."""
-    for part in (content["meta"], content.get("on", {})):
-        for remarks in {"remarks", "cost_notes", "left_out"} & part.keys():
-            part[remarks] = [with_options(remark) for remark in part[remarks]]
-    return content

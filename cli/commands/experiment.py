@@ -17,7 +17,7 @@ from ...progress import Progress, quiet
 from ...traces.tries.store import read_trace
 from ...whole_files import write_whole
 from ..options.comparison import TraceOption
-from ..output import JsonOption, check_file_path, check_json_path, print_table, say, show, write_json
+from ..output import JsonOption, check_file_path, check_json_path, print_table, say, show_table, write_json
 
 FAILED = 1  # exit code: an experiment of `all` failed
 
@@ -50,7 +50,7 @@ def list_experiments(json: JsonOption = None) -> None:
     known = experiments()
     data = {"experiments": [{"name": name, "summary": one.summary} for name, one in known.items()]}
     rows = ([cell("experiment", name), cell("what it measures", one.summary)] for name, one in known.items())
-    show(json, data, [table("", rows).grid()])
+    show_table(json, data, table("", rows).grid())
 
 
 def run_all(

@@ -12,7 +12,7 @@ from ...policies.options import PolicyClass, any_key, policy_options, takes_poli
 from ...policies.registry import known_policies
 from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
-from ..output import JsonOption, show, write_json
+from ..output import JsonOption, show_table, write_json
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 
@@ -22,7 +22,7 @@ def list_policies(json: JsonOption = None) -> None:
     rows = [_row(name, cls) for name, cls in known_policies().items()]
     columns = tuple(Column(heading=heading, number=False) for heading in ("name", "text", "what it does"))
     cells = tuple((row["name"], _text_kind(row), _about(row)) for row in rows)
-    show(json, {"policies": rows}, [Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells))))])
+    show_table(json, {"policies": rows}, Grid(columns=columns, rows=cells, lines=frozenset(range(len(cells)))))
 
 
 def _row(name: str, cls: PolicyClass) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import shipped
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
-from ..output import JsonOption, check_json_path, print_table, say, show, write_json
+from ..output import JsonOption, check_json_path, print_table, say, show, show_table, write_json
 
 BROKEN = 1  # exit code: something does not work
 _FIELDS = {
@@ -41,7 +41,7 @@ def show_members(pool: PoolArgument = None, json: JsonOption = None) -> None:
         for row in rows
     ]
     title = f"pool {loaded.name}, context {counted(loaded.context_tokens, 'token')}"
-    show(json, data, [table(cells, texts=("kind", "dtype"), title=title)])
+    show_table(json, data, table(cells, texts=("kind", "dtype"), title=title))
 
 
 def check(pool: PoolArgument = None, json: JsonOption = None) -> None:
@@ -168,4 +168,4 @@ def search_slim(
         out=out,
         replace=replace,
     )
-    show(json, found.to_json(), found.tables(), found.lines())
+    show(json, found)

@@ -97,7 +97,7 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
     if json is None and out is None:
         for output in decoded.outputs:
             typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
-    show(json, decoded.to_json(), decoded.tables(), decoded.lines())
+    show(json, decoded)
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)
     if decoded.log.meta["interrupted"]:

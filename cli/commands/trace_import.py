@@ -88,7 +88,7 @@ def import_(
         seed=seed,
     )
     imported = import_logs(files, out, options, format_name=format_name)
-    show(json, imported.to_json(), lines=imported.lines())
+    show(json, imported)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

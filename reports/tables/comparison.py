@@ -18,6 +18,8 @@ KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 DEFAULT_STARTS = {"imported": "recorded"}
 # Of columns that are no means over seeds.
 AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
+# What a meta has of remarks, in the order of their lines; they may name arguments.
+REMARKS = ("cost_notes", "left_out", "remarks")
 
 
 def comparison_table(comparison: SideBySide) -> Grid:
@@ -91,7 +93,7 @@ def shared_remarks(meta: dict[str, Any], comparisons: Iterable[SideBySide], *, c
         comparisons: whose figures they are.
         chance: what else is to be said where figures have intervals.
     """
-    remarks = [*meta.get("cost_notes", ()), *meta.get("left_out", ()), *meta.get("remarks", ())]
+    remarks = [remark for key in REMARKS for remark in meta.get(key, ())]
     most_runs = max(len(comparison.runs(row)) for comparison in comparisons for row in comparison.rows)
     if most_runs > 1:
         seeds = f"{meta['seed']} to {meta['seed'] + most_runs - 1}"
