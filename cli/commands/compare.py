@@ -15,7 +15,7 @@ def compare(
     *,
     trace: options.TraceOption = None,
     policy: options.PoliciesOption = None,
-    setting: options.SettingAsked,
+    setting: options.ComparisonAsked,
     detail: options.DetailOption = False,
     by_tag: options.ByTagOption = False,
     regret: options.RegretOption = False,

@@ -23,7 +23,7 @@ FAILED = 1  # exit code: an experiment of `all` failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingAsked:
+class ExperimentAsked:
     """What an experiment is to run on, as it is typed: each field is an option."""
 
     pool: Annotated[
@@ -57,7 +57,7 @@ def run_all(
     *,
     figures: Annotated[Path, typer.Option(help="Folder for NAME.svg; made where it is missing.")],
     page_path: Annotated[Path, typer.Option("--page", help="Markdown file that shows all of them; replaced.")],
-    asked: SettingAsked,
+    asked: ExperimentAsked,
     json: JsonOption = None,
 ) -> None:
     """Run every experiment, draw it, and write the page of all. Exit 1 if one failed; the others are kept."""
@@ -89,7 +89,7 @@ def _command(name: str, experiment: Experiment) -> Callable[..., None]:
 
     def command(
         *,
-        asked: SettingAsked,
+        asked: ExperimentAsked,
         figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
         json: JsonOption = None,
     ) -> None:

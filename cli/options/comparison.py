@@ -49,7 +49,7 @@ LogOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingAsked:
+class ComparisonAsked:
     """What `compare` and `sweep` run under, as it is typed: each field is an option."""
 
     cost: Annotated[
