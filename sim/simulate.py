@@ -50,7 +50,7 @@ class Scenario:
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
             raise ArgumentError(f"`batch` must be a whole number from 1 to {MOST_BATCH:,}, got {self.batch}")
-        check_within("decide_s", self.decide_s, f"[0, {MOST_SECONDS:g}]")
+        check_within("`decide_s`", self.decide_s, f"[0, {MOST_SECONDS:g}]")
         self.tables.prefill_before(self.begins)
 
     @property

@@ -20,7 +20,7 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
         ValueError: a factor out of range.
     """
     for model, factor in factors.items():
-        check_within(f"scale of {model}", factor, "[1e-06, 1e+06]")
+        check_within(f"`scale` of {model}", factor, "[1e-06, 1e+06]")
     if not factors:
         return cost
     if isinstance(cost, RoundCost):
