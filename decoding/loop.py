@@ -13,6 +13,7 @@ from typing import TypeGuard, TypeVar
 from ..foreign_code import at, decides_at, pass_interrupt, said
 from .contract import Commit, Draft, Outcome, PolicyError, Step
 from .ledger import COMMIT, DRAFT, VERIFY, Ledger, OpRecord, StepRecord
+from .legal_steps import check_step
 from .observation import Load, Observation
 from .policy import Policy
 from .pool import Pool
@@ -171,7 +172,7 @@ class Loop:
         if draft is None:
             self._ready.append(session)
         else:  # it is legal as long as there is room
-            self._waiting.join(session.check(draft), session, draft)
+            self._waiting.join(check_step(session, draft), session, draft)
 
     def _commit(self, session: Session, step: Commit) -> None:
         outcome = session.committed(step)
@@ -250,7 +251,7 @@ class Loop:
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
             raise self._raised(session, None, "decide", error) from error
         try:
-            return step, session.check(step)
+            return step, check_step(session, step)
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
             raise self._breach(session, step, said(error)) from error

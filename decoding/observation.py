@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from .contract import Outcome
 from .pool import Pool
+from .rules.signal import Signal
 from .session import Session
-from .signal import Signal
 
 
 class PendingToken(NamedTuple):

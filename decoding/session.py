@@ -69,35 +69,6 @@ class Session(RequestText):
         """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
         return not self.emitted and not self.tokens and isinstance(step, Draft) and self.prefill_before[level]
 
-    def check(self, step: Step) -> int:
-        """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
-        if isinstance(step, Draft):
-            level = self.pool.level(step.model)
-            if level == self._target:
-                raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
-            if self.room < 1:
-                raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
-            return level
-        if isinstance(step, Verify):
-            level = self.pool.level(step.model)
-            if level == self._target:
-                return level
-            if self.pool.members[level].model_free:
-                raise ValueError(f"{self.pool.names[level]} is model-free and cannot verify")
-            if self.pool.members[level].drafts_only:
-                raise ValueError(
-                    f"{self.pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
-                    "recording holds no verdicts of it"
-                )
-            if self.judges and self.first_unjudged(level) == len(self.judges):
-                raise ValueError("nothing left to judge: a model at or above this one endorses every pending token")
-            return level
-        if isinstance(step, Commit):
-            if step.tokens > len(self.tokens):
-                raise ValueError(f"commit beyond pending: num_pending is {len(self.tokens)}")
-            return self._target
-        raise ValueError("not a step: return a Draft, a Verify or a Commit")
-
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
         """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
 

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 
 from .contract import Draft, Verify
 from .results import DraftResults, VerifyResults
+from .rules.signal import Signal
 from .session import Session
-from .signal import Signal
 
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]

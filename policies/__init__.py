@@ -12,7 +12,7 @@ from ..decoding.rules.cascade_deferral import Deferral
 from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
 from ..decoding.rules.equilibrium import Equilibrium
 from ..decoding.rules.facts import Facts
-from ..decoding.signal import Signal
+from ..decoding.rules.signal import Signal
 from .about import About, Observable
 from .check import CheckReport, check_policy
 from .registry import PolicySpecError

@@ -13,8 +13,8 @@ from ..decoding.prompt_lookup import LookupRule, prompt_lookup
 from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
 from ..decoding.rules.acceptance import Ruling, ruling
 from ..decoding.rules.facts import Facts
+from ..decoding.rules.signal import NO_SIGNAL, Signal
 from ..decoding.session import Session
-from ..decoding.signal import NO_SIGNAL, Signal
 from ..decoding.world import DraftItem, VerifyItem
 
 _LOOKUP = LookupRule(max_match=3)

@@ -6,8 +6,8 @@ from typing import Literal, TypeVar
 
 from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
+from ..decoding.rules.signal import Signal
 from ..decoding.session import Session
-from ..decoding.signal import Signal
 from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
 from .executor.draft_processor import DraftProcessor

@@ -8,7 +8,7 @@ newest token and the product of the probabilities over this draft, and answers e
 from dataclasses import dataclass
 
 from ...arguments import check_within
-from ..signal import Signal
+from .signal import Signal
 
 
 @dataclass(frozen=True, slots=True)

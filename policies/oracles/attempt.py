@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...decoding.contract import Draft, Step, Verify
+from ...decoding.legal_steps import check_step
 from ...decoding.observation import Load, Observation
 from ...decoding.request_tokens import RequestText
 from ...decoding.results import Drafted, Judged, Results
+from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
-from ...decoding.signal import Signal
 from ...decoding.world import World
 from ..lossless.chain import Chain
 
@@ -134,7 +135,7 @@ class Attempt:
         if not self._known or session.done:
             return None
         step = chain.decide(self._seen)
-        level = session.check(step)
+        level = check_step(session, step)
         if session.prefills_before(step, level):
             self._take(self._prefill, session.pool.target_level)
             if session.done or not self._known:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.rules.draft_stops import Stop
-from ...decoding.signal import Signal
+from ...decoding.rules.signal import Signal
 from ..state.request_state import RequestState, signals
 from .executor import Executor
 from .sampler import Sampler

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ...decoding.prompt_lookup import prompt_lookup
 from ...decoding.results import Deferred, Drafted, Failed
+from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
-from ...decoding.signal import Signal
 from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
 from ..state.request_state import PendingView

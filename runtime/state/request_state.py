@@ -10,8 +10,8 @@ from math import exp
 import torch
 from torch import Tensor
 
+from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
-from ...decoding.signal import NO_SIGNAL, Signal
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ..next_token_views import entropies, gaps
 from ..sampling.chance import Chance

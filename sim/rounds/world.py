@@ -18,8 +18,8 @@ from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
 from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults, made
+from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
-from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ...traces.rounds.recording import RoundsRecording

@@ -14,8 +14,8 @@ from ...decoding.prompt_lookup import prompt_lookup
 from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults, made
 from ...decoding.rules.acceptance import Ruling, ruling
 from ...decoding.rules.facts import unknown_facts
+from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
-from ...decoding.signal import NO_SIGNAL, Signal
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward

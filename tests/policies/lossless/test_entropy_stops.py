@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.decoding.signal import Signal
+from paceline.decoding.rules.signal import Signal
 from paceline.policies import EntropyAbove, check_policy
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaedl import AdaEDL

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from paceline.decoding.legal_steps import check_step
 from paceline.decoding.session import Session
 from paceline.policies import Draft, Member, Pool, Verify
 from paceline.runtime.pools.loaded_members import loaded_pool
@@ -126,9 +127,9 @@ def test_a_tokenizer_file_cannot_cut_or_fill_texts(folder):
 def test_a_foreign_member_drafts_but_cannot_verify():
     pool = Pool((Member(name="guest", drafts_only=True), Member(name="target")))
     session = Session(pool=pool, request_id="r", tag="", prompt=(1,), budget=9, eos=frozenset())
-    assert session.check(Draft("guest", 2)) == 0
+    assert check_step(session, Draft("guest", 2)) == 0
     with pytest.raises(ValueError, match="guest only drafts and cannot verify: it has a tokenizer of its own"):
-        session.check(Verify("guest"))
+        check_step(session, Verify("guest"))
     with pytest.raises(ValueError, match=r"\(the target\) must be able to verify, got guest"):
         Pool((Member(name="guest", drafts_only=True),))
 

@@ -1,0 +1,35 @@
+"""Which steps a request may take now, by the contract."""
+
+from .contract import Commit, Draft, Step, Verify
+from .session import Session
+
+
+def check_step(session: Session, step: Step) -> int:
+    """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
+    target = session.pool.target_level
+    if isinstance(step, Draft):
+        level = session.pool.level(step.model)
+        if level == target:
+            raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+        if session.room < 1:
+            raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
+        return level
+    if isinstance(step, Verify):
+        level = session.pool.level(step.model)
+        if level == target:
+            return level
+        if session.pool.members[level].model_free:
+            raise ValueError(f"{session.pool.names[level]} is model-free and cannot verify")
+        if session.pool.members[level].drafts_only:
+            raise ValueError(
+                f"{session.pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
+                "recording holds no verdicts of it"
+            )
+        if session.judges and session.first_unjudged(level) == len(session.judges):
+            raise ValueError("nothing left to judge: a model at or above this one endorses every pending token")
+        return level
+    if isinstance(step, Commit):
+        if step.tokens > len(session.tokens):
+            raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
+        return target
+    raise ValueError("not a step: return a Draft, a Verify or a Commit")
