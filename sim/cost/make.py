@@ -70,7 +70,7 @@ def make_cost(
     members = recording.about.models
     unknown = [model for model in scale or {} if model not in members]
     if unknown:
-        raise ValueError(f"scale must name a model that has forwards ({', '.join(members)}), got {unknown[0]!r}")
+        raise ArgumentError(f"`scale` must name a model that has forwards ({', '.join(members)}), got {unknown[0]!r}")
     return scaled(cost, scale or {}, target=members[-1])
 
 

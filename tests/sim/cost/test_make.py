@@ -50,7 +50,7 @@ def test_options_reach_the_cost():
         (
             "h100",
             {"scale": {"ngram": 2.0}},
-            r"scale must name a model that has forwards \(draft, target\), got 'n",
+            r"`scale` must name a model that has forwards \(draft, target\), got 'n",
         ),
         ("cpu", {"scale": {"draft": 0.0}}, r"`scale` of draft must be in \[1e-06, 1e\+06\], got 0.0"),
         ("cpu", {"scale": {"draft": -1.0}}, r"`scale` of draft must be in \[1e-06, 1e\+06\], got -1.0"),

@@ -28,7 +28,7 @@ def test_cost_of_an_imported_recording():
 
 @pytest.mark.parametrize("scale", [{"draft": 0}, {"draft": -1}, {"draft": 1e-7}, {"draft": 1e308}, {"other": 1}])
 def test_a_scale_that_means_nothing(scale):
-    with pytest.raises(ValueError, match=r"^scale "):
+    with pytest.raises(ValueError, match=r"^`scale` "):
         cost(cost="h100", scale=scale)
 
 
