@@ -3,7 +3,9 @@
 Letters: T tokens, V vocabulary.
 """
 
-from typing import Literal
+from statistics import median
+from time import perf_counter
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -15,42 +17,108 @@ from .fused_forward import FusedForward
 from .fused_support import fused_supports
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
+from .product_choice import ProductChooser
 from .rounding import apart_by_more_than_rounding
 
-ForwardKind = Literal["auto", "fused", "modules"]
-KINDS: tuple[ForwardKind, ...] = ("auto", "fused", "modules")
+ForwardKind = Literal[
+    "auto",
+    "fused",
+    "modules",
+    "fused:plain",
+    "fused:plain-rows",
+    "fused:onednn",
+    "fused:onednn-rows",
+    "fused:onednn-packed",
+]
+KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
 
 # Requests and their new tokens in each forward of the check: ragged batches, then a token on its own.
 CHECKED_FORWARDS = ((("a", "b"), (3, 5)), (("a", "b"), (2, 1)), (("a",), (1,)))
 CHECKED_POSITIONS = 6
 
+# Requests and new tokens of the forwards that are timed: a drafted token, a verification, and one of a batch.
+_RACED_FORWARDS = ((("a",), (1,)), (("a",), (5,)), (("a", "b", "c", "d"), (5, 5, 5, 5)))
+_RACES = 5
+
 
 def choose_forward(
-    model: PreTrainedModel, *, kind: ForwardKind, share_weights: bool, context_tokens: int
+    model: PreTrainedModel,
+    *,
+    kind: ForwardKind,
+    share_weights: bool,
+    context_tokens: int,
+    products: ProductChooser | None = None,
 ) -> ModelForward:
     """How to run `model`; the choice stands in the result's `name`.
 
     Args:
         model: in evaluation mode, on its device.
-        kind: `auto` takes the fused forward where `fused_supports` has no reason against it.
+        kind: `auto` takes the quicker one, as measured here, of the model's own modules and the fused forward, if
+            `fused_supports` has no reason against that; `fused:NAME` multiplies by one product of `products` only.
         share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
         context_tokens: positions that will be used, enough for the check.
+        products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
 
     Raises:
-        ValueError: an unknown kind, a context too short, a model that cannot be run this way, or a fused forward whose
-            logits are not those of the model.
+        ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
+            work here, or a fused forward whose logits are not those of the model.
     """
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
     if kind not in KINDS:
         raise ArgumentError(f"`forward` must be one of {', '.join(KINDS)}, got {kind!r}")
     reason = fused_supports(model)
-    if kind == "fused" and reason is not None:
-        raise ArgumentError(f"`forward` must not be 'fused' for this model: {reason}")
+    if kind.startswith("fused") and reason is not None:
+        raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")
     modules = ModuleForward(model)
     if kind == "modules" or reason is not None:
         return modules
-    fused = FusedForward(model, share_weights=share_weights, context_tokens=context_tokens)
+    products = products or ProductChooser(only=only_product(kind))
+    if kind == "auto":
+        return _quicker(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    return _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+
+
+def only_product(kind: ForwardKind) -> str | None:
+    """The product that a kind of forward multiplies everything by; None chooses."""
+    return kind.partition(":")[2] or None
+
+
+def _quicker(
+    model: PreTrainedModel,
+    modules: ModuleForward,
+    products: ProductChooser,
+    *,
+    share_weights: bool,
+    context_tokens: int,
+) -> ModelForward:
+    """The fused forward, unless the modules are quicker on this machine."""
+    key = _choice_key(model)
+    known = products.known.get(key, 1)
+    if known == [modules.name]:
+        return modules
+    modules_s = None if known else _race_s(modules)
+    own = [(parameter, parameter.data) for parameter in model.parameters()]
+    fused = _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    if modules_s is None:
+        return fused
+    chosen = fused if _race_s(fused) <= modules_s else modules
+    products.known.note(key, [chosen.name])
+    if chosen is modules:
+        for parameter, data in own:
+            parameter.data = data
+    return chosen
+
+
+def _fused(
+    model: PreTrainedModel,
+    modules: ModuleForward,
+    products: ProductChooser,
+    *,
+    share_weights: bool,
+    context_tokens: int,
+) -> FusedForward:
+    fused = FusedForward(model, share_weights=share_weights, context_tokens=context_tokens, products=products)
     check_forwards(fused, modules, vocab_size=model.config.vocab_size)
     return fused
 
@@ -76,3 +144,30 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
         ids = torch.randint(vocab_size, (sum(counts),), generator=generator).to(shape.device)
         logits.append(forward(ids, cache.place(requests, counts), cache, slice(None)))
     return torch.cat(logits)
+
+
+def _choice_key(model: PreTrainedModel) -> str:
+    """What a choice of forward holds for: the model's kind and widths, whatever its depth."""
+    config = model.config
+    widths = f"{config.hidden_size}/{config.intermediate_size}/{config.vocab_size}"
+    heads = f"{config.num_attention_heads}/{getattr(config, 'num_key_value_heads', None)} heads"
+    dtype = str(model.dtype).removeprefix("torch.")
+    return f"forward of {type(model).__name__} {widths}, {heads}, {dtype} on {model.device.type}"
+
+
+@torch.inference_mode()
+def _race_s(forward: ModelForward) -> float:
+    """Seconds of a drafted token, a verification and a batched verification together, as medians of a few."""
+    total_s = 0.0
+    for requests, counts in _RACED_FORWARDS:
+        ids = torch.zeros(sum(counts), dtype=torch.long, device=forward.kv_shape.device)
+        cache = SlotCache(forward.kv_shape)
+        taken = []
+        for _ in range(_RACES + 1):
+            for request in requests:
+                cache.roll_back(request, 0)
+            start_s = perf_counter()
+            forward(ids, cache.place(requests, counts), cache, slice(None))[-1, -1].item()
+            taken.append(perf_counter() - start_s)
+        total_s += median(taken[1:])
+    return total_s

@@ -17,6 +17,7 @@ from ..kv.placement import Placement
 from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
 from .fused_support import fused_supports
 from .layer_masks import layer_windows, within_window
+from .product_choice import ProductChooser
 from .weights import project
 
 
@@ -28,9 +29,10 @@ class FusedForward:
         share_weights: lay the weights out anew and re-point the model's parameters to views of them; values, shapes
             and sharing with other models stay, strides do not. False leaves the model alone.
         context_tokens: positions there are, >= 1.
+        products: chooses how weights are multiplied; None takes a chooser of its own.
 
     Raises:
-        ValueError: a model that is not supported, or no positions.
+        ValueError: a model that is not supported, no positions, or a product that does not work here.
     """
 
     name = "fused"
@@ -38,7 +40,15 @@ class FusedForward:
     # A tensor made in inference mode could not become a parameter's data.
     @torch.inference_mode(mode=False)
     @torch.no_grad()
-    def __init__(self, model: PreTrainedModel, *, share_weights: bool, context_tokens: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        share_weights: bool,
+        context_tokens: int,
+        products: ProductChooser | None = None,
+    ) -> None:
+        products = products or ProductChooser()
         reason = fused_supports(model)
         if reason is not None:
             raise ValueError(reason)
@@ -58,9 +68,9 @@ class FusedForward:
         self._query_heads = self.kv_shape.num_heads * self._groups
         self._scale = float(attention.scaling)
         self._windows = layer_windows(model.config)
-        self._layers = [fuse_layer(layer, share_weights=share_weights) for layer in decoder.layers]
+        self._layers = [fuse_layer(layer, products, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
-        self._head = project([model.lm_head], share_weights=share_weights)
+        self._head = project([model.lm_head], products, share_weights=share_weights)
         # Taken last: it may be tied to the head, which was just laid out anew.
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)

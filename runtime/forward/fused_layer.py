@@ -20,6 +20,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from ..kv.member_kv import KVShape
+from .product_choice import ProductChooser
 from .weights import Projection, project
 
 Norm = Callable[[Tensor], Tensor]
@@ -47,17 +48,17 @@ class FusedLayer:
     down: Projection
 
 
-def fuse_layer(layer: LlamaDecoderLayer, *, share_weights: bool) -> FusedLayer:
-    """Take a decoder layer of a supported model apart; see `project` for `share_weights`."""
+def fuse_layer(layer: LlamaDecoderLayer, products: ProductChooser, *, share_weights: bool) -> FusedLayer:
+    """Take a decoder layer of a supported model apart; see `project` for `products` and `share_weights`."""
     attention, mlp = layer.self_attn, layer.mlp
     return FusedLayer(
         attention_norm=norm_of(layer.input_layernorm),
         mlp_norm=norm_of(layer.post_attention_layernorm),
         head_norm=_head_norm(attention) if hasattr(attention, "q_norm") else None,
-        qkv=project([attention.q_proj, attention.k_proj, attention.v_proj], share_weights=share_weights),
-        output=project([attention.o_proj], share_weights=share_weights),
-        gate_up=project([mlp.gate_proj, mlp.up_proj], share_weights=share_weights),
-        down=project([mlp.down_proj], share_weights=share_weights),
+        qkv=project([attention.q_proj, attention.k_proj, attention.v_proj], products, share_weights=share_weights),
+        output=project([attention.o_proj], products, share_weights=share_weights),
+        gate_up=project([mlp.gate_proj, mlp.up_proj], products, share_weights=share_weights),
+        down=project([mlp.down_proj], products, share_weights=share_weights),
     )
 
 

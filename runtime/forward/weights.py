@@ -3,16 +3,13 @@
 Letters: I inputs, O outputs of one projection or of several side by side, T tokens.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-# Fewest multiplications at which oneDNN's kernels, twice as quick as the BLAS on AMD processors, outweigh what a call
-# of it costs.
-ONEDNN_MULTIPLICATIONS = 2**19
+from .product_choice import Multiplier, ProductChooser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,64 +17,41 @@ class Projection:
     """Linear maps of the same input.
 
     Attributes:
-        weights: `[I, O]` of one map or of several fused, or a part `[I, O']` for each.
+        parts: of weights `[I, O]` of one map or of several fused, or of a part `[I, O']` for each.
         bias: `[O]`, None if there is none.
-        onednn_tokens: fewest tokens that are multiplied by oneDNN.
     """
 
-    weights: tuple[Tensor, ...]
+    parts: tuple[Multiplier, ...]
     bias: Tensor | None
-    onednn_tokens: int
 
     def of(self, inputs: Tensor) -> Tensor:
         """`[T, O]` of `[T, I]`."""
-        quick = len(inputs) >= self.onednn_tokens
-        parts = [_onednn(inputs, weight) if quick else inputs.mm(weight) for weight in self.weights]
-        outputs = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        parts = self.parts
+        outputs = parts[0].of(inputs) if len(parts) == 1 else torch.cat([part.of(inputs) for part in parts], dim=-1)
         return outputs if self.bias is None else outputs.add_(self.bias)
 
     def add_to(self, sums: Tensor, inputs: Tensor) -> None:
         """Add `[T, O]` to `sums` in place; for one weight."""
-        if self.bias is not None or len(inputs) >= self.onednn_tokens:
-            sums.add_(self.of(inputs))
+        if self.bias is None and self.parts[0].plainly(len(inputs)):
+            sums.addmm_(inputs, self.parts[0].weight)
         else:
-            sums.addmm_(inputs, self.weights[0])
+            sums.add_(self.of(inputs))
 
 
-def _onednn(inputs: Tensor, weight: Tensor) -> Tensor:
-    outputs: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight.t(), None, "none", [], "")
-    return outputs
-
-
-def project(linears: Sequence[nn.Linear], *, share_weights: bool) -> Projection:
+def project(linears: Sequence[nn.Linear], products: ProductChooser, *, share_weights: bool) -> Projection:
     """The linears as one projection.
 
     Args:
         linears: of the same input.
+        products: chooses how to multiply.
         share_weights: make one tensor and re-point the linears' parameters to views of it, so that no memory is
-            taken twice; else the parameters stay as they are.
+            taken twice; else the parameters stay as they are, and no copy is made of them.
     """
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     parameters = [linear.weight for linear in linears]
     weights = (share(parameters),) if share_weights else tuple(parameter.detach().t() for parameter in parameters)
-    return Projection(
-        weights=weights, bias=torch.cat(biases) if biases else None, onednn_tokens=_onednn_tokens(weights[0])
-    )
-
-
-def _onednn_tokens(weight: Tensor) -> int:
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _has_onednn():
-        return sys.maxsize
-    return max(2, ONEDNN_MULTIPLICATIONS // weight.numel())
-
-
-def _has_onednn() -> bool:
-    """Whether torch has the operation, which is not public but what its own compiler calls; it is slower without."""
-    try:
-        product = _onednn(torch.ones(2, 3), torch.ones(3, 1))
-    except (AttributeError, RuntimeError, TypeError):  # absent, not built in, or with other arguments
-        return False
-    return product.tolist() == [[3.0], [3.0]]
+    parts = tuple(products.multiplier(weight, may_copy=share_weights) for weight in weights)
+    return Projection(parts=parts, bias=torch.cat(biases) if biases else None)
 
 
 def share(parameters: Sequence[Tensor]) -> Tensor:

@@ -8,8 +8,9 @@ from transformers import PreTrainedModel
 
 from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
-from ..forward.forward_choice import ForwardKind, choose_forward
+from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.model_forward import ModelForward
+from ..forward.product_choice import ProductChooser
 from ..tokenizers.alignment import Alignment
 from .configs.end_tokens import end_tokens
 
@@ -66,6 +67,7 @@ class LoadedMembers:
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _products: dict[str | None, ProductChooser] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def target(self) -> LoadedMember:
@@ -91,9 +93,21 @@ class LoadedMembers:
             model = self.members[level].model
             if model is None:
                 raise ValueError(f"{self.members[level].name} has no model to run")
-            made = choose_forward(model, kind=kind, share_weights=share_weights, context_tokens=self.context_tokens)
+            made = choose_forward(
+                model,
+                kind=kind,
+                share_weights=share_weights,
+                context_tokens=self.context_tokens,
+                products=self._product_chooser(only_product(kind)),
+            )
             self._forwards[level, kind, share_weights] = made
         return made
+
+    def _product_chooser(self, only: str | None) -> ProductChooser:
+        """One for all members, which may share weights and then share copies of them."""
+        if only not in self._products:
+            self._products[only] = ProductChooser(only=only)
+        return self._products[only]
 
     def alignment(self, name: str) -> Alignment:
         """Carries contexts to the foreign member called `name` and its drafts back.

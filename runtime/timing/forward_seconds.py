@@ -6,14 +6,13 @@ runtime runs: placing the tokens, and the forward. Medians of repeats, as measur
 """
 
 import os
-import platform
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from ...counted import counted
+from ...machine import processor
 from ...progress import Progress
 from ...traces.meta import CostTable
 from ..forward.model_forward import ModelForward
@@ -125,16 +124,7 @@ def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[],
 
 def hardware(device: torch.device | None = None) -> str:
     """The machine in words: processor, cores, threads torch uses, and the accelerator if the device is one."""
-    words = f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
+    words = f"{processor()}, {counted(os.cpu_count() or 1, 'core')}, {counted(torch.get_num_threads(), 'thread')}"
     if device is None or device.type != "cuda":
         return words
     return f"{torch.cuda.get_device_name(device)}; {words}"
-
-
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.decoding.prefill import Start
+from paceline.runtime.forward.forward_choice import KINDS
 from paceline.runtime.prompts import Prompt, prompts_of
 from paceline.studies.agree import agree
 from paceline.studies.decode import decode
@@ -95,7 +96,7 @@ def test_a_recording_is_asked_for_alike_by_both_and_refused_in_one_line(tmp_path
         ({"batch": 0}, "`batch` must be >= 1, got 0"),
         ({"max_new_tokens": 0}, "`max_new_tokens` must be >= 1, got 0"),
         ({"limit": 0}, "`limit` must be >= 1, got 0"),
-        ({"forward": "fast"}, "`forward` must be one of auto, fused, modules, got 'fast'"),
+        ({"forward": "fast"}, f"`forward` must be one of {', '.join(KINDS)}, got 'fast'"),
         ({"stop": [""]}, "stop strings must not be empty, got ['']"),
         (
             {"start": "recorded"},

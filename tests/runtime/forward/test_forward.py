@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 from paceline.runtime.forward import forward_choice as choosing
-from paceline.runtime.forward import weights as layouts
 from paceline.runtime.forward.forward_choice import choose_forward
 from paceline.runtime.forward.fused_forward import FusedForward
 from paceline.runtime.forward.fused_support import fused_supports
 from paceline.runtime.forward.module_forward import ModuleForward
+from paceline.runtime.forward.products import PRODUCT_NAMES
 from paceline.runtime.pools.submodel import make_submodel
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
@@ -75,16 +75,18 @@ def test_ragged_batches_of_models_with_windows_and_caps(family, dtype, mode):
     assert worst_difference(remembered(model), forward, CACHES[mode](forward.kv_shape)) < max(1e-6, RELATIVE[dtype])
 
 
-@pytest.mark.parametrize("mode", CACHES)
-def test_the_quick_multiplication_is_the_same(mode, monkeypatch):
-    """Tiny matrices would never reach oneDNN."""
-    monkeypatch.setattr(layouts, "ONEDNN_MULTIPLICATIONS", 1)
-    for family in FAMILIES:
-        stock = remembered(tiny_decoder(family, torch.float32))
-        for share in (False, True):
-            model = tiny_decoder(family, torch.float32)
-            forward = FusedForward(model, share_weights=share, context_tokens=CONTEXT)
-            assert worst_difference(stock, forward, CACHES[mode](forward.kv_shape), steps=8) < 1e-3
+@pytest.mark.parametrize("product", PRODUCT_NAMES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_product_gives_the_stock_logits(family, product):
+    stock = remembered(tiny_decoder(family, torch.float32))
+    kind = f"fused:{product}"
+    try:
+        forward = choose_forward(
+            tiny_decoder(family, torch.float32), kind=kind, share_weights=True, context_tokens=CONTEXT
+        )
+    except ValueError as error:
+        pytest.skip(str(error))
+    assert worst_difference(stock, forward, CACHES["slots"](forward.kv_shape), steps=8) < 1e-3
 
 
 def test_a_single_token_without_a_mask():
@@ -139,8 +141,8 @@ def storages(*models):
 def weights_of(forward):
     for layer in forward._layers:
         for projection in (layer.qkv, layer.output, layer.gate_up, layer.down):
-            yield from projection.weights
-    yield from forward._head.weights
+            yield from (part.weight for part in projection.parts)
+    yield from (part.weight for part in forward._head.parts)
 
 
 @pytest.mark.parametrize("first", ["target", "submodel"])
@@ -302,7 +304,7 @@ def test_weights_that_are_not_finite_are_not_the_forwards_fault():
 
 def test_choices_out_of_range():
     model = tiny_decoder()
-    with pytest.raises(ValueError, match="`forward` must be one of auto, fused, modules, got 'fast'"):
+    with pytest.raises(ValueError, match=r"`forward` must be one of auto, fused, modules, fused:plain, .*, got 'fast'"):
         choose_forward(model, kind="fast", share_weights=True, context_tokens=CONTEXT)
     with pytest.raises(ValueError, match="context_tokens must be >= 6, got 5"):
         choose_forward(model, kind="auto", share_weights=True, context_tokens=5)

@@ -28,8 +28,8 @@ from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ...enumerating_chance import outcomes, total_variation
 from ..offline import logits_after
+from .enumerating_chance import outcomes, total_variation
 
 VOCABULARY = 4
 EOS = 3

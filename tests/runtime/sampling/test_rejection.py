@@ -11,8 +11,8 @@ from paceline.runtime.sampling.rejection import acceptance, judge, probabilities
 from paceline.runtime.sampling.truncation import truncated
 from paceline.traces.meta import Sampling
 
-from ...enumerating_chance import outcomes, total_variation
-from ...nested_decoder import VOCABULARY, Lookup, NestedDecoder, TableModel
+from .enumerating_chance import outcomes, total_variation
+from .nested_decoder import VOCABULARY, Lookup, NestedDecoder, TableModel
 
 NUM_TOKENS = 3
 PLAIN = Sampling(mode="rejection", temperature=0.8, seed=0)

@@ -1,0 +1,117 @@
+"""Products are interchangeable but for rounding, and the quickest is chosen by measuring, once a machine."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.runtime.forward import product_choice as choosing
+from paceline.runtime.forward.known_choices import KnownChoices
+from paceline.runtime.forward.product_choice import TOKEN_COUNTS, Multiplier, ProductChooser
+from paceline.runtime.forward.products import PLAIN, PRODUCTS, right, stored, usable_products
+
+CPU = torch.device("cpu")
+BY_NAME = {product.name: product for product in PRODUCTS}
+
+
+def weight_of(inputs, outputs, dtype=torch.float32):
+    return torch.randn(inputs, outputs, generator=torch.Generator().manual_seed(inputs * outputs)).to(dtype)
+
+
+def seconds_of(**quickest):
+    """Every product takes a second, but for what is said of one at one token count."""
+    found = {product.name: [1.0] * len(TOKEN_COUNTS) for product in PRODUCTS}
+    for name, by_place in quickest.items():
+        for place, value in by_place.items():
+            found[name.replace("_", "-")][place] = value
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@settings(max_examples=20, deadline=None)
+@given(inputs=st.integers(1, 70), outputs=st.integers(1, 70), tokens=st.integers(1, 40))
+def test_products_are_the_same_but_for_rounding(dtype, inputs, outputs, tokens):
+    weight = weight_of(inputs, outputs, dtype)
+    fed = weight_of(tokens, inputs, dtype)
+    for product in usable_products(CPU, dtype):
+        assert right(product, fed, weight, stored(weight, product.layout)), product.name
+
+
+@given(st.integers(1, 3 * TOKEN_COUNTS[-1]))
+def test_each_number_of_tokens_goes_by_the_next_count_that_was_timed(num_tokens):
+    taken = []
+    watched = [PLAIN._replace(times=lambda inputs, _, place=place: taken.append(place)) for place in range(9)]
+    Multiplier(torch.zeros(2, 2), watched, {}).of(torch.zeros(num_tokens, 2))
+    expected = next((place for place, count in enumerate(TOKEN_COUNTS) if count >= num_tokens), 8)
+    assert taken == [expected]
+
+
+def test_the_quickest_is_chosen_and_noise_is_not():
+    chosen = choosing._chosen_of(seconds_of(onednn={0: 0.5, 1: 0.99}), PRODUCTS)
+    assert [product.name for product in chosen[:3]] == ["onednn", "plain", "plain"]
+
+
+def test_at_most_one_copy_and_only_where_it_pays():
+    pays_more = seconds_of(onednn_packed={4: 0.5, 5: 0.5}, plain_rows={4: 0.4})
+    assert {product.layout for product in choosing._chosen_of(pays_more, PRODUCTS)} == {"columns", "packed"}
+    hardly = seconds_of(onednn_packed={4: 0.96})
+    assert {product.layout for product in choosing._chosen_of(hardly, PRODUCTS)} == {"columns"}
+
+
+def test_a_shape_is_timed_once_a_machine(tmp_path, monkeypatch):
+    timed = []
+    real = choosing.time_products
+
+    def watched(weight, usable):
+        timed.append(tuple(weight.shape))
+        return real(weight, usable)
+
+    monkeypatch.setattr(choosing, "time_products", watched)
+    path = tmp_path / "deep" / "choices.json"
+    for _ in range(2):
+        chooser = ProductChooser(KnownChoices(path, "this machine"))
+        for _ in range(3):
+            chooser.multiplier(weight_of(24, 8), may_copy=True)
+    ProductChooser(KnownChoices(path, "another machine")).multiplier(weight_of(24, 8), may_copy=True)
+    assert timed == [(24, 8), (24, 8)]
+    assert set(json.loads(path.read_text())) == {"this machine", "another machine"}
+    assert chooser.lines()[0].startswith("float32 24x8: ")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"m": []}', '{"m": {"a": "plain"}}', '{"m": {"a": [1]}}'])
+def test_choices_that_cannot_be_read_are_made_anew(tmp_path, text):
+    path = tmp_path / "choices.json"
+    path.write_text(text)
+    known = KnownChoices(path, "m")
+    assert known.get("a", 1) == []
+    known.note("a", ["plain"])
+    assert KnownChoices(path, "m").get("a", 1) == ["plain"]
+    assert KnownChoices(path, "m").get("a", 2) == []
+
+
+def test_a_product_this_torch_has_not_is_measured_anew(tmp_path):
+    known = KnownChoices(tmp_path / "choices.json", "m")
+    known.note("float32 24x8", ["of-tomorrow"] * len(TOKEN_COUNTS))
+    ProductChooser(known).multiplier(weight_of(24, 8), may_copy=True)
+    assert set(known.get("float32 24x8", len(TOKEN_COUNTS))) <= set(BY_NAME)
+
+
+def test_members_that_share_a_weight_share_its_copy():
+    weight = weight_of(24, 8)
+    chooser = ProductChooser(KnownChoices(None), only="plain-rows")
+    first, second = (chooser.multiplier(weight, may_copy=True) for _ in range(2))
+    assert first._by_count[0][1].data_ptr() == second._by_count[0][1].data_ptr() != weight.data_ptr()
+
+
+def test_no_copies_where_the_model_is_to_be_left_alone():
+    weight = weight_of(24, 8)
+    chosen = ProductChooser(KnownChoices(None)).multiplier(weight, may_copy=False)
+    assert {product.layout for product in chosen.products} == {"columns"}
+    with pytest.raises(ValueError, match="product plain-rows does not work for this model here; these do: plain"):
+        ProductChooser(KnownChoices(None), only="plain-rows").multiplier(weight, may_copy=False)
+
+
+def test_an_unknown_product():
+    with pytest.raises(ValueError, match=r"product must be one of plain, plain-rows, .*, got 'quick'"):
+        ProductChooser(KnownChoices(None), only="quick")
