@@ -3,6 +3,7 @@
 Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -117,7 +118,8 @@ class Outcome(NamedTuple):
         num_emitted: tokens committed to the answer by this step, the target's own token included.
         refused_at: index among the judged tokens of the first one refused; None if none was.
         tvd: total variation distance drafter to verifier per judged token up to and including the first refused
-            one, 0 to 1; NaN where the drafter is model-free or the recording does not say.
+            one, 0 to 1; NaN where the drafter is model-free or the recording does not say. Real models work them out
+            when they are first read.
         duration_s: seconds of the batched operation this step was part of.
         num_rows: requests in that operation.
         done: whether the request is finished.
@@ -132,7 +134,7 @@ class Outcome(NamedTuple):
     num_own: int
     num_emitted: int
     refused_at: int | None
-    tvd: tuple[float, ...]
+    tvd: Sequence[float]
     duration_s: float
     num_rows: int
     done: bool

@@ -31,7 +31,7 @@ class Judged(NamedTuple):
     num_accepted: int
     own_token: int
     own_place: int
-    tvd: tuple[float, ...] = ()
+    tvd: Sequence[float] = ()
     num_modelled: int = 0
     escalated: tuple[int, ...] = ()
 

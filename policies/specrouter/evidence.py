@@ -7,6 +7,7 @@ for them. What a level kept is scored for every level that kept it, or only its 
 count, and it would look worse than it is.
 """
 
+from collections.abc import Sequence
 from math import nan
 from typing import NamedTuple
 
@@ -96,7 +97,7 @@ class RoundEvidence:
                 self._add(claim, seen.pool.target, kept=claim.written.token == own)
             self._open.clear()
 
-    def _score_judged(self, kept: int, looked_at: int, tvd: tuple[float, ...]) -> None:
+    def _score_judged(self, kept: int, looked_at: int, tvd: Sequence[float]) -> None:
         tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
         judged, endorsers, verdicts = self._judged, self._endorsers, self._verdicts
         for index in range(looked_at):

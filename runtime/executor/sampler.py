@@ -19,6 +19,7 @@ from ..sampling.coupled_noise import RequestNoise
 from ..sampling.rejection import judge, probabilities
 from ..sampling.truncation import truncated
 from ..state.request_state import PendingView, RequestState
+from .distances import Distances
 from .token_facts import facts_of, facts_of_all, law_after, ruled
 
 
@@ -40,7 +41,7 @@ class Judging(NamedTuple):
     views: list[PendingView]
     start: int
     position: int
-    distances: list[float]
+    distances: Distances
     judges: list[int]
 
 

@@ -4,7 +4,7 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Sequence
-from math import isnan, nan
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -14,9 +14,9 @@ from ...decoding.contract import Verify
 from ...decoding.results import Deferred, Failed, Judged
 from ...decoding.session import Session
 from ...decoding.world import VerifyItem
-from ...traces.tries.stored_resolution import UNITS
 from ..pools.loaded_members import LoadedMember
 from ..state.request_state import PendingView, RequestState
+from .distances import Distances, OpDistances
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
@@ -104,8 +104,9 @@ class VerifyProcessor:
         distances = self._distances(level, rows, logits)
         judgings: list[Judging] = []
         start = 0
-        for row, apart in zip(rows, distances, strict=True):
+        for number, row in enumerate(rows):
             position = len(row.session.emitted) + row.first
+            apart = Distances(distances, number, len(row.views))
             judges = row.session.judges[row.first :]
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
@@ -134,12 +135,12 @@ class VerifyProcessor:
                 if index not in escalated and (always or judging.judges[index] <= level):
                     view.judge = logits[judging.start + index]
         self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted)
-        tvd = tuple(judging.distances[: accepted + 1])
+        tvd = judging.distances.first(accepted + 1)
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
 
-    def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> list[list[float]]:
-        """Per request `[K]` total variation distance of whoever endorses each token to the verifier."""
-        distances = [[nan] * len(row.views) for row in rows]
+    def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> OpDistances:
+        """Total variation distances of whoever endorses each token to the verifier."""
+        known = [[nan] * len(row.views) for row in rows]
         at: list[tuple[int, int]] = []
         contexts: list[int] = []
         theirs: list[Tensor] = []
@@ -148,20 +149,16 @@ class VerifyProcessor:
             judges = row.session.judges
             for index, view in enumerate(row.views):
                 if judges[row.first + index] == level and not self._executor.sampler.rewrites:
-                    distances[number][index] = 0.0
+                    known[number][index] = 0.0
                 elif view.judge is not None:
                     at.append((number, index))
                     contexts.append(start + index)
                     theirs.append(view.judge)
             start += len(row.views) + 1
-        if theirs:
-            # One softmax for both, as on a few rows the calls cost more than the arithmetic.
+
+        def pairs() -> tuple[Tensor, Tensor]:
             run = contexts[-1] - contexts[0] + 1 == len(contexts)
             chosen = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
-            both = torch.stack([*(row.to(logits.device) for row in theirs), *chosen.unbind()])
-            drafted, judged = both.softmax(dim=-1).chunk(2)
-            sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
-            for (number, index), value in zip(at, sums, strict=True):
-                # As `total_variation`. A context without finite logits fails its request; any distance does.
-                distances[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
-        return distances
+            return torch.stack([row.to(logits.device) for row in theirs]), chosen
+
+        return OpDistances(known, at, pairs)
