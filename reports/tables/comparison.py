@@ -64,7 +64,7 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
     trust = f"; {meta['trust']}" if meta.get("trust") else ""
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
-        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}, batch {batch}, "
+        f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{_where(meta)}, batch {batch}, "
         f"seed {meta['seed']}{start_words(meta)}{deciding}{trust}"
     )
 
@@ -77,6 +77,11 @@ def start_words(meta: Mapping[str, Any]) -> str:
     """
     start = meta.get("start", "")
     return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
+
+
+def _where(meta: dict[str, Any]) -> str:
+    """The machine that measured the seconds; empty for published figures and for one's own."""
+    return f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
 
 
 def _what_if(meta: dict[str, Any]) -> str:

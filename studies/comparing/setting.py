@@ -40,7 +40,8 @@ class SettingOptions(TypedDict, total=False):
     seed: int
     seeds: int
     start: Start | str | None
-    decide_s: float
+    decide_s: float | None
+    allow_foreign_profile: bool
     strict: bool
     lossless: bool
 
@@ -65,7 +66,8 @@ class Setting:
         seed: the first, of decisions that have to be modelled.
         seeds: that a policy is run at where chance has a part, 2 to 1,000.
         start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
-        decide_s: seconds that a policy costs per step.
+        decide_s: seconds that a policy costs per step; None: what a profile knows of it, else 0.
+        allow_foreign_profile: take a profile of another machine as `cost`.
         strict: refuse what is not recorded instead of modelling it.
         lossless: refuse policies that may commit other text than the target's.
 
@@ -86,7 +88,8 @@ class Setting:
     seed: int = 0
     seeds: int = 5
     start: Start | str | None = None
-    decide_s: float = 0.0
+    decide_s: float | None = None
+    allow_foreign_profile: bool = False
     strict: bool = False
     lossless: bool = False
 
@@ -109,17 +112,23 @@ class Setting:
         assert self.device is not None
         return measured_on_device(self.recording, self.device) or ""
 
+    @property
+    def cost_name(self) -> str:
+        """As it was asked for, or what there is."""
+        return default_cost(self.recording) if self.cost is None else str(self.cost)
+
     def priced(self, reading: Reading = Reading.device) -> CostModel:
         """The cost model; `reading` of a measurement that is taken to another device."""
         source = self.recording
         return make_cost(
-            default_cost(source) if self.cost is None else str(self.cost),
+            self.cost_name,
             source,
             tensor_parallel=self.tensor_parallel,
             scale=self.scale,
             extrapolate=self.extrapolate,
             on=None if self.device is None else replace(self.device, reading=reading),
             shapes_given=bool(self.models),
+            allow_foreign_profile=self.allow_foreign_profile,
         )
 
     def scenarios(self) -> Scenarios:
@@ -148,6 +157,7 @@ class Setting:
             "remarks": remarks_on(recording, batch=self.batch),
             "sampling": about.sampling,
             "cost": first.cost.name,
+            "hardware": "" if about.kind == "synthetic" or self.cost_name not in about.costs else about.hardware,
             "what_if": {
                 "acceptance": dict(self.shift_acceptance or {}),
                 "scale": dict(self.scale or {}),
@@ -157,7 +167,7 @@ class Setting:
             "batch": self.batch,
             "seed": self.seed,
             "seeds": self.seeds,
-            "decide_s": self.decide_s,
+            "decide_s": self.decide_s or 0.0,
             "start": first.begins.value,
         }
 
