@@ -11,9 +11,11 @@ from .commands import policy, pool, trace
 from .commands.agree import agree
 from .commands.compare import compare
 from .commands.experiment import experiment_commands
+from .commands.profile import profile
 from .commands.record import record
 from .commands.run import run
 from .commands.trace_import import import_
+from .commands.validate import validate
 from .options.records import spelled_out
 
 Commands = Mapping[str, Callable[..., None]]
@@ -43,7 +45,10 @@ def command() -> Callable[..., object]:
         rich_markup_mode=None,
     )
     app.callback()(paceline)
-    _add(app, {"compare": compare, "run": run, "record": record, "agree": agree})
+    _add(
+        app,
+        {"compare": compare, "run": run, "record": record, "agree": agree, "profile": profile, "validate": validate},
+    )
     for name, purpose, commands in _groups():
         group = typer.Typer(help=purpose, no_args_is_help=True)
         _add(group, commands)

@@ -37,6 +37,7 @@ class Run:
         members: the pool as the policy sees it.
         ledger: told of all that happens.
         driver: answers the sessions of the run.
+        timed: the policy, and the seconds it has taken.
 
     Raises:
         ValueError: an oracle.
@@ -56,8 +57,8 @@ class Run:
         self.members = loaded_pool(world.pool)
         self.ledger = RunLedger()
         self._name = name
-        self._policy = TimedPolicy(policy, StepWatch(self.members.target))
-        loop = Loop(pool=self.members, policy=self._policy, name=name, world=world, ledger=self.ledger)
+        self.timed = TimedPolicy(policy, StepWatch(self.members.target))
+        loop = Loop(pool=self.members, policy=self.timed, name=name, world=world, ledger=self.ledger)
         priced = None if prices is None else PricedSeconds(prices, self.members.names)
         self.driver = Driver(loop, world, self.ledger, on_commit=on_commit, priced=priced)
 
@@ -73,15 +74,15 @@ class Run:
             "cache": self.world.memory.cache,
             "forward": self.world.forward_names,
             "members": list(self.members.names),
-            "lossless": about.lossless if (about := about_of(self._policy.wrapped)) else None,
+            "lossless": about.lossless if (about := about_of(self.timed.wrapped)) else None,
             "lossy_steps": self._lossy_steps(),
-            "policy_s": self._policy.seconds,
+            "policy_s": self.timed.seconds,
             "phases": asdict(self.world.phases),
         }
 
     def _lossy_steps(self) -> bool:
         """Whether steps may have changed the text, or under rejection sampling what it follows."""
-        watch = self._policy.watch
+        watch = self.timed.watch
         return watch.lossy_drawn if self.world.sampling.mode == "rejection" else watch.lossy
 
 

@@ -14,7 +14,7 @@ from ..policies.about import about_of
 from ..runs.ledger import RunLedger
 from ..runs.log import RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
-from .cost.base import CostModel
+from .cost.base import CostModel, OperationCost
 from .device import device_process, paused_collector
 from .foresight import grant_foresight
 from .replay_tables import ReplayTables, check_observed
@@ -32,7 +32,7 @@ class Scenario:
         batch: requests running at a time, 1 to 1,000,000 (a closed loop: one finishes, the next starts).
         seed: of decisions that have to be modelled.
         strict: refuse what is not recorded instead of modelling it.
-        decide_s: seconds a policy costs per step, 0 to 1e9.
+        decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
         start: how requests begin; None for the recording's default.
 
     Raises:
@@ -44,19 +44,26 @@ class Scenario:
     batch: int = 1
     seed: int = 0
     strict: bool = False
-    decide_s: float = 0.0
+    decide_s: float | None = None
     start: Start | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
             raise ArgumentError(f"`batch` must be a whole number from 1 to {MOST_BATCH:,}, got {self.batch}")
-        check_within("`decide_s`", self.decide_s, f"[0, {MOST_SECONDS:g}]")
+        if self.decide_s is not None:
+            check_within("`decide_s`", self.decide_s, f"[0, {MOST_SECONDS:g}]")
         self.tables.prefill_before(self.begins)
 
     @property
     def begins(self) -> Start:
         """How requests begin."""
         return self.tables.default_start if self.start is None else self.start
+
+    def seconds_to_decide(self, policy: Policy) -> float:
+        """Seconds that a policy is charged for each step."""
+        if self.decide_s is not None:
+            return self.decide_s
+        return self.cost.decide_s(type(policy).__name__) if isinstance(self.cost, OperationCost) else 0.0
 
 
 def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str, list[int]] | None = None) -> RunLog:
@@ -80,7 +87,8 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
     ledger = RunLedger()
-    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=scenario.decide_s)
+    decide_s = scenario.seconds_to_decide(policy)
+    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s)
     waiting = world.sessions(prefill_before)
 
     def admit(count: int, now_s: float) -> None:
@@ -119,7 +127,7 @@ def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
         "cost": scenario.cost.name,
         "batch": scenario.batch,
         "seed": scenario.seed,
-        "decide_s": scenario.decide_s,
+        "decide_s": scenario.seconds_to_decide(policy),
         "start": scenario.begins.value,
         "members": list(scenario.tables.pool.names),
         "lossless": None if about is None else about.lossless,

@@ -150,8 +150,9 @@ REAL_MODELS = (
     "paceline.studies.find_slim",
     "paceline.studies.pool",
     "paceline.studies.record",
+    "paceline.studies.seconds",
 )
-EXTRA = ("torch", "transformers", "tokenizers", "safetensors")
+EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "scipy")
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys, paceline
 sys.modules.update(dict.fromkeys({EXTRA}))

@@ -24,6 +24,9 @@ ModelsOption = Annotated[
         "folder, or a JSON list of shapes; repeatable.",
     ),
 ]
+ForeignProfileOption = Annotated[
+    bool, typer.Option("--allow-foreign-profile", help="Take a profile of another machine as --cost, and say so.")
+]
 LosslessOption = Annotated[
     bool, typer.Option("--lossless", help="Refuse policies that may commit other text than the target's.")
 ]
@@ -56,7 +59,8 @@ class ComparisonAsked:
         str | None,
         typer.Option(
             help="What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
-            "rtx4090, ...; docs/costs.md) or FILE.json; default: what was measured."
+            "rtx4090, ...; docs/costs.md), FILE.json, FILE.profile or here, the newest profile of this machine; "
+            "default: what was measured."
         ),
     ] = None
     scale: Annotated[
@@ -101,7 +105,15 @@ class ComparisonAsked:
             "each method of an imported log began. Default: prefill; of an imported log, recorded."
         ),
     ] = None
-    decide_s: Annotated[float, typer.Option("--decide-seconds", help="Seconds a policy costs per step.", min=0)] = 0.0
+    decide_s: Annotated[
+        float | None,
+        typer.Option(
+            "--decide-seconds",
+            help="Seconds a policy costs per step; default: what a profile knows of it, else 0.",
+            min=0,
+        ),
+    ] = None
+    allow_foreign_profile: ForeignProfileOption = False
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False
     lossless: LosslessOption = False
 

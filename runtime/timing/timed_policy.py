@@ -15,14 +15,17 @@ class TimedPolicy(WatchedPolicy):
 
     Attributes:
         seconds: in `decide` and `learn` so far.
+        decisions: steps it was asked for so far.
     """
 
     seconds = 0.0
+    decisions = 0
 
     def decide(self, seen: Observation) -> Step:
         """The policy's step."""
         start_s = perf_counter()
         step = self.wrapped.decide(seen)
+        self.decisions += 1
         self.seconds += perf_counter() - start_s
         self.watch.note(step)
         return step

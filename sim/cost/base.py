@@ -94,5 +94,28 @@ class RoundCost(CostModel, Protocol):
         ...
 
 
+@runtime_checkable
+class OperationCost(CostModel, Protocol):
+    """A cost model that also knows what operations take besides their forwards."""
+
+    def beside_s(self, *, drafting: bool, num_rows: int, num_tokens: int) -> float:
+        """Seconds of one operation that are no forward's, up to the next operation.
+
+        Args:
+            drafting: a Draft; else a Verify.
+            num_rows: requests in it.
+            num_tokens: drafted, or judged and written, over all rows.
+        """
+        ...
+
+    def longer_after_others(self, model: str, num_rows: int) -> float:
+        """Share by which a forward takes longer than `forward_s` if another member's ran before it; may be negative."""
+        ...
+
+    def decide_s(self, policy: str) -> float:
+        """Seconds that a policy, by the name of its class, takes for a step."""
+        ...
+
+
 class CostRangeError(ArgumentError):
     """A cost model was asked outside what it knows."""

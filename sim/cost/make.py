@@ -12,6 +12,7 @@ from ...traces.shapes.named import preset_names
 from .base import CostModel
 from .cost_file import FileCost, TableCost, read_cost_file
 from .devices import Device, device_called, device_sheet
+from .profile_choice import names_profile, profiled_cost
 from .roofline import RooflineCost
 from .timed import TimedCost
 from .what_if.other_device import Reading, mapped
@@ -44,23 +45,26 @@ def make_cost(
     extrapolate: bool = False,
     on: OnDevice | None = None,
     shapes_given: bool = False,
+    allow_foreign_profile: bool = False,
 ) -> CostModel:
     """The cost model called `name`: one measured with the recording, a device of the sheet, or a JSON file.
 
     Args:
         name: a key of `meta.costs` ("cpu" for recordings made here), "timed" for imported recordings with seconds, a
-            device name, or a path to a JSON file (docs/costs.md). What was recorded goes before a device of that name.
+            device name, a path to a JSON file (docs/costs.md), a profile's file, or "here", the newest profile of this
+            machine. What was recorded goes before a device of that name.
         recording: to be replayed.
         tensor_parallel: devices every model is split over, >= 1; of a device of the sheet only.
         scale: factors on the seconds of members.
         extrapolate: answer beyond what was measured; not for a device of the sheet, which has no range.
         on: the device that measured seconds are taken to; of what was measured with the recording only.
+        allow_foreign_profile: take a profile of another machine, or of models of other sizes; of profiles only.
         shapes_given: whether the recording's shapes were asked for just now (`models`), which a roofline has to use.
 
     Raises:
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
     """
-    cost = _unscaled(name, recording, tensor_parallel, extrapolate)
+    cost = _unscaled(name, recording, tensor_parallel, extrapolate, allow_foreign_profile)
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
     elif shapes_given and not isinstance(cost, RooflineCost):
@@ -97,9 +101,13 @@ def measured_on_device(recording: Recording, on: OnDevice) -> str | None:
     return on.measured_on or device_called(recording.about.hardware)
 
 
-def _unscaled(name: str, recording: Recording, tensor_parallel: int, extrapolate: bool) -> CostModel:
+def _unscaled(
+    name: str, recording: Recording, tensor_parallel: int, extrapolate: bool, allow_foreign_profile: bool
+) -> CostModel:
     sheet = device_sheet()
     measured = recording.about.costs
+    if allow_foreign_profile and not names_profile(name):
+        raise ArgumentError(f"`allow_foreign_profile` is for profiles; {name} is none")
     if name in sheet and name not in measured:
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
@@ -107,6 +115,10 @@ def _unscaled(name: str, recording: Recording, tensor_parallel: int, extrapolate
         return _roofline(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
     if tensor_parallel != 1:
         raise ArgumentError(f"`tensor_parallel` is for devices of the sheet; {name} was measured as it is")
+    if names_profile(name):
+        if extrapolate:
+            raise ArgumentError(f"`extrapolate` is for measured tables; {name} has a smooth model for other shapes")
+        return profiled_cost(name, recording, allow_foreign=allow_foreign_profile)
     if name in measured:
         return by_form(
             recording,

@@ -11,7 +11,7 @@ from math import exp, nan
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults, made
+from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults, made
 from ...decoding.rules.acceptance import Ruling, ruling
 from ...decoding.rules.facts import unknown_facts
 from ...decoding.rules.signal import NO_SIGNAL, Signal
@@ -19,7 +19,7 @@ from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
-from ..cost.base import CostModel
+from ..cost.base import CostModel, OperationCost
 from ..recorded_pool import recorded_rule
 from ..unrecorded_error import UnrecordedContextError
 from .agreement_rates import Fallback
@@ -48,6 +48,8 @@ class ReplayWorld:
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._pool = pool
         self._cost = cost
+        self._operations = cost if isinstance(cost, OperationCost) else None
+        self._last_level: int | None = None  # that ran a forward
         self._fallback = fallback
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
@@ -89,13 +91,33 @@ class ReplayWorld:
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self._draft(session, step, level) for session, step in items]
         forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
-        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0))
+        seconds = total_s(forwards)
+        if self._operations is not None:
+            num_tokens = sum([len(row.tokens) for row in drafted])
+            seconds += self._beyond_forwards_s(
+                self._operations, level, forwards[0], len(items), num_tokens, drafting=True
+            )
+        return made(DraftResults, (drafted, forwards, seconds, 1.0))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
         judged = [self._judge(session, step, level) for session, step in items]
         forward = verify_forward(self._cost, self._pool.names[level], items, level)
-        return made(VerifyResults, (judged, [forward], forward[3], 1.0))
+        seconds = forward[3]
+        if self._operations is not None:
+            num_tokens = sum([len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items])
+            seconds += self._beyond_forwards_s(self._operations, level, forward, len(items), num_tokens, drafting=False)
+        return made(VerifyResults, (judged, [forward], seconds, 1.0))
+
+    def _beyond_forwards_s(
+        self, cost: OperationCost, level: int, first: Forward, num_rows: int, num_tokens: int, *, drafting: bool
+    ) -> float:
+        """What an operation takes besides its forwards, and the first of these if another member ran before it."""
+        seconds = cost.beside_s(drafting=drafting, num_rows=num_rows, num_tokens=num_tokens)
+        if self._last_level not in (level, None):
+            seconds += first[3] * cost.longer_after_others(self._pool.names[level], first[0])
+        self._last_level = level
+        return seconds
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
@@ -106,8 +128,6 @@ class ReplayWorld:
         if node < 0 or level < self._num_free:
             return NO_SIGNAL
         return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
-
-    # -- drafting
 
     def _draft(self, session: Session, step: Draft, level: int) -> Drafted:
         if step.stop is not None:
@@ -174,8 +194,6 @@ class ReplayWorld:
             node = tables.find_child(node, token) if node >= 0 else -1
             places.append(node)
         return Drafted(tokens, places)
-
-    # -- judging
 
     def _judge(self, session: Session, step: Verify, level: int) -> Judged:
         tables = self._open[session.request_id]
@@ -259,8 +277,6 @@ class ReplayWorld:
         free = self._num_free
         agrees = self._fallback.accepts(session.request_id, position, proposer - free, level - free)
         return Ruling.keep if agrees else Ruling.refuse
-
-    # -- where the record ends
 
     def _anchored(self, session: Session, tables: RequestTables) -> int:
         """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ....arguments import check_within
-from ..base import CostModel, DraftTerms, RoundCost, RoundScale
+from ..base import CostModel, DraftTerms, OperationCost, RoundCost, RoundScale
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
@@ -25,6 +25,8 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
         return cost
     if isinstance(cost, RoundCost):
         return ScaledRoundCost(cost, factors, target)
+    if isinstance(cost, OperationCost):
+        return ScaledOperationCost(cost, factors)
     return ScaledCost(cost, factors)
 
 
@@ -78,3 +80,13 @@ class ScaledRoundCost(ScaledCost):
     def prefill_s(self, request_id: str, method: str) -> float:
         """Seconds before the first round; see `RoundCost`."""
         return self._rounds.prefill_s(request_id, method) * self._target_factor
+
+
+class ScaledOperationCost(ScaledCost):
+    """As `ScaledCost`, of a cost model that knows operations: what is beside forwards stays as it is."""
+
+    def __init__(self, cost: OperationCost, factors: Mapping[str, float]) -> None:
+        super().__init__(cost, factors)
+        self.beside_s = cost.beside_s
+        self.longer_after_others = cost.longer_after_others
+        self.decide_s = cost.decide_s

@@ -1,0 +1,173 @@
+"""Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell falls on all alike."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from statistics import median, quantiles
+
+import torch
+
+from ...profiles.profile import Shape
+from ...progress import Progress
+from ..forward.model_forward import ModelForward
+from ..kv.device_memory import total_bytes
+from ..kv.slot_cache import SlotCache
+from ..timing.forward_seconds import timed
+
+# Share of a device's memory that the caches of one shape may take.
+_MOST_MEMORY = 0.5
+
+# New tokens of a row up to which a forward is taken for a verification; a longer one reads a prompt.
+MOST_JUDGED = 20
+
+# Shapes of more tokens than this are timed in every third round only: they take long, and vary little.
+_LONG_FORWARD = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Shapes that are measured: each number of rows with each number of new tokens after each number of tokens held.
+
+    Attributes:
+        rows: strictly increasing, >= 1.
+        new_tokens: of each row, strictly increasing, >= 1.
+        context_tokens: of each row, strictly increasing, >= 0.
+        most_tokens: new tokens of all rows that one forward may have.
+
+    Raises:
+        ValueError: an axis that is empty or does not increase.
+    """
+
+    rows: tuple[int, ...] = (1, 2, 3, 6, 12, 24)
+    new_tokens: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20, 40, 80, 160)
+    context_tokens: tuple[int, ...] = (0, 60, 200, 420)
+    most_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, least in (("rows", 1), ("new_tokens", 1), ("context_tokens", 0)):
+            axis = getattr(self, name)
+            if not axis or axis[0] < least or any(a >= b for a, b in pairwise(axis)):
+                raise ValueError(f"{name} must be strictly increasing from >= {least}, got {axis}")
+
+    def shapes(self, longest: int) -> Iterator[tuple[int, int, int]]:
+        """(rows, tokens held, new tokens) of all shapes within a context of `longest` tokens, small ones first."""
+        for rows, context, new in product(self.rows, self.context_tokens, self.new_tokens):
+            if context + new <= longest and rows * new <= self.most_tokens:
+                yield rows, context, new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredForwards:
+    """What was measured.
+
+    Attributes:
+        shapes: of all members.
+        drift: relative change of a shape's seconds from the first third of the rounds to the last, median over shapes.
+        left_out: shapes whose caches would not fit into memory, in words.
+    """
+
+    shapes: tuple[Shape, ...]
+    drift: float
+    left_out: tuple[str, ...]
+
+
+@torch.inference_mode()
+def measure_forwards(
+    forwards: Mapping[str, ModelForward], grid: Grid, *, longest: int, repeats: int = 9
+) -> MeasuredForwards:
+    """Time every shape of the grid.
+
+    A round times the shapes of all members once, member after member for each number of rows and tokens held; the
+    first round warms up.
+
+    Args:
+        forwards: by member.
+        grid: the shapes.
+        longest: context of the pool, in tokens.
+        repeats: counted rounds, >= 3.
+    """
+    if repeats < 3:
+        raise ValueError(f"repeats must be >= 3, got {repeats}")
+    asked = list(grid.shapes(longest))
+    taken: dict[tuple[str, int, int, int], list[float]] = {}
+    left_out: list[str] = []
+    groups = sorted({(rows, context) for rows, context, _ in asked})
+    with Progress("profiling forwards", (repeats + 1) * len(groups), unit="groups of shapes") as progress:
+        for number in range(repeats + 1):
+            for rows, context in groups:
+                counts = [new for r, c, new in asked if (r, c) == (rows, context)]
+                for name, forward in forwards.items():
+                    fitting = [count for count in counts if _fits(forward, rows, context + count)]
+                    if not number and len(fitting) < len(counts):
+                        left_out.append(f"{name}: {rows} x {counts[len(fitting)]} and more after {context}")
+                    _time_group(forward, name, rows, context, _due(fitting, rows, number), taken)
+                progress.advance()
+    return MeasuredForwards(
+        shapes=tuple(_shape(key, seconds[1:]) for key, seconds in sorted(taken.items())),
+        drift=_drift(taken, repeats),
+        left_out=tuple(left_out),
+    )
+
+
+def _due(counts: Sequence[int], rows: int, number: int) -> list[int]:
+    return [count for count in counts if rows * count <= _LONG_FORWARD or number < 2 or number % 3 == 0]
+
+
+def _fits(forward: ModelForward, rows: int, tokens: int) -> bool:
+    shape = forward.kv_shape
+    return rows * tokens * shape.bytes_per_slot <= _MOST_MEMORY * total_bytes(shape.device)
+
+
+def _time_group(
+    forward: ModelForward,
+    name: str,
+    rows: int,
+    context: int,
+    counts: Sequence[int],
+    taken: dict[tuple[str, int, int, int], list[float]],
+) -> None:
+    if not counts:
+        return
+    runs = _runs_of(forward, rows, context, counts)
+    for count, run in zip(counts, runs, strict=True):
+        # Each number of tokens may multiply by weights in another layout, which has to come into the caches first.
+        if rows * count <= _LONG_FORWARD:
+            run()
+        taken.setdefault((name, rows, count, context), []).append(timed(run, forward.kv_shape.device))
+
+
+def _runs_of(forward: ModelForward, rows: int, context: int, counts: Sequence[int]) -> list[Callable[[], object]]:
+    """Forwards of so many new tokens a row, each of which rolls the cache back first."""
+    requests = [str(row) for row in range(rows)]
+    cache = SlotCache(forward.kv_shape)
+    device = forward.kv_shape.device
+    if context:
+        cache.place(requests, [context] * rows)  # what the keys and values are makes no difference to seconds
+
+    def run_of(count: int) -> Callable[[], object]:
+        tokens = torch.zeros(rows * count, dtype=torch.long, device=device)
+        # Verifiers need the logits of all they judge, a prompt those of its end.
+        keep = slice(None) if count <= MOST_JUDGED else torch.arange(count - 1, rows * count, count, device=device)
+
+        def run() -> None:
+            for request in requests:
+                if request in cache.rows:
+                    cache.roll_back(request, context)
+            placement = cache.place(requests, [count] * rows)
+            forward(tokens, placement, cache, keep)
+
+        return run
+
+    return [run_of(count) for count in counts]
+
+
+def _shape(key: tuple[str, int, int, int], seconds: Sequence[float]) -> Shape:
+    middle = median(seconds)
+    first, _, third = quantiles(seconds, n=4) if len(seconds) > 1 else (middle, middle, middle)
+    return Shape(*key, seconds=middle, spread=(third - first) / 2 / middle)
+
+
+def _drift(taken: Mapping[tuple[str, int, int, int], Sequence[float]], repeats: int) -> float:
+    third = max(1, repeats // 3)
+    steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
+    return abs(median(median(seconds[-third:]) / median(seconds[:third]) for seconds in steady) - 1)

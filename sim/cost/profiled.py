@@ -1,0 +1,80 @@
+"""Seconds from a profile: measured forwards, interpolated, and what operations cost beside them."""
+
+from collections.abc import Sequence
+
+from ...profiles.forwards import ProfiledForwards
+from ...profiles.profile import Profile
+from .base import CostRangeError, DraftTerms
+
+
+class ProfiledCost:
+    """What a machine was measured to take.
+
+    A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
+    held of a row, then linear in rows. Rows of unequal length count as so many of the mean length. Beyond the measured
+    shapes the profile's smooth model answers, and `notes` say so.
+
+    Args:
+        profile: of the pool that is replayed.
+        name: shown in tables.
+        models: that it will be asked for.
+
+    Attributes:
+        threads: torch used while it was measured.
+
+    Raises:
+        CostRangeError: a model that was not profiled.
+    """
+
+    def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
+        self.name = name
+        self.threads = profile.meta.threads
+        self.lookup_s = profile.meta.lookup_s
+        self._meta = profile.meta
+        self._unmeasured: set[str] = set()
+        known = {member.name: member for member in profile.meta.members}
+        missing = [model for model in models if model not in known]
+        if missing:
+            raise CostRangeError(f"cost {name}: {missing[0]} was not profiled; it has {', '.join(known)}")
+        self._members = {
+            model: ProfiledForwards(profile.of(model), known[model].smooth, known[model].in_decoding)
+            for model in models
+        }
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        return self._members[model].seconds(num_rows, new_tokens, context_tokens)
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`: drafts cost their forwards."""
+        return None
+
+    def beside_s(self, *, drafting: bool, num_rows: int, num_tokens: int) -> float:
+        """See `OperationCost`."""
+        return (self._meta.draft if drafting else self._meta.verify).seconds(num_rows, num_tokens)
+
+    def longer_after_others(self, model: str, num_rows: int) -> float:
+        """See `OperationCost`."""
+        return self._members[model].longer_after_others(num_rows)
+
+    def decide_s(self, policy: str) -> float:
+        """See `OperationCost`; of a policy that was not measured the mean of those that were."""
+        known = self._meta.decide_s
+        if policy in known:
+            return known[policy]
+        self._unmeasured.add(policy)
+        return sum(known.values()) / len(known)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        beyond = [
+            f"{member.name} ({member.smooth.held_out_error:.0%})"
+            for member in self._meta.members
+            if member.name in self._members and self._members[member.name].beyond
+        ]
+        notes = [f"seconds measured on {self._meta.hardware}, at {self._meta.measured_at:%Y-%m-%d %H:%M} UTC"]
+        if beyond:
+            notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
+        if self._unmeasured:
+            notes.append(f"deciding was not measured, the others' mean is taken: {', '.join(sorted(self._unmeasured))}")
+        return tuple(notes)

@@ -1,0 +1,1 @@
+"""What operations take on this machine, and how true the simulator's seconds are."""

@@ -1,0 +1,239 @@
+"""Measure what this machine takes for the operations of a pool: what `paceline profile` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...arguments import ArgumentError
+from ...counted import counted
+from ...machine import kept_folder, processor
+from ...policies.default_policies import BASELINE, default_policies
+from ...policies.spec import PolicySpec
+from ...profiles.forwards import ProfiledForwards
+from ...profiles.meta import ProfiledMember, ProfileMeta
+from ...profiles.profile import ENDING, Profile, write_profile
+from ...reports.tables.grid import Grid, table
+from ...reports.tables.printed import Printed
+from ...runtime.pools.loaded_members import loaded_pool
+from ...runtime.pools.pool import ModelPool
+from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
+from ...runtime.profiling.forward_shapes import MeasuredForwards, measure_forwards
+from ...runtime.profiling.operations import Operations, measure_operations
+from ...runtime.profiling.smooth import fit_smooth
+from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
+from ...shipped import shipped
+from ...traces.meta import Sampling
+from ..pool import load_pool
+
+# A machine whose seconds change by more than this while they are measured does not hold still.
+MOST_DRIFT = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Profiled(Printed):
+    """A profile that was made; prints as `paceline profile` does.
+
+    Attributes:
+        profile: what was measured.
+        out: file that holds it.
+    """
+
+    profile: Profile
+    out: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/profiles.md)."""
+        shapes = [shape._asdict() for shape in self.profile.shapes]
+        return {"out": str(self.out), "meta": self.profile.meta.model_dump(mode="json"), "shapes": shapes}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each measured shape."""
+        return [shape._asdict() for shape in self.profile.shapes]
+
+    def tables(self) -> Sequence[Grid]:
+        """Members, then operations."""
+        meta = self.profile.meta
+        members = [self._member_row(member) for member in meta.members]
+        operations = [
+            {
+                "operation": name,
+                "us once": f"{beside.per_op_s * 1e6:.0f}",
+                "us a row": f"{beside.per_row_s * 1e6:.1f}",
+                "us a token": f"{beside.per_token_s * 1e6:.1f}",
+            }
+            for name, beside in (("draft", meta.draft), ("verify", meta.verify))
+        ]
+        title = f"pool {meta.pool} on {meta.hardware}: {counted(len(self.profile.shapes), 'shape')} of forwards"
+        return [
+            table(members, texts=("forward",), title=title),
+            table(operations, title="beside forwards"),
+        ]
+
+    def lines(self) -> Sequence[str]:
+        """What to know of it, and where it is."""
+        meta = self.profile.meta
+        lines = [f"left out, as memory is short: {words}" for words in meta.left_out]
+        lines.append(f"drift while measuring: {meta.drift:.1%}")
+        quickest, slowest = (pick(meta.decide_s, key=meta.decide_s.__getitem__) for pick in (min, max))
+        least, most = (f"{meta.decide_s[name] * 1e6:.0f} us ({name})" for name in (quickest, slowest))
+        lines.append(f"policies take {least} to {most} a step")
+        lines.append(f"{self.out} written; `--cost here` finds it")
+        return lines
+
+    def _member_row(self, member: ProfiledMember) -> dict[str, str]:
+        shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
+        smallest, rows = min(shapes), max(one[0] for one in shapes)
+        widest = max(shapes, key=lambda one: one[0] * one[1])
+        spread = sorted(shape.spread for shape in shapes.values())[len(shapes) // 2]
+        return {
+            "member": member.name,
+            "forward": member.forward,
+            "ms, 1 token": f"{shapes[smallest].seconds * 1e3:.3f}",
+            f"ms, {rows} rows of 1": f"{shapes[(rows, *smallest[1:])].seconds * 1e3:.3f}",
+            "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
+            "spread": f"{spread:.1%}",
+            "again": f"{member.in_decoding.again[0]:.2f}x",
+            "after others": f"{member.in_decoding.after_others[0]:.2f}x",
+            "smooth error": f"{member.smooth.held_out_error:.1%}",
+        }
+
+
+def profile(
+    pool: ModelPool | Path | str | None = None,
+    prompts: Path | str | Sequence[Prompt | str] | None = None,
+    *,
+    out: Path | str | None = None,
+    sampling: Sampling | None = None,
+    grid: ShapeGrid | None = None,
+    repeats: int = 9,
+    policies: Sequence[str] = (),
+    most_drift: float = MOST_DRIFT,
+    threads: int = 1,
+) -> Profiled:
+    """Measure forwards by shape, and what operations and policies take besides.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_pool`).
+        prompts: some to decode for the operations; None takes those that lie beside the pool.
+        out: file to write; None keeps it where `cost="here"` finds it.
+        sampling: how tokens are chosen; greedy if None.
+        grid: shapes of forwards.
+        repeats: times each shape is measured, >= 3.
+        policies: whose own seconds are measured, besides the default ones.
+        most_drift: largest change of seconds while they are measured, as a share.
+        threads: CPU threads of torch, where a pool is loaded.
+
+    Raises:
+        ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
+            more; nothing is written then.
+    """
+    models = load_pool(pool, threads=threads)
+    requests = _prompts_of(pool, prompts)
+    mode = Sampling(mode="greedy") if sampling is None else sampling
+    forwards = {
+        member.name: models.forward(level, "auto", share_weights=True)
+        for level, member in enumerate(models.members)
+        if member.model is not None
+    }
+    measured = measure_forwards(forwards, grid or ShapeGrid(), longest=models.context_tokens, repeats=repeats)
+    if measured.drift > most_drift:
+        raise ArgumentError(
+            f"seconds must drift by `most_drift` {most_drift:.0%} at most while they are measured, got "
+            f"{measured.drift:.0%}: something else keeps this machine busy; try again when it is quiet"
+        )
+    operations = _operations(models, requests, measured, policies, mode)
+    meta = _meta(models, forwards, measured, operations, mode)
+    made = Profile(meta=meta, shapes=measured.shapes)
+    path = _place(meta) if out is None else Path(out)
+    write_profile(made, path)
+    return Profiled(profile=made, out=path)
+
+
+def _operations(
+    models: ModelPool,
+    prompts: Sequence[Prompt],
+    measured: MeasuredForwards,
+    policies: Sequence[str],
+    sampling: Sampling,
+) -> Operations:
+    """Operations under chains that run every member, and the seconds of the default policies and those given."""
+    members = loaded_pool(models)
+    forwards = {
+        member.name: ProfiledForwards([shape for shape in measured.shapes if shape.member == member.name], None)
+        for member in models.members
+        if member.model is not None
+    }
+    named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}
+    chains = [BASELINE, *(name for name in named if named[name].name == "chain")]
+    return measure_operations(
+        models,
+        prompts,
+        forwards,
+        {name: named[name].build(members) for name in chains},
+        {name: named[name].build(members) for name in named},
+        sampling,
+    )
+
+
+def _prompts_of(
+    pool: ModelPool | Path | str | None, prompts: Path | str | Sequence[Prompt | str] | None
+) -> tuple[Prompt, ...]:
+    if prompts is not None:
+        return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
+    if isinstance(pool, ModelPool):
+        raise ArgumentError("`prompts` must be given with models that are loaded already")
+    place = shipped("pools", "pico") if pool is None else Path(pool)
+    beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
+    if not beside.is_file():
+        raise ArgumentError(f"`prompts` must be given: {beside} does not exist")
+    return prompts_of(beside)
+
+
+def _meta(
+    models: ModelPool,
+    forwards: dict[str, Any],
+    measured: MeasuredForwards,
+    operations: Operations,
+    sampling: Sampling,
+) -> ProfileMeta:
+    target: Any = models.target.model
+    device = target.device
+    return ProfileMeta(
+        pool=models.name,
+        members=tuple(
+            ProfiledMember(
+                name=member.name,
+                parameters=member.num_parameters,
+                dtype=member.dtype,
+                forward=forwards[member.name].name,
+                in_decoding=operations.in_decoding[member.name],
+                smooth=fit_smooth([shape for shape in measured.shapes if shape.member == member.name]),
+            )
+            for member in models.members
+            if member.model is not None
+        ),
+        processor=processor(),
+        device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        threads=torch.get_num_threads(),
+        torch=torch.__version__,
+        transformers=version("transformers"),
+        paceline=version("paceline"),
+        cache="slots",
+        sampling=sampling.mode,
+        measured_at=datetime.now(UTC),
+        drift=measured.drift,
+        left_out=measured.left_out,
+        draft=operations.draft,
+        verify=operations.verify,
+        lookup_s=operations.lookup_s,
+        decide_s=operations.decide_s,
+    )
+
+
+def _place(meta: ProfileMeta) -> Path:
+    return kept_folder() / "profiles" / f"{meta.pool}-{meta.measured_at:%Y%m%dT%H%M%S}{ENDING}"

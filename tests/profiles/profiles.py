@@ -1,0 +1,53 @@
+"""Profiles made up by a formula, so that what a profile says can be known beforehand."""
+
+from datetime import UTC, datetime
+
+from paceline.profiles.meta import BesideForwards, InDecoding, ProfiledMember, ProfileMeta, SmoothForward
+from paceline.profiles.profile import Profile, Shape
+
+ON_ITS_OWN = InDecoding(rows=(1,), again=(1.0,), after_others=(1.0,))
+ROWS, NEW_TOKENS, CONTEXTS = (1, 2, 4), (1, 3, 9), (0, 50, 200)
+
+
+def seconds_of(rows, new_tokens, context, *, once=1e-3):
+    """Bilinear in what a profile is linear in between its shapes: tokens of a row, then rows."""
+    return once + rows * (1e-4 * new_tokens + 1e-6 * context)
+
+
+def made_profile(*, names=("draft", "target"), processor="a processor", parameters=1000, **changes):
+    shapes = tuple(
+        Shape(name, rows, new, context, seconds_of(rows, new, context, once=1e-3 * (place + 1)), 0.01)
+        for place, name in enumerate(names)
+        for rows in ROWS
+        for new in NEW_TOKENS
+        for context in CONTEXTS
+    )
+    smooth = SmoothForward(intercept_s=7.0, held_out_error=0.05)
+    members = tuple(
+        ProfiledMember(
+            name=name, parameters=parameters, dtype="float32", forward="fused", in_decoding=ON_ITS_OWN, smooth=smooth
+        )
+        for name in names
+    )
+    meta = ProfileMeta(
+        **{
+            "pool": "tiny",
+            "members": members,
+            "processor": processor,
+            "device": "cpu",
+            "threads": 1,
+            "torch": "2",
+            "transformers": "5",
+            "paceline": "0",
+            "cache": "slots",
+            "sampling": "greedy",
+            "measured_at": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+            "drift": 0.01,
+            "draft": BesideForwards(per_op_s=1e-3, per_row_s=1e-4, per_token_s=1e-5),
+            "verify": BesideForwards(per_op_s=2e-3, per_row_s=2e-4, per_token_s=2e-5),
+            "lookup_s": 1e-5,
+            "decide_s": {"Chain": 1e-5, "Adaptive": 3e-5},
+            **changes,
+        }
+    )
+    return Profile(meta=meta, shapes=shapes)

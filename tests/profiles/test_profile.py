@@ -1,0 +1,75 @@
+"""A profile comes back as it was written, and a file that is none is refused in one line."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.profile import SCHEMA, profiles_here, read_profile, write_profile
+from paceline.traces.errors import TraceFormatError
+
+from .profiles import made_profile
+
+
+def test_a_profile_comes_back(tmp_path):
+    path = tmp_path / "new" / "a.profile"
+    write_profile(made_profile(), path)
+    assert read_profile(path) == made_profile()
+    assert list(path.parent.iterdir()) == [path]
+
+
+def changed(path, change):
+    write_profile(made_profile(), path)
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def first_row(**values):
+    def change(table):
+        rows = table.to_pylist()
+        rows[0] |= values
+        return pa.Table.from_pylist(rows, schema=table.schema)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda table: table.replace_schema_metadata({}), "profile: must have the header of a profile, got 'none'"),
+        (lambda table: table.drop(["spread"]), "columns: must be member, rows"),
+        (lambda table: table.replace_schema_metadata({"paceline": b'{"threads": 0}'}), "pool: Field required"),
+        (first_row(member="slim"), "member: must be one of draft, target, got 'slim'"),
+        (first_row(rows=0), "shape: must have rows, tokens and seconds that can be"),
+        (first_row(seconds=float("nan")), "shape: must have rows, tokens and seconds that can be"),
+        (lambda table: pa.concat_tables([table, table.slice(0, 1)]), "shape: must be there once"),
+        (lambda table: table.slice(len(table) // 2), "member: must have measured shapes, got 'draft'"),
+    ],
+)
+def test_a_file_that_breaks_the_format(tmp_path, change, says):
+    path = tmp_path / "a.profile"
+    changed(path, change)
+    with pytest.raises(TraceFormatError) as caught:
+        read_profile(path)
+    assert str(caught.value).startswith(f"{path}: {says}")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_parquet_and_no_file(tmp_path):
+    path = tmp_path / "a.profile"
+    with pytest.raises(TraceFormatError, match="must be a file, got 'nothing there'"):
+        read_profile(path)
+    path.write_text("seconds")
+    with pytest.raises(TraceFormatError, match="must be a Parquet file"):
+        read_profile(path)
+
+
+def test_profiles_of_this_machine_are_found_newest_first(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    assert list(profiles_here("a processor")) == []
+    folder = tmp_path / "profiles"
+    older, newer = made_profile(), made_profile(measured_at="2026-02-01T00:00:00Z")
+    write_profile(older, folder / "b.profile")
+    write_profile(newer, folder / "a.profile")
+    write_profile(made_profile(processor="another"), folder / "c.profile")
+    (folder / "d.profile").write_text("none")
+    assert [path.name for path in profiles_here("a processor")] == ["a.profile", "b.profile"]
+    assert SCHEMA.names[0] == "member"
