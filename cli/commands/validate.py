@@ -1,0 +1,49 @@
+"""`paceline validate`: how true simulated seconds are on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...installing import needs_torch
+from ..options import models
+from ..options.comparison import ForeignProfileOption, PoliciesOption
+from ..options.parsing import batches
+from ..output import JsonOption, check_json_path, show
+
+
+def validate(
+    *,
+    trace: Annotated[Path, typer.Option(help="A .trace folder, recorded of the pool and these prompts.")],
+    prompts: models.PromptsOption,
+    pool: models.PoolOption = None,
+    policy: PoliciesOption = None,
+    cost: Annotated[
+        str, typer.Option(help="As of compare: here (the newest profile of this machine), FILE.profile, cpu, ...")
+    ] = "here",
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16",
+    tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None,
+    limit: Annotated[int, typer.Option(help="Requests of each tag, at most.", min=1)] = 8,
+    runs: Annotated[int, typer.Option(help="Runs of the models in each cell; the median counts.", min=1)] = 3,
+    allow_foreign_profile: ForeignProfileOption = False,
+    threads: models.ThreadsOption = 1,
+    json: JsonOption = None,
+) -> None:
+    """Run policies on the models and in the simulator, and say how far the seconds are apart, and where."""
+    check_json_path(json, trace, prompts)
+    with needs_torch():
+        from ...studies.seconds.validate import validate as validate_seconds
+    found = validate_seconds(
+        pool,
+        prompts,
+        trace,
+        policy,
+        cost=cost,
+        batches=batches(batch),
+        tags=tag,
+        requests=limit,
+        runs=runs,
+        allow_foreign_profile=allow_foreign_profile,
+        threads=threads,
+    )
+    show(json, found)

@@ -1,0 +1,94 @@
+"""A profile of a tiny pool is measured, found, and its seconds held against real decoding."""
+
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.profile import read_profile
+from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.studies.compare import compare
+from paceline.studies.record import record
+from paceline.studies.seconds.profile import profile
+from paceline.studies.seconds.validate import validate
+
+from ...tiny_models import random_prompts, tiny_pool_of_four
+
+POOL = tiny_pool_of_four()
+PROMPTS = random_prompts(6, seed=3)
+GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84)
+POLICIES = ["plain", "draft:3/target", "draft:2/mid:4/target", "ngram", "adaptive"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(recording's path, profile), made once; the machine of a test is never quiet."""
+    folder = tmp_path_factory.mktemp("validate")
+    record(POOL, PROMPTS, folder / "a.trace", max_new_tokens=16, costs=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder))
+        yield folder / "a.trace", profile(POOL, PROMPTS, grid=GRID, repeats=3, most_drift=9.0)
+
+
+def test_a_profile_says_what_was_measured(made):
+    _, profiled = made
+    meta = profiled.profile.meta
+    assert read_profile(profiled.out) == profiled.profile
+    assert [member.name for member in meta.members] == ["draft", "mid", "slim", "target"]
+    assert {(shape.rows, shape.new_tokens) for shape in profiled.profile.shapes} == {
+        (rows, new) for rows in GRID.rows for new in GRID.new_tokens
+    }
+    assert all(shape.seconds > 0 and shape.spread >= 0 for shape in profiled.profile.shapes)
+    assert meta.draft.seconds(1, 3) > 0
+    assert meta.verify.seconds(1, 4) > 0
+    assert {"Plain", "Chain", "Adaptive", "Confident", "Ngram"} <= meta.decide_s.keys()
+    assert repr(profiled).startswith("pool tiny on ")
+    assert len(profiled.to_dicts()) == len(profiled.profile.shapes)
+
+
+def test_a_comparison_here_says_whose_seconds_it_uses(made):
+    path, profiled = made
+    found = compare(path, ["plain", "draft:3/target"], cost="here")
+    (note,) = (line for line in found.to_json()["meta"]["cost_notes"] if line.startswith("seconds measured on "))
+    assert profiled.profile.meta.hardware in note
+
+
+def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
+    """Loosely: a busy machine may double anything, but a price that forgets half of the work would show."""
+    path, _ = made
+    found = validate(POOL, PROMPTS, path, POLICIES, batches=(1, 4), runs=2)
+    assert len(found.cells) == len(POLICIES) * 2 * 2
+    assert all(cell.equal for cell in found.cells)
+    assert found.verdict.median_error < 1.0
+    assert all(0.2 < cell.simulated_s / cell.measured_s < 5 for cell in found.cells)
+    assert {choice.tag for choice in found.choices()} == {"a", "b"}
+    assert "total seconds are off by" in repr(found)
+    assert found.to_json()["verdict"]["equal"] == 1.0
+    assert all(cell.error == pytest.approx(cell.forwards_error + cell.beside_error) for cell in found.cells)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tags": ["c"]}, "`tags` must be among a, b, got 'c'"),
+        ({"runs": 0}, "`runs` must be >= 1, got 0"),
+        ({"requests": 0}, "`requests` must be >= 1, got 0"),
+        ({"batches": (1, 0)}, "`batches` must be >= 1, got 0"),
+        ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
+    ],
+)
+def test_what_cannot_be_validated(made, given, told):
+    path, _ = made
+    with pytest.raises(ArgumentError, match=told):
+        validate(POOL, PROMPTS, path, ["plain"], **given)
+
+
+def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
+    grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
+    with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
+        profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
+def test_a_grid_must_increase(axis):
+    with pytest.raises(ValueError, match="must be strictly increasing from >= "):
+        Grid(**axis)
