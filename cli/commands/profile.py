@@ -7,7 +7,7 @@ import typer
 
 from ...installing import needs_torch
 from ..options import models
-from ..output import JsonOption, check_json_path, show
+from ..output import JsonOption, check_file_path, check_json_path, show
 
 
 def profile(
@@ -32,7 +32,9 @@ def profile(
 ) -> None:
     """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
     mode = sampling.chosen()
-    check_json_path(json, *([] if out is None else [out]))
+    check_json_path(json, out, prompts)
+    if out is not None:
+        check_file_path("--out", out)
     with needs_torch():
         from ...studies.seconds.profile import profile as profile_pool
     made = profile_pool(

@@ -1,6 +1,6 @@
 """Measure what this machine takes for the operations of a pool: what `paceline profile` does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...arguments import ArgumentError
+from ...arguments import ArgumentError, check_within
 from ...counted import counted
 from ...machine import kept_folder, processor
 from ...policies.default_policies import BASELINE, default_policies
@@ -125,15 +125,20 @@ def profile(
         grid: shapes of forwards.
         repeats: times each shape is measured, >= 3.
         policies: whose own seconds are measured, besides the default ones.
-        most_drift: largest change of seconds while they are measured, as a share.
+        most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
         threads: CPU threads of torch, where a pool is loaded.
 
     Raises:
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
             more; nothing is written then.
     """
+    check_within("`most_drift`", most_drift, "[0, 10]")
     models = load_pool(pool, threads=threads)
     requests = _prompts_of(pool, prompts)
+    members = loaded_pool(models)
+    named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}
+    for spec in named.values():
+        spec.build(members)
     mode = Sampling(mode="greedy") if sampling is None else sampling
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
@@ -146,7 +151,7 @@ def profile(
             f"seconds must drift by `most_drift` {most_drift:.0%} at most while they are measured, got "
             f"{measured.drift:.0%}: something else keeps this machine busy; try again when it is quiet"
         )
-    operations = _operations(models, requests, measured, policies, mode)
+    operations = _operations(models, requests, measured, named, mode)
     meta = _meta(models, forwards, measured, operations, mode)
     made = Profile(meta=meta, shapes=measured.shapes)
     path = _place(meta) if out is None else Path(out)
@@ -158,7 +163,7 @@ def _operations(
     models: ModelPool,
     prompts: Sequence[Prompt],
     measured: MeasuredForwards,
-    policies: Sequence[str],
+    named: Mapping[str, PolicySpec],
     sampling: Sampling,
 ) -> Operations:
     """Operations under chains that run every member, and the seconds of the default policies and those given."""
@@ -168,7 +173,6 @@ def _operations(
         for member in models.members
         if member.model is not None
     }
-    named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}
     chains = [BASELINE, *(name for name in named if named[name].name == "chain")]
     return measure_operations(
         models,

@@ -29,7 +29,11 @@ SOUND: dict[str, tuple[str, ...]] = {
     "pool search-slim": ("pool", "--trials", "1", "--limit", "1", "--max-new-tokens", "3", "--out", "found.toml"),
 }
 # Too long to be run: they are only given what must be refused before anything is done.
-LONG_RUNS: dict[str, tuple[str, ...]] = {"pool train": ("new.pool", "--tiny")}
+LONG_RUNS: dict[str, tuple[str, ...]] = {
+    "pool train": ("new.pool", "--tiny"),
+    "profile": (*POOL, "--prompts", "prompts.jsonl", "--out", "here.profile"),
+    "validate": (*POOL, "--prompts", "prompts.jsonl", "--trace", "small.trace"),
+}
 EXPERIMENT = ("--limit", "1")
 
 INTS = ("x", "", "1.5", "nan", "1e3", "true", "0x10", "[1]", "9" * 5000)

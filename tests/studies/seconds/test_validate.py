@@ -88,6 +88,21 @@ def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"most_drift": float("nan")}, r"`most_drift` must be in \[0, 10\], got nan"),
+        ({"policies": ["nobody"]}, "nobody"),
+        ({"policies": ["draft:3/nobody"]}, "nobody"),
+        ({"repeats": 2}, "repeats must be >= 3, got 2"),
+    ],
+)
+def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, monkeypatch, given, told):
+    monkeypatch.setattr("paceline.studies.seconds.profile.measure_operations", None)
+    with pytest.raises(ValueError, match=told):
+        profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=GRID, **given)
+
+
 @pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
 def test_a_grid_must_increase(axis):
     with pytest.raises(ValueError, match="must be strictly increasing from >= "):
