@@ -104,10 +104,15 @@ def read_profile(path: Path) -> Profile:
     return Profile(meta=meta, shapes=shapes)
 
 
+def profiles_folder() -> Path:
+    """Where profiles of this machine are kept."""
+    return kept_folder() / "profiles"
+
+
 def profiles_here(processor: str) -> Iterator[Path]:
     """Profiles that were kept on this machine, newest first; those that cannot be read are passed over."""
     found = []
-    for path in sorted((kept_folder() / "profiles").glob(f"*{ENDING}")):
+    for path in sorted(profiles_folder().glob(f"*{ENDING}")):
         try:
             meta = _meta_of(path, (pq.read_schema(path).metadata or {}).get(_KEY, b""))
         except (OSError, pa.ArrowException, TraceFormatError):

@@ -10,7 +10,6 @@ from ...decoding.ledger import DRAFT, VERIFY
 from ...decoding.policy import Policy
 from ...decoding.results import Drafted, DraftResults, VerifyResults
 from ...decoding.world import DraftItem, VerifyItem
-from ...traces.meta import Sampling
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
 from ..run import Run, sessions_of
@@ -130,8 +129,3 @@ def probe(
     for request_id, error in run.driver.failed.items():
         raise ValueError(f"request {request_id} failed while profiling: {error}")
     return world.ops
-
-
-def probed_world(pool: ModelPool, sampling: Sampling) -> ProbedWorld:
-    """A world of the pool; its caches are slots without a limit."""
-    return ProbedWorld(pool=pool, sampling=sampling)

@@ -72,7 +72,9 @@ class ProfiledCost:
             for member in self._meta.members
             if member.name in self._members and self._members[member.name].beyond
         ]
-        notes = [f"seconds measured on {self._meta.hardware}, at {self._meta.measured_at:%Y-%m-%d %H:%M} UTC"]
+        meta = self._meta
+        when = f"{meta.measured_at:%Y-%m-%d %H:%M} UTC"
+        notes = [f"seconds measured on {meta.hardware}, with {meta.sampling} sampling, at {when}"]
         if beyond:
             notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
         if self._unmeasured:

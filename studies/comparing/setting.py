@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from ...arguments import ArgumentError
 from ...decoding.prefill import Start, start_of
-from ...sim.cost.base import CostModel
+from ...sim.cost.base import CostModel, OperationCost
 from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ...sim.cost.what_if.other_device import Reading
 from ...sim.replay_tables import tables_of
@@ -131,6 +131,10 @@ class Setting:
             allow_foreign_profile=self.allow_foreign_profile,
         )
 
+    def _profiled_deciding(self, first: Scenario) -> bool:
+        """Whether each policy is charged what a profile knows of it."""
+        return self.decide_s is None and isinstance(first.cost, OperationCost)
+
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
         first = Scenario(
@@ -167,7 +171,7 @@ class Setting:
             "batch": self.batch,
             "seed": self.seed,
             "seeds": self.seeds,
-            "decide_s": self.decide_s or 0.0,
+            "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
             "start": first.begins.value,
         }
 

@@ -11,12 +11,12 @@ import torch
 
 from ...arguments import ArgumentError, check_within
 from ...counted import counted
-from ...machine import kept_folder, processor
+from ...machine import processor
 from ...policies.default_policies import BASELINE, default_policies
 from ...policies.spec import PolicySpec
 from ...profiles.forwards import ProfiledForwards
 from ...profiles.meta import ProfiledMember, ProfileMeta
-from ...profiles.profile import ENDING, Profile, write_profile
+from ...profiles.profile import ENDING, Profile, profiles_folder, write_profile
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
 from ...runtime.pools.loaded_members import loaded_pool
@@ -82,7 +82,8 @@ class Profiled(Printed):
         quickest, slowest = (pick(meta.decide_s, key=meta.decide_s.__getitem__) for pick in (min, max))
         least, most = (f"{meta.decide_s[name] * 1e6:.0f} us ({name})" for name in (quickest, slowest))
         lines.append(f"policies take {least} to {most} a step")
-        lines.append(f"{self.out} written; `--cost here` finds it")
+        found_by = "here" if self.out.parent == profiles_folder() else self.out
+        lines.append(f"{self.out} written; --cost {found_by} uses it")
         return lines
 
     def _member_row(self, member: ProfiledMember) -> dict[str, str]:
@@ -120,7 +121,7 @@ def profile(
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
         prompts: some to decode for the operations; None takes those that lie beside the pool.
-        out: file to write; None keeps it where `cost="here"` finds it.
+        out: file to write, NAME.profile; None keeps it where `cost="here"` finds it.
         sampling: how tokens are chosen; greedy if None.
         grid: shapes of forwards.
         repeats: times each shape is measured, >= 3.
@@ -133,6 +134,8 @@ def profile(
             more; nothing is written then.
     """
     check_within("`most_drift`", most_drift, "[0, 10]")
+    if out is not None and Path(out).suffix != ENDING:
+        raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
     models = load_pool(pool, threads=threads)
     requests = _prompts_of(pool, prompts)
     members = loaded_pool(models)
@@ -240,4 +243,4 @@ def _meta(
 
 
 def _place(meta: ProfileMeta) -> Path:
-    return kept_folder() / "profiles" / f"{meta.pool}-{meta.measured_at:%Y%m%dT%H%M%S}{ENDING}"
+    return profiles_folder() / f"{meta.pool}-{meta.measured_at:%Y%m%dT%H%M%S}{ENDING}"

@@ -222,11 +222,12 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
     if not isinstance(cost, OperationCost):
         return 0.0
     tokens = {DRAFT: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
+    ran = log.ops["num_forwards"] > 0  # a prompt lookup has a price of its own
     total = 0.0
     for kind, counts in tokens.items():
-        rows = log.ops["num_rows"][log.ops["kind"] == kind]
+        rows = log.ops["num_rows"][(log.ops["kind"] == kind) & ran]
         total += sum(cost.beside_s(drafting=kind == DRAFT, num_rows=int(each), num_tokens=0) for each in rows)
-        drafted = int(counts[log.steps["kind"] == kind].sum())
+        drafted = int(counts[(log.steps["kind"] == kind) & ran[log.steps["op"]]].sum())
         one, none = (cost.beside_s(drafting=kind == DRAFT, num_rows=1, num_tokens=count) for count in (1, 0))
         total += drafted * (one - none)
     return total

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from paceline.machine import FOLDER_VARIABLE
-from paceline.profiles.profile import SCHEMA, profiles_here, read_profile, write_profile
+from paceline.profiles.profile import profiles_here, read_profile, write_profile
 from paceline.traces.errors import TraceFormatError
 
 from .profiles import made_profile
@@ -72,4 +72,3 @@ def test_profiles_of_this_machine_are_found_newest_first(tmp_path, monkeypatch):
     write_profile(made_profile(processor="another"), folder / "c.profile")
     (folder / "d.profile").write_text("none")
     assert [path.name for path in profiles_here("a processor")] == ["a.profile", "b.profile"]
-    assert SCHEMA.names[0] == "member"

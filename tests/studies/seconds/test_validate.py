@@ -49,6 +49,8 @@ def test_a_comparison_here_says_whose_seconds_it_uses(made):
     found = compare(path, ["plain", "draft:3/target"], cost="here")
     (note,) = (line for line in found.to_json()["meta"]["cost_notes"] if line.startswith("seconds measured on "))
     assert profiled.profile.meta.hardware in note
+    assert "greedy sampling" in note
+    assert found.to_json()["meta"]["decide_s"] is None
 
 
 def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
@@ -93,6 +95,7 @@ def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
     [
         ({"most_drift": float("nan")}, r"`most_drift` must be in \[0, 10\], got nan"),
         ({"policies": ["nobody"]}, "nobody"),
+        ({"out": "a.json"}, r"`out` must end in \.profile, by which a cost is known for a profile, got 'a\.json'"),
         ({"policies": ["draft:3/nobody"]}, "nobody"),
         ({"repeats": 2}, "repeats must be >= 3, got 2"),
     ],
@@ -100,7 +103,7 @@ def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
 def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, monkeypatch, given, told):
     monkeypatch.setattr("paceline.studies.seconds.profile.measure_operations", None)
     with pytest.raises(ValueError, match=told):
-        profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=GRID, **given)
+        profile(POOL, PROMPTS, grid=GRID, **{"out": tmp_path / "a.profile", **given})
 
 
 @pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
