@@ -17,6 +17,13 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def num_processors() -> int:
+    """Processors that this process may run on, >= 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def kept_folder() -> Path:
     """Where measurements of this machine are kept: $PACELINE_CACHE, else the user's folder for caches."""
     named = os.environ.get(FOLDER_VARIABLE)

@@ -1,6 +1,6 @@
 """How far something long has come: a bar where standard error is a terminal, elsewhere a line every ten seconds.
 
-Standard output is never written to.
+And what has to be known before it begins (`tell`). Standard output is never written to.
 """
 
 import sys
@@ -30,6 +30,18 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _is_quiet.reset(before)
+
+
+def tell(line: str) -> None:
+    """Say, on standard error, what is of use before something long and not only with its result; nothing in `quiet`."""
+    if not _is_quiet.get():
+        _write(line)
+
+
+def _write(line: str) -> None:
+    with suppress(OSError, ValueError):  # nobody reads it any more
+        sys.stderr.write(f"paceline: {line}\n")
+        sys.stderr.flush()
 
 
 class Progress:
@@ -135,9 +147,7 @@ class Progress:
 
     def _write_line(self) -> None:
         self._has_told = True
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            sys.stderr.write(f"paceline: {self.line}\n")
-            sys.stderr.flush()
+        _write(self.line)
 
 
 def _bar(console: Console, progress: Progress) -> Bars:

@@ -2,10 +2,18 @@
 
 import torch
 
-from ..arguments import check_least
+from ..arguments import ArgumentError, check_least
+from ..counted import counted
+from ..machine import num_processors
 
 
 def use_threads(count: int) -> None:
-    """Set torch's threads for this process; raises ArgumentError below 1."""
+    """Set torch's threads for this process; raises ArgumentError below 1, and beyond its processors."""
     check_least("`threads`", count, 1)
+    if count > (most := num_processors()):
+        raise ArgumentError(f"`threads` must be <= {most}, as there {_are(most)}, got {count}")
     torch.set_num_threads(count)
+
+
+def _are(count: int) -> str:
+    return f"{'is' if count == 1 else 'are'} {counted(count, 'processor')} to run on"

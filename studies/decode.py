@@ -121,7 +121,7 @@ def decode(
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
         threads: CPU threads of torch, where a pool is loaded.
-        debug: check every cache at every step.
+        debug: check every cache at every step, and say beforehand how models run.
 
     Raises:
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
@@ -134,7 +134,7 @@ def decode(
         check_least("`limit`", limit, 1)
     everyone = prompts_of(prompts)
     requests = everyone[:limit]
-    models = load_pool(pool, threads=threads)
+    models = load_pool(pool, threads=threads, debug=debug, forward=forward)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     alone = Alone(

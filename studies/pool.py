@@ -2,23 +2,38 @@
 
 from pathlib import Path
 
-from ..progress import Progress
+from ..progress import Progress, tell
+from ..runtime.forward.forward_choice import ForwardKind
 from ..runtime.pools.pool import ModelPool
 from ..shipped import shipped
 
 
-def load_pool(pool: ModelPool | Path | str | None = None, *, threads: int = 1) -> ModelPool:
+def load_pool(
+    pool: ModelPool | Path | str | None = None,
+    *,
+    threads: int = 1,
+    debug: bool = False,
+    forward: ForwardKind = "auto",
+) -> ModelPool:
     """The models of a pool.
 
     Args:
         pool: a pool.toml or its folder, or models that are loaded already; None is the shipped pool.
         threads: CPU threads of torch from here on, >= 1; with loaded models they stay as they are.
+        debug: say how the models will run, and which product multiplies which weight.
+        forward: how that is, see `forward.choose_forward`.
 
     Raises:
         PoolFileError: as `ModelPool.load`.
     """
-    if isinstance(pool, ModelPool):
-        return pool
+    models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads)
+    if debug:
+        for line in models.how_they_run(forward):
+            tell(line)
+    return models
+
+
+def _loaded(pool: Path | str | None, threads: int) -> ModelPool:
     path = shipped("pools", "pico") if pool is None else Path(pool)
     with Progress(f"loading {path}"):
         return ModelPool.load(path, threads=threads)

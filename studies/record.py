@@ -32,6 +32,7 @@ def record(
     name: str | None = None,
     costs: bool = True,
     threads: int = 1,
+    debug: bool = False,
 ) -> TrieRecording:
     """Record what every model says at every context that a policy may ask about; a killed recording continues.
 
@@ -48,6 +49,7 @@ def record(
         name: of the recording; the name of `out` without its suffix if None.
         costs: also measure seconds per forward on this machine.
         threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
 
     Raises:
         ArgumentError: prompts, a pool, a closure or a name that cannot be recorded; nothing is written then.
@@ -60,7 +62,7 @@ def record(
     elif (reach, run) != (None, None):
         raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {reach}, {run}")
     check_title(folder.stem if name is None else name)
-    models = load_pool(pool, threads=threads)
+    models = load_pool(pool, threads=threads, debug=debug)
     target: Any = models.target.model
     return recorder.record(
         models,

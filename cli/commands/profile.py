@@ -28,6 +28,7 @@ def profile(
         float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
     ] = 0.1,
     threads: models.ThreadsOption = 1,
+    debug: models.DebugOption = False,
     json: JsonOption = None,
 ) -> None:
     """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
@@ -46,5 +47,6 @@ def profile(
         policies=policy or (),
         most_drift=most_drift,
         threads=threads,
+        debug=debug,
     )
     show(json, made)

@@ -1,5 +1,6 @@
 """`paceline record`: token tries of real models for a list of prompts."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,17 @@ from ..options import models
 from ..output import check_new_folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Which contexts are recorded, as it is typed: each field is an option."""
+
+    closure: Annotated[
+        Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
+    ] = "monotone"
+    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16
+    run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8
+
+
 def record(
     *,
     out: Annotated[Path, typer.Argument(help="The .trace folder to write.")],
@@ -21,15 +33,12 @@ def record(
     pool: models.PoolOption = None,
     max_new_tokens: models.MaxNewTokensOption = 64,
     sampling: models.RecordedSampling,
-    closure: Annotated[
-        Literal["monotone", "full"], typer.Option(help="monotone (Exact chains) or full (lossy rules).")
-    ] = "monotone",
-    reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16,
-    run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8,
+    kept: _Kept,
     limit: models.LimitOption = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
     threads: models.ThreadsOption = 1,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
+    debug: models.DebugOption = False,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
     mode = sampling.chosen()
@@ -43,12 +52,11 @@ def record(
         out,
         sampling=mode,
         max_new_tokens=max_new_tokens,
-        closure=closure,
-        reach=reach,
-        run=run,
+        **asdict(kept),
         name=name,
         costs=costs,
         threads=threads,
+        debug=debug,
     )
     _say_what_it_holds(trace, out)
 

@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
 
 ForwardOption = Annotated[
-    Literal["auto", "fused", "modules"],
-    typer.Option(help="Run models fused, by their own modules, or fused where that is possible."),
+    Literal[
+        "auto",
+        "fused",
+        "modules",
+        "fused:plain",
+        "fused:plain-rows",
+        "fused:onednn",
+        "fused:onednn-rows",
+        "fused:onednn-packed",
+    ],
+    typer.Option(
+        help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
+        "one product."
+    ),
 ]
 QualityOption = Annotated[
     bool,
@@ -51,7 +63,7 @@ def run(
     lossless: LosslessOption = False,
     quality: QualityOption = True,
     threads: models.ThreadsOption = 1,
-    debug: Annotated[bool, typer.Option(help="Check every cache at every step.")] = False,
+    debug: Annotated[bool, typer.Option(help="Say how models run; check every cache at every step.")] = False,
     json: JsonOption = None,
 ) -> None:
     """Decode prompts with the models of a pool; the policy is the very object the simulator drives.

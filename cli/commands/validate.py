@@ -27,6 +27,7 @@ def validate(
     runs: Annotated[int, typer.Option(help="Runs of the models in each cell; the median counts.", min=1)] = 3,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: models.ThreadsOption = 1,
+    debug: models.DebugOption = False,
     json: JsonOption = None,
 ) -> None:
     """Run policies on the models and in the simulator, and say how far the seconds are apart, and where."""
@@ -45,5 +46,6 @@ def validate(
         runs=runs,
         allow_foreign_profile=allow_foreign_profile,
         threads=threads,
+        debug=debug,
     )
     show(json, found)

@@ -14,6 +14,7 @@ MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
 PoolOption = Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")]
 PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
+DebugOption = Annotated[bool, typer.Option(help="Say how models run: their forwards, and what multiplies weights.")]
 # Only a log can have begun in a way of its own.
 LiveStartOption = Annotated[
     Literal["prefill", "draft"],

@@ -124,7 +124,9 @@ class ProductChooser:
         return Multiplier(weight, chosen, copies)
 
     def lines(self) -> list[str]:
-        """What was chosen, one line a weight shape: the product by the fewest tokens it is used for."""
+        """What was chosen so far, one line a weight shape: the product by the fewest tokens it is used for."""
+        if self._only is not None:
+            return [f"every weight: {self._only} from 1"]
         return [f"{shape}: {_runs(products)}" for shape, products in sorted(self._chosen.items())]
 
     def _usable_for(self, weight: Tensor) -> tuple[Product, ...]:

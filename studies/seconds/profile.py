@@ -115,6 +115,7 @@ def profile(
     policies: Sequence[str] = (),
     most_drift: float = MOST_DRIFT,
     threads: int = 1,
+    debug: bool = False,
 ) -> Profiled:
     """Measure forwards by shape, and what operations and policies take besides.
 
@@ -128,6 +129,7 @@ def profile(
         policies: whose own seconds are measured, besides the default ones.
         most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
         threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
 
     Raises:
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
@@ -136,7 +138,7 @@ def profile(
     check_within("`most_drift`", most_drift, "[0, 10]")
     if out is not None and Path(out).suffix != ENDING:
         raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
-    models = load_pool(pool, threads=threads)
+    models = load_pool(pool, threads=threads, debug=debug)
     requests = _prompts_of(pool, prompts)
     members = loaded_pool(models)
     named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}

@@ -105,6 +105,7 @@ def validate(
     runs: int = 3,
     allow_foreign_profile: bool = False,
     threads: int = 1,
+    debug: bool = False,
 ) -> Validation:
     """Run policies on the models and in the simulator, and compare their seconds.
 
@@ -120,6 +121,7 @@ def validate(
         runs: of the models in each cell, all cells in turn; the median counts.
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
 
     Raises:
         ValueError: an unknown tag, a batch or count below 1, or a recording, policy or cost that cannot be used.
@@ -127,7 +129,7 @@ def validate(
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
         if least < 1:
             raise ArgumentError(f"`{name}` must be >= 1, got {least}")
-    models = load_pool(pool, threads=threads)
+    models = load_pool(pool, threads=threads, debug=debug)
     trace = _matching(models, prompts_of(prompts), Path(recording))
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
     priced = make_cost(cost, trace, allow_foreign_profile=allow_foreign_profile)

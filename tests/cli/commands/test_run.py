@@ -1,6 +1,7 @@
 """`paceline run`: what it writes, and how it ends."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,13 +57,33 @@ def test_a_first_short_try_may_name_tags_beyond_the_limit(prompts):
         ("--cache", "mask", "--dead-share", 0.2, "--batch", 3),
         ("--forward", "modules", "--batch", 3),
         ("--kv-limit-mib", 3, "--batch", 3),
-        ("--debug", "--policy", "draft:2/mid:3/target"),
     ],
 )
 def test_how_it_runs_does_not_change_the_text(prompts, options):
     plain = json.loads(done(*ran(prompts, "--json", "-")))
     other = json.loads(done(*ran(prompts, "--json", "-", *options)))
     assert [row["tokens"] for row in other["outputs"]] == [row["tokens"] for row in plain["outputs"]]
+
+
+def test_debug_says_how_models_run_and_does_not_change_the_text(prompts):
+    plain = json.loads(done(*ran(prompts, "--json", "-")))
+    other = paceline(*ran(prompts, "--json", "-", "--debug", "--policy", "draft:2/mid:3/target"))
+    assert other.code == 0
+    assert [row["tokens"] for row in json.loads(other.out)["outputs"]] == [row["tokens"] for row in plain["outputs"]]
+    first, *products = other.err.splitlines()
+    assert re.fullmatch(r"paceline: forwards of draft: \w+, mid: \w+, slim: \w+, target: \w+", first)
+    assert all(re.match(r"paceline: product of float32 \d+x\d+: \S+ from 1\b", line) for line in products)
+
+
+def test_one_product_may_be_asked_for(prompts):
+    ran_by = paceline(*ran(prompts, "--json", "-", "--debug", "--limit", 1, "--forward", "fused:plain-rows"))
+    assert ran_by.code == 0
+    assert "product of every weight: plain-rows from 1 tokens" in ran_by.err
+
+
+def test_more_threads_than_processors_are_refused(prompts):
+    line = refused(*ran(prompts, "--threads", 1024))
+    assert re.fullmatch(r"--threads must be <= \d+, as there (is|are) \d+ processors? to run on, got 1024", line)
 
 
 def test_rejection_sampling_is_reproducible(prompts):
