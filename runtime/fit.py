@@ -14,12 +14,12 @@ from .world import Memory
 def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:
     """Compare what the first requests may come to hold with what the devices have in all.
 
-    With a limit the runtime preempts instead, so a batch of any size is served.
+    On a device with a limit the runtime preempts instead, so a batch of any size is served.
 
     Raises:
         ArgumentError: some device has less memory than that.
     """
-    if memory.limit_bytes is not None or not sessions:
+    if not sessions:
         return
     longest = max(session.num_prompt + session.budget for session in sessions)
     needed: dict[torch.device, int] = {}
@@ -28,7 +28,10 @@ def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) 
             device = member.model.device
             held = len(sessions) * longest * member.kv_bytes_per_token
             needed[device] = needed.get(device, 0) + held
+    limits = memory.limits(needed)
     for device, num_bytes in needed.items():
+        if device in limits:
+            continue
         total = total_bytes(device)
         if num_bytes > total:
             raise ArgumentError(

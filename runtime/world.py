@@ -1,8 +1,10 @@
 """The world of real models: operations of the loop are batched forwards of transformers models."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
+
+import torch
 
 from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
@@ -40,7 +42,8 @@ class Memory:
 
     Attributes:
         cache: `slots` (a slot is a position) or `mask` (append-only with a validity mask).
-        limit_bytes: of all members' caches together; None for whatever the devices have.
+        limit_bytes: of all members' caches on a device together: one number for each device, or by the name of the
+            device, as `cuda:0`. None, and a device that is not named, is whatever the device has.
         dead_share: of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1].
 
     Raises:
@@ -48,15 +51,28 @@ class Memory:
     """
 
     cache: CacheKind = "slots"
-    limit_bytes: int | None = None
+    limit_bytes: int | Mapping[str, int] | None = None
     dead_share: float = 0.5
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
             raise ArgumentError(f"`cache` must be one of {', '.join(CACHES)}, got {self.cache!r}")
-        if self.limit_bytes is not None:
-            check_least("`limit_bytes`", self.limit_bytes, 1)
+        limits = self.limit_bytes
+        for limit in limits.values() if isinstance(limits, Mapping) else () if limits is None else (limits,):
+            check_least("`limit_bytes`", limit, 1)
         check_within("`dead_share`", self.dead_share, "(0, 1]")
+
+    def limits(self, devices: Iterable[torch.device]) -> dict[torch.device, int]:
+        """Bytes by device, of the pool's devices that have a limit; raises ArgumentError for other devices."""
+        named = {str(device): device for device in devices}
+        if self.limit_bytes is None:
+            return {}
+        if not isinstance(self.limit_bytes, Mapping):
+            return dict.fromkeys(named.values(), self.limit_bytes)
+        for name in self.limit_bytes:
+            if name not in named:
+                raise ArgumentError(f"`limit_bytes` must name devices of the pool ({', '.join(named)}), got {name!r}")
+        return {named[name]: limit for name, limit in self.limit_bytes.items()}
 
 
 class TorchWorld:
@@ -103,7 +119,8 @@ class TorchWorld:
         }
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
-        self.manager = StateManager(names, self._make_cache, limit_bytes=self.memory.limit_bytes)
+        limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
+        self.manager = StateManager(names, self._make_cache, limits=limits)
         self._executor = Executor(self._forwards, self.manager, make_sampler(sampling), self.clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)

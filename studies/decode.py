@@ -1,7 +1,7 @@
 """Decode prompts with the models of a pool under a policy: what `paceline run` does."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,7 @@ def decode(
     lossless: bool = False,
     quality: bool = True,
     threads: int = 1,
+    devices: Mapping[str, str] | None = None,
     debug: bool = False,
 ) -> Decoded:
     """Answer prompts with the models of a pool; the policy is the very object that the simulator drives.
@@ -121,6 +122,7 @@ def decode(
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
         threads: CPU threads of torch, where a pool is loaded.
+        devices: of members by name, where a pool is loaded; those not named are where the pool file says.
         debug: check every cache at every step, and say beforehand how models run.
 
     Raises:
@@ -134,7 +136,7 @@ def decode(
         check_least("`limit`", limit, 1)
     everyone = prompts_of(prompts)
     requests = everyone[:limit]
-    models = load_pool(pool, threads=threads, debug=debug, forward=forward)
+    models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     alone = Alone(

@@ -12,6 +12,7 @@ from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
 from ..options import models
 from ..options.comparison import LosslessOption
+from ..options.parsing import named_texts
 from ..output import JsonOption, check_json_path, check_new_folder, show
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def run(
     prompts: models.PromptsOption,
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: models.PoolOption = None,
+    device: models.DevicesOption = None,
     policy: Annotated[list[str] | None, typer.Option(help="One, as --policy of compare; default: plain.")] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: models.MaxNewTokensOption = 64,
@@ -74,6 +76,7 @@ def run(
     mode = sampling.chosen()
     check_stops(stop or [])
     kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
+    devices = named_texts("--device", "DEVICE", device)
     check_json_path(json, out, prompts)
     check_new_folder("--out", out)
     requests = read_prompts(prompts)
@@ -95,6 +98,7 @@ def run(
         lossless=lossless,
         quality=quality,
         threads=threads,
+        devices=devices,
         debug=debug,
     )
     _tell(decoded, counted(decoded.num_requests, "request"), out, json)

@@ -1,18 +1,27 @@
 """The options of `run`, `record` and `agree` on models: what they read, how tokens are chosen, keys and values."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from ...traces.meta import Sampling
+from .parsing import named_texts
 
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
 PoolOption = Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")]
 PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
+DevicesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device", metavar="NAME=DEVICE", help="Run a member elsewhere than its pool says, as target=cuda:1; repeated."
+    ),
+]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
 DebugOption = Annotated[bool, typer.Option(help="Say how models run: their forwards, and what multiplies weights.")]
 # Only a log can have begun in a way of its own.
@@ -27,8 +36,11 @@ CacheOption = Annotated[
     Cache, typer.Option(help="Of keys and values: a slot per position, or append-only with a mask.")
 ]
 KVLimitOption = Annotated[
-    float | None,
-    typer.Option(help="Memory of all caches together; where it is short, the youngest request waits and recomputes."),
+    list[str] | None,
+    typer.Option(
+        help="Memory of all caches on a device together; where it is short, the youngest request waits and recomputes. "
+        "One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
+    ),
 ]
 DeadShareOption = Annotated[
     float | None, typer.Option(help="Of --cache mask: share of dead slots that are truncated, in (0, 1]; 0.5.")
@@ -77,13 +89,23 @@ class RecordedSampling(LiveSampling):
     modes: ClassVar[str] = "coupled"
 
 
-def limit_bytes(mib: float | None) -> int | None:
-    """Bytes of --kv-limit-mib; raises ValueError for what is no amount of memory."""
-    if mib is None:
+def limit_bytes(texts: Sequence[str] | None) -> int | dict[str, int] | None:
+    """Bytes of --kv-limit-mib, of each device or by its name; raises ValueError for what is no amount of memory."""
+    if not texts:
         return None
-    if not 0 < mib < float("inf"):
+    if len(texts) == 1 and "=" not in texts[0]:
+        return _bytes(texts[0])
+    return {name: _bytes(mib) for name, mib in named_texts("--kv-limit-mib", "MIB", texts).items()}
+
+
+def _bytes(mib: str) -> int:
+    try:
+        amount = float(mib)
+    except ValueError:
+        amount = nan
+    if not 0 < amount < inf:
         raise ValueError(f"--kv-limit-mib must be > 0 and finite, got {mib}")
-    return max(1, int(mib * 2**20))
+    return max(1, int(amount * 2**20))
 
 
 def dead_share_of(cache: Cache, share: float | None) -> float:

@@ -46,16 +46,26 @@ def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[s
         ValueError: a text of another form, a number that is not finite, or a name given twice.
     """
     values: dict[str, float] = {}
-    for text in texts or ():
-        name, _, number = text.partition("=")
-        if name in values:
-            raise ValueError(f"{option} {name} is given twice")
+    for name, number in named_texts(option, what, texts).items():
         found = _number(number)
-        if not name or found is None:
-            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
+        if found is None:
+            raise ValueError(f"{option} must be NAME={what}, got {f'{name}={number}'!r}")
         if not isfinite(found):
             raise ValueError(f"{option} of {name} must be finite, got {number}")
         values[name] = found
+    return values
+
+
+def named_texts(option: str, what: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """The text of each name, in the order given; as `named_numbers`, of `NAME=text`."""
+    values: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if name in values:
+            raise ValueError(f"{option} {name} is given twice")
+        if not name or not value:
+            raise ValueError(f"{option} must be NAME={what}, got {text!r}")
+        values[name] = value
     return values
 
 

@@ -83,3 +83,18 @@ class Distances(Sequence[float]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+
+def stacked_on(device: torch.device, rows: Sequence[Tensor]) -> Tensor:
+    """`[M, V]` of M rows `[V]` in their order, moved to a device once from each device that holds some of them."""
+    places: dict[torch.device, list[int]] = {}
+    for index, row in enumerate(rows):
+        places.setdefault(row.device, []).append(index)
+    if len(places) == 1:
+        return torch.stack(list(rows)).to(device)
+    moved = list(rows)
+    for here in places.values():
+        block = torch.stack([rows[index] for index in here]).to(device)
+        for index, row in zip(here, block.unbind(), strict=True):
+            moved[index] = row
+    return torch.stack(moved)

@@ -16,7 +16,7 @@ from ...decoding.session import Session
 from ...decoding.world import VerifyItem
 from ..pools.loaded_members import LoadedMember
 from ..state.request_state import PendingView, RequestState
-from .distances import Distances, OpDistances
+from .distances import Distances, OpDistances, stacked_on
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
@@ -159,6 +159,6 @@ class VerifyProcessor:
         def pairs() -> tuple[Tensor, Tensor]:
             run = contexts[-1] - contexts[0] + 1 == len(contexts)
             chosen = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
-            return torch.stack([row.to(logits.device) for row in theirs]), chosen
+            return stacked_on(logits.device, theirs), chosen
 
         return OpDistances(known, at, pairs)

@@ -82,7 +82,7 @@ def generate(
         stop_strings: texts that end an answer.
         sampling: `rejection` (default) or `coupled`, with `do_sample=True`.
         cache: `slots` or `mask`.
-        kv_limit_bytes: of all models' keys and values together; None for whatever the devices have.
+        kv_limit_bytes: of all models' keys and values on a device together; None for whatever the devices have.
         on_log: called with the run log.
         inputs: what else `generate()` prepares for the model.
 

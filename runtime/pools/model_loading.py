@@ -11,6 +11,7 @@ from ..broken_rule import BrokenRuleError
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
 from .configs.member_config import MemberConfig
+from .devices import a_device, usable_device
 from .pool_file import MemberEntry, PoolFileError
 from .quiet_loading import quiet_loading
 
@@ -31,7 +32,9 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
         PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model
             that does not take masks.
     """
-    device = usable_device(file, f"{field}.device", entry.device)
+    device = usable_device(entry.device)
+    if device is None:
+        raise PoolFileError(file, f"{field}.device", f"must be {a_device()}", entry.device)
     try:
         with quiet_loading():
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -62,13 +65,3 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
 
 def _shape(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
-
-
-def usable_device(file: Path, field: str, name: str) -> torch.device:
-    """Fails for unknown devices, absent ones, and for `meta`, which holds no values."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        raise PoolFileError(file, field, "must be a device of this machine", name) from error
-    return device

@@ -13,6 +13,7 @@ from ..prompts import Prompt
 from ..threads import use_threads
 from .configs.member_config import MemberConfig, read_member_configs
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
+from .devices import on_devices
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .model_loading import load_model
 from .pool_file import MemberEntry, PoolFile, read_pool_file
@@ -35,17 +36,23 @@ class ModelPool(LoadedMembers):
     tokenizer_sha256: str
 
     @staticmethod
-    def load(path: Path, *, threads: int = 1) -> "ModelPool":
+    def load(path: Path, *, threads: int = 1, devices: Mapping[str, str] | None = None) -> "ModelPool":
         """Load the pool at `path`, a pool file or its folder.
 
         Sets the number of CPU threads torch uses in this process.
 
+        Args:
+            path: of the pool.
+            threads: >= 1.
+            devices: of members by name, in place of those of the file.
+
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
-            ValueError: threads below 1.
+            ArgumentError: threads below 1, or devices that are none of this machine or of members without weights.
         """
         use_threads(threads)
-        file, content = read_pool_file(path)
+        file, read = read_pool_file(path)
+        content = on_devices(read, devices or {})
         tokenizer, tokenizer_sha256 = load_tokenizer(file, "tokenizer", content.tokenizer)
         configs = read_member_configs(file, content)
         check_configs(file, content, configs, tokenizer)

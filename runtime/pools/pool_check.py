@@ -15,8 +15,8 @@ from ..kv.device_memory import total_bytes
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs.member_config import MemberConfig, read_member_config
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
+from .devices import a_device, usable_device
 from .loaded_members import describe_model
-from .model_loading import usable_device
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
 from .tokenizer_loading import load_tokenizer
 
@@ -78,7 +78,9 @@ class _Checking:
         location = entry.path
         if location is None:
             return
-        self._tried(entry.name, lambda: usable_device(self._file, f"members[{row}].device", entry.device))
+        if usable_device(entry.device) is None:
+            problem = PoolFileError(self._file, f"members[{row}].device", f"must be {a_device()}", entry.device)
+            self._problems[entry.name].append(str(problem))
         field, most = f"members[{row}].path", self._content.context_tokens
         found = self._tried(entry.name, lambda: read_member_config(self._file, field, location, context_tokens=most))
         if found is None:
@@ -157,10 +159,10 @@ class _Checking:
         needs = []
         for name in dict.fromkeys(member.device for member in members if member.weight_bytes is not None):
             here = [member for member in members if member.device == name]
-            try:
-                total = total_bytes(usable_device(self._file, "device", name))
-            except PoolFileError:
+            device = usable_device(name)
+            if device is None:
                 continue  # said of the member
+            total = total_bytes(device)
             weights = sum(member.weight_bytes or 0 for member in here)
             kv = self._content.context_tokens * sum(member.kv_bytes_per_token or 0 for member in here)
             needs.append(DeviceNeed(device=name, weight_bytes=weights, kv_bytes=kv, total_bytes=total))

@@ -1,10 +1,10 @@
-"""One KV cache per pool member for all running requests, and the memory they share.
+"""One KV cache per pool member for all running requests, and the memory of their devices.
 
-When memory is short: first every cache is truncated to what is live, then the youngest request that holds any memory
-gives up all of it. It recomputes when its turn comes again; no request is lost.
+When that of a device is short: first every cache there is truncated to what is live, then the youngest request that
+holds any of it gives up all it has, elsewhere too. It recomputes when its turn comes again; no request is lost.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ class StateManager:
     Args:
         names: of the members, by level.
         make_cache: builds the cache of a level when a request first needs it.
-        limit_bytes: of all caches together, >= 1 (checked by `Memory`); None for whatever the devices have.
+        limits: bytes of all caches on a device, >= 1 (checked by `Memory`); of those not named, whatever they have.
 
     Attributes:
         states: of running requests, by id.
@@ -32,7 +32,11 @@ class StateManager:
     """
 
     def __init__(
-        self, names: Sequence[str], make_cache: Callable[[int], MemberKV], *, limit_bytes: int | None = None
+        self,
+        names: Sequence[str],
+        make_cache: Callable[[int], MemberKV],
+        *,
+        limits: Mapping[torch.device, int] | None = None,
     ) -> None:
         self.states: dict[str, RequestState] = {}
         self.caches: dict[int, MemberKV] = {}
@@ -40,7 +44,7 @@ class StateManager:
         self.evicted: list[str] = []
         self._names = tuple(names)
         self._make_cache = make_cache
-        self._limit_bytes = limit_bytes
+        self._limits = limits or {}
 
     @property
     def held_bytes(self) -> int:
@@ -49,11 +53,12 @@ class StateManager:
 
     @property
     def free_share(self) -> float:
-        """Share of the limit that no live token takes, 0 to 1; 1 without a limit."""
-        if self._limit_bytes is None:
-            return 1.0
-        live = sum(cache.live_slots * cache.shape.bytes_per_slot for cache in self.caches.values())
-        return max(0.0, 1.0 - live / self._limit_bytes)
+        """Share of the limit that no live token takes, of the device that is fullest, 0 to 1; 1 without a limit."""
+        share = 1.0
+        for device, limit in self._limits.items():
+            live = sum(cache.live_slots * cache.shape.bytes_per_slot for cache in self._beside(device))
+            share = min(share, max(0.0, 1.0 - live / limit))
+        return share
 
     def open(self, state: RequestState) -> None:
         """Take in a request; it holds no memory yet."""
@@ -103,20 +108,25 @@ class StateManager:
         refused: dict[str, KVMemoryError | None] = {}
         truncated = False
         while wanted and not self._reserved(level, wanted):
+            caches = self._beside(self.cache(level).shape.device)
             if not truncated:
-                self._truncate()
+                self._truncate(caches)
                 truncated = True
                 continue
-            victim = self._youngest(wanted)
+            victim = self._youngest(caches, wanted)
             asked = wanted.pop(victim.request_id, None)
             if asked is None:
                 self.evicted.append(victim.request_id)
             else:
-                alone = not wanted and self._holds_alone(victim.request_id)
+                alone = not wanted and all(set(cache.rows) <= {victim.request_id} for cache in caches)
                 refused[victim.request_id] = self._too_long(level, victim, sum(asked)) if alone else None
             self._give_up(victim)
             truncated = False
         return refused
+
+    def _beside(self, device: torch.device) -> list[MemberKV]:
+        """The caches on a device, which share its memory."""
+        return [cache for cache in self.caches.values() if cache.shape.device == device]
 
     def _reserved(self, level: int, wanted: dict[str, list[int]]) -> bool:
         """Whether the cache now has memory for the tokens."""
@@ -125,7 +135,9 @@ class StateManager:
         extra = cache.extra_bytes(list(wanted), counts, further)
         if extra <= 0:
             return True
-        if self._limit_bytes is not None and self.held_bytes + extra > self._limit_bytes:
+        device = cache.shape.device
+        limit = self._limits.get(device)
+        if limit is not None and sum(other.held_bytes for other in self._beside(device)) + extra > limit:
             return False
         try:
             cache.reserve(list(wanted), counts, further)
@@ -133,19 +145,16 @@ class StateManager:
             return False
         return True
 
-    def _truncate(self) -> None:
-        for cache in self.caches.values():
+    def _truncate(self, caches: Iterable[MemberKV]) -> None:
+        for cache in caches:
             # A smaller copy needs memory, too; where there is none, a request must give up its own first.
             with suppress(torch.OutOfMemoryError):
                 cache.truncate()
 
-    def _youngest(self, wanted: Collection[str]) -> RequestState:
-        """The latest admitted request that holds memory or wants some here."""
-        holders = {request_id for cache in self.caches.values() for request_id in cache.rows}
+    def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str]) -> RequestState:
+        """The latest admitted request that holds memory in these caches or wants some here."""
+        holders = {request_id for cache in caches for request_id in cache.rows}
         return max((self.states[request_id] for request_id in holders | set(wanted)), key=lambda state: state.number)
-
-    def _holds_alone(self, request_id: str) -> bool:
-        return all(set(cache.rows) <= {request_id} for cache in self.caches.values())
 
     def _give_up(self, victim: RequestState) -> None:
         """Drop all caches of a request; it will be fed its whole context again."""
@@ -160,10 +169,12 @@ class StateManager:
 
     def _too_long(self, level: int, state: RequestState, count: int) -> KVMemoryError:
         cache = self.cache(level)
-        elsewhere = self.held_bytes - cache.held_bytes
+        device = cache.shape.device
+        together = sum(other.held_bytes for other in self._beside(device))
         tokens = cache.length(state.request_id) + count
         needed = -(-tokens // SLOT_STEP) * SLOT_STEP * cache.shape.bytes_per_slot
-        limit = self._limit_bytes or self.held_bytes
+        limit = self._limits.get(device, together)
+        elsewhere = together - cache.held_bytes
         return KVMemoryError(state.request_id, self._names[level], tokens, needed, elsewhere, limit)
 
     # -- checks

@@ -150,6 +150,14 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
         (("--top-k", 3), "greedy takes none"),
         (("--kv-limit-mib", 0), "--kv-limit-mib must be > 0"),
         (("--kv-limit-mib", "nan"), "--kv-limit-mib must be > 0"),
+        (("--kv-limit-mib", "much"), "--kv-limit-mib must be > 0 and finite, got much"),
+        (("--kv-limit-mib", "cpu=0"), "--kv-limit-mib must be > 0 and finite, got 0"),
+        (("--kv-limit-mib", "3", "--kv-limit-mib", "4"), "--kv-limit-mib must be NAME=MIB, got '3'"),
+        (("--kv-limit-mib", "cuda:7=3"), "--kv-limit-mib must name devices of the pool (cpu), got 'cuda:7'"),
+        (("--device", "cpu"), "--device must be NAME=DEVICE, got 'cpu'"),
+        (("--device", "slim=cpu"), "as a submodel is where its model is, got 'slim'"),
+        (("--device", "large=cpu"), "--device must name members with weights of their own (draft, mid, target)"),
+        (("--device", "target=cuda:77"), "--device of target must be a device of this machine (cpu"),
         (("--dead-share", 0.5), "--dead-share belongs to --cache mask"),
         (("--cache", "mask", "--dead-share", 0), "--dead-share must be in (0, 1]"),
         (("--cache", "paged"), "Invalid value for '--cache'"),
@@ -176,7 +184,8 @@ def test_prompts_longer_than_the_context(tmp_path):
 
 def test_the_memory_options_by_themselves():
     assert limit_bytes(None) is None
-    assert limit_bytes(2) == 2 * 2**20
+    assert limit_bytes(["2"]) == 2 * 2**20
+    assert limit_bytes(["cpu=2", "cuda:0=0.5"]) == {"cpu": 2 * 2**20, "cuda:0": 2**19}
     assert dead_share_of("slots", None) == 0.5
 
 

@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
 from random import Random
 
 import pytest
@@ -85,7 +86,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         self.world = world_of(mode, cache, forward)
         self.manager = self.world.manager
         alone = 64 * sum(2 * member.kv_bytes_per_token for member in pool().members)
-        self.manager._limit_bytes = None if share is None else int(share * alone)
+        self.manager._limits = {} if share is None else {torch.device("cpu"): int(share * alone)}
         for prompt in prompts:
             self.open(prompt)
 
@@ -131,7 +132,7 @@ class ExecutorMachine(RuleBasedStateMachine):
         for (session, step), row in zip(op.items, results.rows, strict=True):
             assert not isinstance(row, Failed), row.error
             if isinstance(row, Deferred):
-                assert self.manager._limit_bytes is not None
+                assert self.manager._limits
                 assert session.cached == [0] * len(members().members)
                 assert session.tail(0) == before[session.request_id]
             elif isinstance(op, VerifyOp):
@@ -181,7 +182,7 @@ class ExecutorMachine(RuleBasedStateMachine):
 
     @rule()
     def truncate(self):
-        self.manager._truncate()
+        self.manager._truncate(self.manager.caches.values())
 
     @invariant()
     def caches_hold_what_sessions_say(self):
@@ -205,7 +206,7 @@ class ExecutorMachine(RuleBasedStateMachine):
                 assert all(a < b for a, b in pairwise(slots))
                 assert not slots or slots[-1] < cache.capacity
             assert cache._kv.isfinite().all()
-        assert self.manager._limit_bytes is None or self.manager.held_bytes <= self.manager._limit_bytes
+        assert self.manager.held_bytes <= self.manager._limits.get(torch.device("cpu"), inf)
 
     def teardown(self):
         for session in self.running:
