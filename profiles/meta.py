@@ -118,6 +118,7 @@ class ProfileMeta(Record):
         torch, transformers, paceline: versions.
         cache: kind of cache.
         sampling: mode that the operations were measured with.
+        products: which product multiplied which weight with how many tokens, a line for each weight shape.
         measured_at: when it was finished.
         drift: relative change of a shape's seconds from the beginning to the end, median over shapes.
         left_out: shapes that were asked for and not measured, in words.
@@ -138,6 +139,7 @@ class ProfileMeta(Record):
     paceline: str
     cache: str
     sampling: str
+    products: tuple[str, ...] = ()
     measured_at: datetime
     drift: float = Field(ge=0)
     left_out: tuple[str, ...] = ()

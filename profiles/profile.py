@@ -40,6 +40,11 @@ class Shape(NamedTuple):
     seconds: float
     spread: float
 
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """Which shape it is, whatever it took."""
+        return self[:4]
+
 
 SCHEMA = pa.schema(
     [

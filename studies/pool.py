@@ -34,8 +34,10 @@ def load_pool(
         raise ArgumentError("`devices` is for a pool that is loaded, and these models are on their devices already")
     models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads, devices)
     if debug:
-        for line in models.how_they_run(forward):
-            tell(line)
+        runs = (f"{name}: {runs}" for name, runs in models.forward_names(forward).items())
+        tell(f"forwards of {', '.join(runs)}")
+        for line in models.product_lines(forward):
+            tell(f"product of {line} tokens")
     return models
 
 

@@ -1,17 +1,37 @@
 """`paceline profile`: what this machine takes for the operations of a pool."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...arguments import ArgumentError
 from ...installing import needs_torch
 from ..options import models
 from ..output import JsonOption, check_file_path, check_json_path, show
 
+UNFIT = 1  # exit code: a profile no longer fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounds:
+    """How often forwards are timed, as it is typed: each field is an option."""
+
+    repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 9
+    most_drift: Annotated[
+        float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
+    ] = 0.1
+
 
 def profile(
     *,
+    file: Annotated[
+        Path | None, typer.Argument(help="Of --check, the .profile file; default: what --cost here uses.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether a profile still fits; exit 1 if it does not.")
+    ] = False,
     pool: models.PoolOption = None,
     prompts: Annotated[
         Path | None, typer.Option(help="JSONL; some are decoded to time operations. Default: those beside the pool.")
@@ -22,31 +42,42 @@ def profile(
     policy: Annotated[
         list[str] | None, typer.Option(help="Also time how long this policy takes to decide; repeatable.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Times each shape of a forward is timed.", min=3)] = 9,
+    rounds: _Rounds,
     sampling: models.LiveSampling,
-    most_drift: Annotated[
-        float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
-    ] = 0.1,
     threads: models.ThreadsOption = 1,
     debug: models.DebugOption = False,
     json: JsonOption = None,
 ) -> None:
     """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
     mode = sampling.chosen()
-    check_json_path(json, out, prompts)
+    check_json_path(json, out, prompts, file)
+    if check:
+        _refuse_beside_check(
+            prompts=prompts, out=out, policy=policy, sampling=mode.mode != "greedy", repeats=rounds != _Rounds()
+        )
+        _check(pool, file, threads=threads, debug=debug, json=json)
+        return
+    if file is not None:
+        raise ValueError(f"FILE goes with --check, got {str(file)!r}; --out names the file to write")
     if out is not None:
         check_file_path("--out", out)
     with needs_torch():
         from ...studies.seconds.profile import profile as profile_pool
-    made = profile_pool(
-        pool,
-        prompts,
-        out=out,
-        sampling=mode,
-        repeats=repeats,
-        policies=policy or (),
-        most_drift=most_drift,
-        threads=threads,
-        debug=debug,
-    )
-    show(json, made)
+    options = asdict(rounds) | {"policies": policy or (), "threads": threads, "debug": debug}
+    show(json, profile_pool(pool, prompts, out=out, sampling=mode, **options))
+
+
+def _refuse_beside_check(**values: object) -> None:
+    """Refuse options that a check would ignore; raises ArgumentError for the first that was given."""
+    given = next((name for name, value in values.items() if value), None)
+    if given is not None:
+        raise ArgumentError(f"`{given}` has no part in `check`, which measures a few forwards only")
+
+
+def _check(pool: Path | None, file: Path | None, *, threads: int, debug: bool, json: Path | None) -> None:
+    with needs_torch():
+        from ...studies.seconds.check_profile import check_profile
+    found = check_profile(pool, file, threads=threads, debug=debug)
+    show(json, found)
+    if not found.fits:
+        raise typer.Exit(UNFIT)

@@ -103,12 +103,17 @@ class LoadedMembers:
             self._forwards[level, kind, share_weights] = made
         return made
 
-    def how_they_run(self, kind: ForwardKind) -> list[str]:
-        """Which forward each model runs by, and which product multiplies which weight; raises as `forward`."""
-        levels = [level for level, member in enumerate(self.members) if member.model is not None]
-        runs = [f"{self.members[level].name}: {self.forward(level, kind, share_weights=True).name}" for level in levels]
-        products = self._product_chooser(only_product(kind)).lines()
-        return [f"forwards of {', '.join(runs)}", *(f"product of {line} tokens" for line in products)]
+    def forward_names(self, kind: ForwardKind) -> dict[str, str]:
+        """Which forward each model runs by, `fused` or `modules`; raises as `forward`."""
+        return {
+            member.name: self.forward(level, kind, share_weights=True).name
+            for level, member in enumerate(self.members)
+            if member.model is not None
+        }
+
+    def product_lines(self, kind: ForwardKind) -> list[str]:
+        """Which product multiplies which weight with how many tokens, of the forwards that were made."""
+        return self._product_chooser(only_product(kind)).lines()
 
     def _product_chooser(self, only: str | None) -> ProductChooser:
         """One for all members, which may share weights and then share copies of them."""

@@ -20,7 +20,7 @@ class ProfiledCost:
         models: that it will be asked for.
 
     Attributes:
-        threads: torch used while it was measured.
+        profile: as given.
 
     Raises:
         CostRangeError: a model that was not profiled.
@@ -28,7 +28,7 @@ class ProfiledCost:
 
     def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
         self.name = name
-        self.threads = profile.meta.threads
+        self.profile = profile
         self.lookup_s = profile.meta.lookup_s
         self._meta = profile.meta
         self._unmeasured: set[str] = set()

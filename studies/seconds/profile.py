@@ -29,6 +29,7 @@ from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
 from ...shipped import shipped
 from ...traces.meta import Sampling
 from ..pool import load_pool
+from .freshness import device_name
 
 # A machine whose seconds change by more than this while they are measured does not hold still.
 MOST_DRIFT = 0.1
@@ -210,8 +211,6 @@ def _meta(
     operations: Operations,
     sampling: Sampling,
 ) -> ProfileMeta:
-    target: Any = models.target.model
-    device = target.device
     return ProfileMeta(
         pool=models.name,
         members=tuple(
@@ -227,13 +226,14 @@ def _meta(
             if member.model is not None
         ),
         processor=processor(),
-        device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        device=device_name(models),
         threads=torch.get_num_threads(),
         torch=torch.__version__,
         transformers=version("transformers"),
         paceline=version("paceline"),
         cache="slots",
         sampling=sampling.mode,
+        products=tuple(models.product_lines("auto")),
         measured_at=datetime.now(UTC),
         drift=measured.drift,
         left_out=measured.left_out,

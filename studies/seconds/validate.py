@@ -11,8 +11,9 @@ from ...counted import counted
 from ...decoding.ledger import DRAFT, VERIFY
 from ...policies.default_policies import default_policies
 from ...progress import Progress, quiet
-from ...reports.tables.grid import Grid, table
+from ...reports.tables.grid import Grid
 from ...reports.tables.printed import Printed
+from ...reports.tables.validation import cells_table, choices_table
 from ...reports.validation import Cell, Choice, Verdict, choices, total_s, tpot_error_of, verdict
 from ...runs.log import RunLog
 from ...runs.same_steps import compare_runs
@@ -21,8 +22,6 @@ from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt, prompts_of
 from ...sim.cost.base import CostModel, OperationCost
-from ...sim.cost.make import make_cost
-from ...sim.cost.profiled import ProfiledCost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...traces.tries.recording import TrieRecording
@@ -30,6 +29,7 @@ from ...traces.tries.store import read_trace
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
 from ..pool import load_pool
 from ..recording_to_agree import matching_trace
+from .checked_cost import CheckedCost, checked_cost
 
 BATCHES = (1, 4, 16)
 
@@ -75,10 +75,7 @@ class Validation(Printed):
             f"pool {meta['pool']} against recording {meta['trace']}, {counted(meta['requests'], 'request')} a tag; "
             f"cost {meta['cost']}, medians of {counted(meta['runs'], 'run')}"
         )
-        return [
-            table([_cell_row(cell) for cell in self.cells], texts=("tag",), title=title),
-            table([_choice_row(choice) for choice in self.choices()], texts=("tag", "simulated best", "measured best")),
-        ]
+        return [cells_table(self.cells, title=title), choices_table(self.choices())]
 
     def lines(self) -> Sequence[str]:
         """The verdict, and what a reader of the seconds must know."""
@@ -132,24 +129,33 @@ def validate(
     models = load_pool(pool, threads=threads, debug=debug)
     trace = _matching(models, prompts_of(prompts), Path(recording))
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
-    priced = make_cost(cost, trace, allow_foreign_profile=allow_foreign_profile)
-    _check_threads(priced, threads)
     parts = _parts(trace, tags, requests)
+    priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
     asked = {prompt.request_id: prompt for prompt in prompts_of(prompts)}
-    jobs = [_Job(models, part, priced, policy, batch, asked) for part in parts for batch in batches for policy in named]
+    jobs = [
+        _Job(models, part, priced.cost, policy, batch, asked) for part in parts for batch in batches for policy in named
+    ]
     cells = _run(jobs, runs)
     meta = {
         "pool": models.name,
         "trace": trace.meta.name,
-        "cost": priced.name,
-        "notes": list(priced.notes()),
         "sampling": trace.meta.sampling.model_dump(),
         "batches": list(batches),
         "requests": max(len(part.requests) for part in parts),
         "runs": runs,
         "threads": threads,
     }
-    return Validation(meta=meta, cells=cells)
+    return Validation(meta=meta | _about(priced), cells=cells)
+
+
+def _about(priced: CheckedCost) -> dict[str, Any]:
+    """What is to be said of a cost once everything was asked of it."""
+    freshness = priced.freshness
+    return {
+        "cost": priced.cost.name,
+        "freshness": None if freshness is None else freshness.to_json(),
+        "notes": [*priced.cost.notes(), *([] if freshness is None else [freshness.line]), *priced.remarks],
+    }
 
 
 def _run(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
@@ -258,36 +264,3 @@ def _parts(trace: TrieRecording, tags: Sequence[str] | None, requests: int) -> l
         replace(trace, requests=tuple(one for one in trace.requests if one.tag == tag)[:requests])
         for tag in (known if tags is None else tags)
     ]
-
-
-def _check_threads(cost: CostModel, threads: int) -> None:
-    if isinstance(cost, ProfiledCost) and cost.threads != threads:
-        raise ArgumentError(
-            f"`threads` must be {cost.threads}, as {cost.name} was measured with, got {threads}: profile anew"
-        )
-
-
-def _cell_row(cell: Cell) -> dict[str, str]:
-    return {
-        "tag": cell.tag,
-        "batch": f"{cell.batch}",
-        "policy": cell.policy,
-        "simulated s": f"{cell.simulated_s:.3f}",
-        "measured s": f"{cell.measured_s:.3f}",
-        "error": f"{cell.error:+.1%}",
-        "of forwards": f"{cell.forwards_error:+.1%}",
-        "of the rest": f"{cell.beside_error:+.1%}",
-        "TPOT error": "" if cell.tpot_error is None else f"{cell.tpot_error:+.1%}",
-        "spread": f"{cell.spread:.1%}",
-        "steps": "equal" if cell.equal else "differ",
-    }
-
-
-def _choice_row(choice: Choice) -> dict[str, str]:
-    return {
-        "tag": choice.tag,
-        "batch": f"{choice.batch}",
-        "simulated best": choice.simulated,
-        "measured best": choice.measured,
-        "regret": f"{choice.regret:.1%}",
-    }

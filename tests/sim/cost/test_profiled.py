@@ -112,7 +112,7 @@ def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypat
         (matching(processor="another"), "measured on another, 1 thread, this is "),
         (
             made_profile(names=NAMES, processor=processor()),
-            "its draft has 1,000 parameters of float32, the recorded one",
+            "its draft has 1,000 parameters of float32, this one",
         ),
     ],
 )

@@ -1,0 +1,65 @@
+"""A few shapes of a profile measured again, to see whether its seconds still hold."""
+
+from collections.abc import Mapping
+
+from ...profiles.profile import Profile, Shape
+from ...progress import Progress, quiet
+from ..forward.model_forward import ModelForward
+from .forward_shapes import Grid, measure_forwards
+
+# Shapes measured again stand after about so many tokens, and have at most so many new ones a row.
+_CONTEXT_TOKENS, _MOST_NEW_TOKENS = 60, 20
+
+# Seconds that measuring again may take, and how often each shape is timed at least and at most.
+_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 2.0, 3, 15
+
+
+def reference_grid(profile: Profile) -> Grid:
+    """Shapes among those of the profile: one row and several, after some text, of up to a verification's tokens.
+
+    As many numbers of tokens as time allows, since a forward's seconds depend on what ran just before it.
+    """
+    rows = sorted({shape.rows for shape in profile.shapes})
+    new_tokens = sorted({shape.new_tokens for shape in profile.shapes})
+    contexts = {shape.context_tokens for shape in profile.shapes}
+    few_rows = tuple(sorted({rows[0], rows[len(rows) // 2]}))
+    context = min(contexts, key=lambda count: (abs(count - _CONTEXT_TOKENS), count))
+    counts = [count for count in new_tokens if count <= _MOST_NEW_TOKENS] or new_tokens[:1]
+    while len(counts) > 1:
+        grid = Grid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
+        if (_LEAST_REPEATS + 1) * _round_s(profile, grid) <= _SECONDS:
+            return grid
+        counts.pop()
+    return Grid(rows=few_rows, new_tokens=tuple(counts), context_tokens=(context,))
+
+
+def _among(profile: Profile, grid: Grid) -> dict[tuple[str, int, int, int], Shape]:
+    """Shapes of the profile that a grid holds too."""
+    longest = max(shape.context_tokens + shape.new_tokens for shape in profile.shapes)
+    asked = {(rows, new, context) for rows, context, new in grid.shapes(longest)}
+    return {shape.key: shape for shape in profile.shapes if shape.key[1:] in asked}
+
+
+def _round_s(profile: Profile, grid: Grid) -> float:
+    """Seconds of a round over all members, each shape of which is run once before it is timed."""
+    return 2 * sum(shape.seconds for shape in _among(profile, grid).values())
+
+
+def measure_again(forwards: Mapping[str, ModelForward], profile: Profile) -> dict[str, list[tuple[Shape, Shape]]]:
+    """Measure a few of a profile's shapes as it measured them: by member, each shape then and now.
+
+    Args:
+        forwards: by member, those of the profile.
+        profile: of these members.
+    """
+    grid = reference_grid(profile)
+    then = _among(profile, grid)
+    longest = max(shape.context_tokens + shape.new_tokens for shape in then.values())
+    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_SECONDS / _round_s(profile, grid)) - 1))
+    with Progress("measuring some of the profile again"), quiet():
+        measured = measure_forwards(forwards, grid, longest=longest, repeats=repeats)
+    pairs: dict[str, list[tuple[Shape, Shape]]] = {name: [] for name in forwards}
+    for now in measured.shapes:
+        if now.key in then:
+            pairs[now.member].append((then[now.key], now))
+    return {name: found for name, found in pairs.items() if found}

@@ -1,0 +1,96 @@
+"""Say whether a profile still fits this machine: what `paceline profile --check` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...arguments import ArgumentError
+from ...profiles.profile import Profile, read_profile
+from ...reports.tables.grid import Grid, table
+from ...reports.tables.printed import Printed
+from ...runtime.pools.pool import ModelPool
+from ...sim.cost.profile_choice import newest_here
+from ..pool import load_pool
+from .freshness import Freshness, measure_freshness, mismatches, remarks_on_profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckedProfile(Printed):
+    """A profile held against the machine as it is now; prints as `paceline profile --check` does.
+
+    Attributes:
+        profile: that was checked.
+        freshness: how its seconds fare.
+        remarks: what has changed since it was made, a line each.
+    """
+
+    profile: Profile
+    freshness: Freshness
+    remarks: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether its seconds still hold."""
+        return self.freshness.fits
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/profiles.md)."""
+        meta = self.profile.meta
+        about = {"pool": meta.pool, "hardware": meta.hardware, "measured_at": meta.measured_at.isoformat()}
+        return about | self.freshness.to_json() | {"notes": list(self.remarks)}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each member."""
+        members = self.freshness.to_json()["members"]
+        return [{"member": name, **pace} for name, pace in members.items()]
+
+    def tables(self) -> Sequence[Grid]:
+        """Members."""
+        meta = self.profile.meta
+        rows = [
+            {
+                "member": name,
+                "times as long": f"{pace.ratio:.3f}",
+                "may differ by": f"{pace.limit:.1%}",
+                "fits": "yes" if pace.fits else "no",
+            }
+            for name, pace in self.freshness.members.items()
+        ]
+        title = f"profile of pool {meta.pool} on {meta.hardware}, {meta.measured_at:%Y-%m-%d %H:%M} UTC"
+        return [table(rows, texts=("fits",), title=title)]
+
+    def lines(self) -> Sequence[str]:
+        """The verdict last."""
+        return [*self.remarks, self.freshness.line]
+
+
+def check_profile(
+    pool: ModelPool | Path | str | None = None,
+    file: Path | str | None = None,
+    *,
+    threads: int = 1,
+    debug: bool = False,
+) -> CheckedProfile:
+    """Measure a few forwards again, for some two seconds, and compare them with a profile's.
+
+    Args:
+        pool: models, or where they are; None is the shipped pool (`load_pool`).
+        file: the profile; None is the newest of these models on this machine.
+        threads: CPU threads of torch, where a pool is loaded.
+        debug: say beforehand how models run.
+
+    Raises:
+        ValueError: no such profile, or one whose seconds cannot be right here.
+    """
+    given = None if file is None else read_profile(Path(file))
+    models = load_pool(pool, threads=threads, debug=debug)
+    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+    profile = newest_here(own, torch.get_num_threads()) if given is None else given
+    wrong = mismatches(profile, models)
+    if wrong:
+        raise ArgumentError(f"the profile does not fit these models: {wrong[0]}; profile anew")
+    remarks = remarks_on_profile(profile.meta, models, profile.meta.sampling)
+    return CheckedProfile(profile=profile, freshness=measure_freshness(profile, models), remarks=tuple(remarks))

@@ -1,0 +1,153 @@
+"""Whether a profile still fits the machine: some of its forwards measured again, and what it was measured under."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from statistics import median
+from typing import Any
+
+import torch
+
+from ...counted import counted
+from ...profiles.meta import ProfileMeta
+from ...profiles.profile import Profile, Shape
+from ...progress import in_words
+from ...runtime.pools.pool import ModelPool
+from ...runtime.profiling.reference_shapes import measure_again
+from ...sim.cost.profile_choice import differences
+
+# A change of seconds by less than this share is not worth a word.
+LEAST_CHANGE = 0.02
+
+# A member's seconds have changed if they differ by what they drifted while they were measured and so many spreads.
+_SPREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberPace:
+    """How a member's forwards take now what they took then.
+
+    Attributes:
+        ratio: seconds now over those of the profile, median over the shapes measured again.
+        limit: share by which they may differ either way, by the spread and the drift that the profile measured.
+    """
+
+    ratio: float
+    limit: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether they take as long as they did."""
+        return 1 / (1 + self.limit) <= self.ratio <= 1 + self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """What measuring some of a profile again said.
+
+    Attributes:
+        age_s: of the profile, when it was measured again.
+        members: by name.
+    """
+
+    age_s: float
+    members: Mapping[str, MemberPace]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every member takes as long as it did."""
+        return all(pace.fits for pace in self.members.values())
+
+    @property
+    def line(self) -> str:
+        """The verdict, and what it rests on."""
+        ago = f"as long as {in_words(self.age_s)} ago"
+        if self.fits:
+            ratios = [pace.ratio for pace in self.members.values()]
+            return f"the profile fits: forwards take {min(ratios):.2f} to {max(ratios):.2f} times {ago}"
+        off = sorted((pace.ratio, name) for name, pace in self.members.items() if not pace.fits)
+        words = [f"{name}'s forwards take {ratio:.2f} times" for ratio, name in reversed(off)]
+        return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/validation.md)."""
+        members = {name: asdict(pace) | {"fits": pace.fits} for name, pace in self.members.items()}
+        return {"age_s": self.age_s, "fits": self.fits, "members": members}
+
+
+def measure_freshness(profile: Profile, models: ModelPool) -> Freshness:
+    """Measure a few forwards of every profiled member again, for some two seconds.
+
+    Args:
+        profile: of these models, with `mismatches` against none that matters.
+        models: that are to be run.
+    """
+    forwards = {
+        member.name: models.forward(level, "auto", share_weights=True)
+        for level, member in enumerate(models.members)
+        if member.model is not None and profile.of(member.name)
+    }
+    age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
+    again = measure_again(forwards, profile)
+    return Freshness(age_s=age_s, members={name: _pace(pairs, profile.meta.drift) for name, pairs in again.items()})
+
+
+def _pace(pairs: Sequence[tuple[Shape, Shape]], drift: float) -> MemberPace:
+    spread = median(then.spread for then, _ in pairs)
+    return MemberPace(
+        ratio=median(now.seconds / then.seconds for then, now in pairs),
+        limit=max(LEAST_CHANGE, drift + _SPREADS * spread),
+    )
+
+
+def mismatches(profile: Profile, models: ModelPool) -> list[str]:
+    """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
+    meta = profile.meta
+    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+    words = differences(profile, own)
+    device = device_name(models)
+    if meta.device != device:
+        words.append(f"it was measured on {meta.device}, these models are on {device}")
+    if meta.threads != torch.get_num_threads():
+        words.append(f"it was measured with {counted(meta.threads, 'thread')}, torch has {torch.get_num_threads()}")
+    if not words:
+        runs = models.forward_names("auto")
+        words += [
+            f"its {member.name} ran {member.forward}, here it runs {runs[member.name]}"
+            for member in meta.members
+            if runs[member.name] != member.forward
+        ]
+    return words
+
+
+def remarks_on_profile(meta: ProfileMeta, models: ModelPool, sampling: str) -> list[str]:
+    """What has changed since a profile was made and may have changed seconds with it, a line each.
+
+    Args:
+        meta: of the profile.
+        models: that are to be run.
+        sampling: how they are to choose tokens.
+    """
+    lines = [
+        f"the profile was made with {name} {then}, this is {now}"
+        for name, then, now in (
+            ("torch", meta.torch, torch.__version__),
+            ("transformers", meta.transformers, version("transformers")),
+            ("paceline", meta.paceline, version("paceline")),
+        )
+        if then != now
+    ]
+    if meta.sampling != sampling:
+        lines.append(f"the profile was made with {meta.sampling} sampling, this is {sampling}, which chooses otherwise")
+    others = set(meta.products) ^ set(models.product_lines("auto"))
+    if others:
+        shapes = sorted({line.partition(":")[0] for line in others})
+        lines.append(f"products were chosen otherwise since the profile was made: {', '.join(shapes)}")
+    return lines
+
+
+def device_name(models: ModelPool) -> str:
+    """What the target runs on: `cpu`, or the accelerator's name."""
+    target: Any = models.target.model
+    return "cpu" if target.device.type == "cpu" else torch.cuda.get_device_name(target.device)

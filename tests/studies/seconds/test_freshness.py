@@ -1,0 +1,163 @@
+"""A profile that no longer fits is told from one that does, and one that cannot be right is refused."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import torch
+from paceline.arguments import ArgumentError
+from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.profile import Profile, write_profile
+from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.runtime.profiling.reference_shapes import reference_grid
+from paceline.studies.record import record
+from paceline.studies.seconds.check_profile import check_profile
+from paceline.studies.seconds.freshness import Freshness, MemberPace, mismatches, remarks_on_profile
+from paceline.studies.seconds.profile import profile
+from paceline.studies.seconds.validate import validate
+
+from ...profiles.profiles import made_profile
+from ...tiny_models import random_prompts, tiny_pool_of_four
+
+POOL = tiny_pool_of_four()
+PROMPTS = random_prompts(4, seed=3)
+GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(folder with `a.trace` and the profile of here, profile), made once."""
+    folder = tmp_path_factory.mktemp("fresh")
+    record(POOL, PROMPTS, folder / "a.trace", max_new_tokens=8, costs=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder))
+        yield folder, profile(POOL, PROMPTS, grid=GRID, repeats=3, most_drift=9.0).profile
+
+
+def changed(made: Profile, *, faster=1.0, **meta) -> Profile:
+    """A profile as if it had been measured on a machine so many times as fast, and otherwise."""
+    shapes = tuple(shape._replace(seconds=shape.seconds / faster, spread=0.01) for shape in made.shapes)
+    return Profile(meta=made.meta.model_copy(update={"drift": 0.01, **meta}), shapes=shapes)
+
+
+def written(profile_: Profile, tmp_path):
+    path = tmp_path / "b.profile"
+    write_profile(profile_, path)
+    return path
+
+
+def test_a_few_shapes_of_the_profile_are_measured_again():
+    grid = reference_grid(made_profile())
+    assert (grid.rows, grid.new_tokens, grid.context_tokens) == ((1, 2), (1, 3, 9), (50,))
+    slow = made_profile()
+    slow = Profile(meta=slow.meta, shapes=tuple(shape._replace(seconds=0.1) for shape in slow.shapes))
+    assert reference_grid(slow).new_tokens == (1,)
+
+
+def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, tmp_path):
+    """Loosely: a busy machine may double anything."""
+    _, here = made
+    then = {"measured_at": datetime.now(UTC) - timedelta(minutes=58)}
+    found = check_profile(POOL, written(changed(here, faster=6.0, **then), tmp_path))
+    assert not found.fits
+    assert found.freshness.members.keys() == {"draft", "mid", "slim", "target"}
+    assert all(2 < pace.ratio < 18 for pace in found.freshness.members.values())
+    assert found.freshness.age_s == pytest.approx(58 * 60, abs=60)
+    assert found.lines()[-1].startswith("the profile no longer fits: ")
+    assert found.lines()[-1].endswith(" times as long as 58 min ago; profile anew")
+    same = check_profile(POOL, written(changed(here, drift=9.0), tmp_path))
+    assert same.fits
+    assert same.lines()[-1].startswith("the profile fits: forwards take ")
+
+
+def test_limits_rest_on_what_the_profile_measured_of_itself(made, tmp_path):
+    folder, here = made
+    quiet = check_profile(POOL, written(changed(here), tmp_path)).freshness
+    assert [pace.limit for pace in quiet.members.values()] == pytest.approx([0.01 + 2 * 0.01] * 4)
+    (path,) = (folder / "profiles").iterdir()
+    own = check_profile(POOL, path).freshness
+    assert all(pace.limit >= max(0.02, here.meta.drift) for pace in own.members.values())
+
+
+@pytest.mark.parametrize(("ratio", "fits"), [(1.0, True), (1.09, True), (1.11, False), (0.92, True), (0.9, False)])
+def test_slower_and_faster_alike_are_a_change(ratio, fits):
+    pace = MemberPace(ratio=ratio, limit=0.1)
+    assert pace.fits == fits
+    assert Freshness(age_s=1.0, members={"a": pace, "b": MemberPace(ratio=1.0, limit=0.1)}).fits == fits
+
+
+def test_only_members_that_changed_are_named_the_worst_first():
+    members = {name: MemberPace(ratio=ratio, limit=0.1) for name, ratio in (("a", 1.2), ("b", 1.01), ("c", 1.31))}
+    assert Freshness(age_s=3480.0, members=members).line == (
+        "the profile no longer fits: c's forwards take 1.31 times, a's forwards take 1.20 times as long as 58 min ago; "
+        "profile anew"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"threads": 2}, "it was measured with 2 threads, torch has 1"),
+        ({"device": "NVIDIA H100"}, "it was measured on NVIDIA H100, these models are on cpu"),
+    ],
+)
+def test_what_makes_seconds_wrong(made, tmp_path, changes, says):
+    _, here = made
+    other = changed(here, **changes)
+    assert mismatches(other, POOL) == [says]
+    with pytest.raises(ArgumentError, match=f"the profile does not fit these models: {says}; profile anew"):
+        check_profile(POOL, written(other, tmp_path))
+
+
+def test_members_that_run_otherwise(made):
+    _, here = made
+    first, *others = here.meta.members
+
+    def first_is(**change):
+        return mismatches(changed(here, members=(first.model_copy(update=change), *others)), POOL)
+
+    assert first_is(forward="magic") == [f"its draft ran magic, here it runs {first.forward}"]
+    assert first_is(dtype="bfloat16") == [
+        f"its draft has {first.parameters:,} parameters of bfloat16, this one {first.parameters:,} of float32"
+    ]
+
+
+def test_what_may_have_changed_seconds_is_remarked(made):
+    _, here = made
+    assert remarks_on_profile(here.meta, POOL, "greedy") == []
+    torch_then = here.meta.model_copy(update={"torch": "1.0"})
+    assert remarks_on_profile(torch_then, POOL, "coupled") == [
+        f"the profile was made with torch 1.0, this is {torch.__version__}",
+        "the profile was made with greedy sampling, this is coupled, which chooses otherwise",
+    ]
+    chosen = here.meta.model_copy(update={"products": (*here.meta.products, "float32 7x7: plain from 1")})
+    assert remarks_on_profile(chosen, POOL, "greedy") == [
+        "products were chosen otherwise since the profile was made: float32 7x7"
+    ]
+
+
+def test_validate_says_beforehand_that_a_profile_no_longer_fits(made, tmp_path, capsys):
+    folder, here = made
+    path = written(changed(here, faster=6.0), tmp_path)
+    found = validate(POOL, PROMPTS, folder / "a.trace", ["plain"], cost=str(path), batches=(1,), runs=1)
+    assert "the profile no longer fits: " in capsys.readouterr().err
+    assert not found.to_json()["freshness"]["fits"]
+    assert any(note.startswith("the profile no longer fits: ") for note in found.lines())
+    assert all(cell.error < 0 for cell in found.cells)
+
+
+def test_validate_takes_a_profile_of_other_threads_if_told_to_and_labels_it(made, tmp_path, capsys):
+    folder, here = made
+    given = {"cost": str(written(changed(here, threads=2), tmp_path)), "batches": (1,), "runs": 1}
+    says = "`threads` must be 2, as .*b.profile was measured with, got 1: profile anew, or `allow_foreign_profile`"
+    with pytest.raises(ArgumentError, match=says):
+        validate(POOL, PROMPTS, folder / "a.trace", ["plain"], **given)
+    found = validate(POOL, PROMPTS, folder / "a.trace", ["plain"], allow_foreign_profile=True, **given)
+    label = "FOREIGN profile: it was measured with 2 threads, torch has 1"
+    assert label in found.meta["notes"]
+    assert label in capsys.readouterr().err
+
+
+def test_a_validation_with_other_seconds_than_a_profile_has_no_freshness(tmp_path):
+    record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
+    found = validate(POOL, PROMPTS, tmp_path / "a.trace", ["plain"], cost="cpu", batches=(1,), runs=1)
+    assert found.to_json()["freshness"] is None
