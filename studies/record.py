@@ -5,16 +5,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..arguments import ArgumentError, check_within
+from ..progress import tell
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording import recorder
 from ..runtime.timing.forward_seconds import measure_costs
-from ..traces.meta import MOST, Closure, Sampling, check_title
+from ..runtime.timing.profiled_tables import tables_of
+from ..sim.cost.profile_choice import HERE
+from ..traces.meta import MOST, Closure, CostTable, Sampling, check_title
 from ..traces.tries.recording import TrieRecording
 from .pool import load_pool
+from .seconds.freshness import fitting_profile, measure_freshness
 
 # It takes a minute, and those who only want the contexts need not wait for it.
 MEASURING = "measuring seconds (costs=False or --no-costs leaves them out)"
+
+NO_PROFILE = "none"
 
 ClosureKind = Literal["monotone", "full"]
 
@@ -31,6 +37,7 @@ def record(
     run: int | None = None,
     name: str | None = None,
     costs: bool = True,
+    profile: Path | str = NO_PROFILE,
     threads: int = 1,
     debug: bool = False,
 ) -> TrieRecording:
@@ -47,12 +54,15 @@ def record(
         reach: most tokens off the trunk, 0 to 2**31 - 1; 16 if None.
         run: most of them by a member after a larger one's, 0 to 2**31 - 1; 8 if None.
         name: of the recording; the name of `out` without its suffix if None.
-        costs: also measure seconds per forward on this machine.
+        costs: also keep seconds per forward on this machine.
+        profile: where they come from: "none" measures them now, "here" is the newest profile of these models on this
+            machine, or a profile's file.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say beforehand how models run.
 
     Raises:
-        ArgumentError: prompts, a pool, a closure or a name that cannot be recorded; nothing is written then.
+        ArgumentError: prompts, a pool, a closure or a name that cannot be recorded, or a profile of other models or
+            another machine; nothing is written then.
         FileExistsError: `out` exists.
     """
     requests = prompts_of(prompts)
@@ -62,8 +72,10 @@ def record(
     elif (reach, run) != (None, None):
         raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {reach}, {run}")
     check_title(folder.stem if name is None else name)
+    if not costs and str(profile) != NO_PROFILE:
+        raise ArgumentError(f"`profile` goes with `costs`, got `profile` {profile} without them")
     models = load_pool(pool, threads=threads, debug=debug)
-    target: Any = models.target.model
+    found = _costs(models, str(profile)) if costs else {}
     return recorder.record(
         models,
         requests,
@@ -72,8 +84,18 @@ def record(
         max_new_tokens=max_new_tokens,
         out=folder,
         name=name,
-        costs={target.device.type: measure_costs(models, stage=MEASURING)} if costs else {},
+        costs=found,
     )
+
+
+def _costs(models: ModelPool, profile: str) -> dict[str, dict[str, CostTable]]:
+    """Seconds per forward by kind of device, measured now or a profile's."""
+    target: Any = models.target.model
+    if profile == NO_PROFILE:
+        return {target.device.type: measure_costs(models, stage=MEASURING)}
+    found = fitting_profile(models, None if profile == HERE else Path(profile))
+    tell(measure_freshness(found, models).line)
+    return {target.device.type: tables_of(found)}
 
 
 def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:

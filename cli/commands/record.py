@@ -38,6 +38,9 @@ def record(
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
     threads: models.ThreadsOption = 1,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
+    profile: Annotated[
+        str, typer.Option(help="Take them from a profile: here (the newest of this machine), FILE.profile or none.")
+    ] = "none",
     debug: models.DebugOption = False,
 ) -> None:
     """Record what every model of a pool says at every context an Exact chain can reach. A killed one continues."""
@@ -55,6 +58,7 @@ def record(
         **asdict(kept),
         name=name,
         costs=costs,
+        profile=profile,
         threads=threads,
         debug=debug,
     )

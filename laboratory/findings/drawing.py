@@ -64,6 +64,9 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
+    if panel.diagonal:
+        ends = [pick(value for series in panel.series for value in (*series.x, *series.y)) for pick in (min, max)]
+        axes.plot(ends, ends, color="0.6", linewidth=0.8, zorder=0)
     marks = {}
     for place, series in enumerate(panel.series):
         look = _look(names.index(series.name))
@@ -76,7 +79,7 @@ def _draw(axes: Axes, panel: Panel, names: list[str]) -> dict[str, Any]:
                 series.y,
                 yerr=series.error,
                 color=look["color"],
-                marker=look["marker"] if len(series.x) <= 40 else "",
+                marker=look["marker"] if panel.kind == "scatter" or len(series.x) <= 40 else "",
                 linestyle=stroke,
                 capsize=2.0,
             )

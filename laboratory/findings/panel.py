@@ -44,6 +44,7 @@ class Panel:
         kind: of marks.
         categories: names along x at 0, 1, ...; bars need them.
         log_x, log_y: scale of the axes.
+        diagonal: whether the line of equal x and y is drawn.
 
     Raises:
         ValueError: nothing to draw, an x that is no index of a category, or a number <= 0 on a logarithmic axis.
@@ -57,6 +58,7 @@ class Panel:
     categories: tuple[str, ...] = ()
     log_x: bool = False
     log_y: bool = False
+    diagonal: bool = False
 
     def __post_init__(self) -> None:
         if not any(series.x for series in self.series):

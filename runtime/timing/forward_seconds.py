@@ -91,7 +91,8 @@ def _medians(
     return {name: [median(seconds[1:]) for seconds in rows] for name, rows in taken.items()}
 
 
-def _num_rows(count: int) -> int:
+def num_rows(count: int) -> int:
+    """Rows that so many new tokens are fed in."""
     return 1 if count <= _LONGEST_ROW else count // _BATCHED_ROW
 
 
@@ -105,7 +106,7 @@ def timed(action: Callable[[], object], device: torch.device) -> float:
 
 def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[], object]:
     """A forward of `count` new tokens that can be called again and again; each call rolls the cache back first."""
-    requests = [str(row) for row in range(_num_rows(count))]
+    requests = [str(row) for row in range(num_rows(count))]
     width = count // len(requests)
     shape = forward.kv_shape
     cache = SlotCache(shape)

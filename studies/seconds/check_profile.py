@@ -5,16 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ...arguments import ArgumentError
-from ...profiles.profile import Profile, read_profile
+from ...profiles.profile import Profile
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
 from ...runtime.pools.pool import ModelPool
-from ...sim.cost.profile_choice import newest_here
 from ..pool import load_pool
-from .freshness import Freshness, measure_freshness, mismatches, remarks_on_profile
+from .freshness import Freshness, fitting_profile, measure_freshness, remarks_on_profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -85,12 +81,7 @@ def check_profile(
     Raises:
         ValueError: no such profile, or one whose seconds cannot be right here.
     """
-    given = None if file is None else read_profile(Path(file))
     models = load_pool(pool, threads=threads, debug=debug)
-    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    profile = newest_here(own, torch.get_num_threads()) if given is None else given
-    wrong = mismatches(profile, models)
-    if wrong:
-        raise ArgumentError(f"the profile does not fit these models: {wrong[0]}; profile anew")
+    profile = fitting_profile(models, None if file is None else Path(file))
     remarks = remarks_on_profile(profile.meta, models, profile.meta.sampling)
     return CheckedProfile(profile=profile, freshness=measure_freshness(profile, models), remarks=tuple(remarks))

@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
+from ...arguments import ArgumentError
 from ...counted import counted
+from ...machine import processor
 from ...profiles.meta import ProfileMeta
-from ...profiles.profile import Profile, Shape
+from ...profiles.profile import Profile, Shape, read_profile
 from ...progress import in_words
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.reference_shapes import measure_again
-from ...sim.cost.profile_choice import differences
+from ...sim.cost.profile_choice import differences, newest_here
 
 # A change of seconds by less than this share is not worth a word.
 LEAST_CHANGE = 0.02
@@ -101,11 +104,28 @@ def _pace(pairs: Sequence[tuple[Shape, Shape]], drift: float) -> MemberPace:
     )
 
 
+def fitting_profile(models: ModelPool, file: Path | None) -> Profile:
+    """A profile of these models as they run here: the newest of this machine, or a file.
+
+    Raises:
+        TraceFormatError: no such file, or one that breaks the format.
+        ArgumentError: there is no profile, or it is of a machine, members or a setting whose seconds cannot be right.
+    """
+    given = None if file is None else read_profile(file)
+    own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
+    profile = newest_here(own, torch.get_num_threads()) if given is None else given
+    for words in mismatches(profile, models):
+        raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
+    return profile
+
+
 def mismatches(profile: Profile, models: ModelPool) -> list[str]:
     """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
     meta = profile.meta
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
     words = differences(profile, own)
+    if meta.processor != processor():
+        words.append(f"it was measured on {meta.hardware}, this is {processor()}")
     device = device_name(models)
     if meta.device != device:
         words.append(f"it was measured on {meta.device}, these models are on {device}")

@@ -16,7 +16,7 @@ from ..command_line import paceline, refused
 def kept(monkeypatch, tmp_path):
     """A file to keep a profile of the tiny pool in; called with what is made up of it."""
     pool = tiny_pool_of_four()
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads: pool))
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, **_: pool))
     runs = pool.forward_names("auto")
 
     def keep(**changes):

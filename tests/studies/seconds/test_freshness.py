@@ -161,3 +161,37 @@ def test_a_validation_with_other_seconds_than_a_profile_has_no_freshness(tmp_pat
     record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
     found = validate(POOL, PROMPTS, tmp_path / "a.trace", ["plain"], cost="cpu", batches=(1,), runs=1)
     assert found.to_json()["freshness"] is None
+
+
+def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
+    _, here = made
+    trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile="here")
+    assert capsys.readouterr().err.startswith("paceline: the profile ")
+    tables = trace.meta.costs["cpu"]
+    assert tables.keys() == {"draft", "mid", "slim", "target"}
+    measured = {shape.key: shape.seconds for shape in here.shapes}
+    for name, table in tables.items():
+        seconds = dict(zip(table.new_tokens, table.seconds, strict=True))
+        assert seconds[1] == measured[name, 1, 1, 60]
+        assert seconds[6] == measured[name, 1, 6, 60]
+        assert max(seconds) == 12  # two rows of 16 tokens and one of 16 are beyond the profile
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "says"),
+    [
+        ({"processor": "another"}, {}, "the profile does not fit these models: it was measured on another, 1 thread, "),
+        ({"threads": 2}, {}, "the profile does not fit these models: it was measured with 2 threads, torch has 1"),
+        ({"members": "other"}, {}, "the profile does not fit these models: its target has 7 parameters of float32"),
+        ({}, {"costs": False}, "`profile` goes with `costs`, got `profile` .* without them"),
+    ],
+)
+def test_a_recording_refuses_seconds_of_others_and_writes_nothing(made, tmp_path, changes, given, says):
+    _, here = made
+    if "members" in changes:
+        *others, target = here.meta.members
+        changes = {"members": (*others, target.model_copy(update={"parameters": 7}))}
+    path = written(changed(here, **changes), tmp_path)
+    with pytest.raises(ArgumentError, match=says):
+        record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile=path, **given)
+    assert list(tmp_path.iterdir()) == [path]
