@@ -72,6 +72,7 @@ def _groups() -> Iterator[tuple[str, str, Commands]]:
         "check": pool.check,
         "train": pool.train,
         "search-slim": pool.search_slim,
+        "forced": pool.forced,
     }
     yield "pool", "Pools of real models.", of_pools
     yield "experiment", "Experiments on the shipped pool and recording, or on yours.", experiment_commands()

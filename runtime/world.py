@@ -16,7 +16,7 @@ from .executor.draft_processor import DraftProcessor
 from .executor.executor import Executor, Phases
 from .executor.foreign_drafter import ForeignDrafter
 from .executor.rollback_processor import RollbackProcessor
-from .executor.sampler import make_sampler
+from .executor.sampler import Sampler, make_sampler
 from .executor.verify_processor import VerifyProcessor
 from .forward.forward_choice import ForwardKind
 from .forward.model_forward import ModelForward
@@ -86,6 +86,7 @@ class TorchWorld:
         share_weights: whether fused weights may replace the modules' own (the pool's models are ours to rearrange).
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
+        sampler: chooses tokens; None takes that of `sampling`.
 
     Attributes:
         pool, sampling, memory: as given.
@@ -104,6 +105,7 @@ class TorchWorld:
         share_weights: bool = True,
         debug: bool = False,
         make_chance: Callable[[str], Chance] | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.clock = Clock(member.model.device for member in pool.members if member.model is not None)
         self.pool = pool
@@ -121,7 +123,7 @@ class TorchWorld:
         names = [member.name for member in pool.members]
         limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
         self.manager = StateManager(names, self._make_cache, limits=limits)
-        self._executor = Executor(self._forwards, self.manager, make_sampler(sampling), self.clock)
+        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), self.clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)

@@ -1,8 +1,8 @@
-"""`paceline pool show | check | train | search-slim`."""
+"""`paceline pool show | check | train | search-slim | forced`."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -125,6 +125,35 @@ def train(
     command = f"paceline pool train {out.name}{options}"
     train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
     typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
+
+
+def forced(
+    members: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]SHAPE...",
+            help="Smallest first: a preset (20M, llama-2-7b), NAME=config.json, NAME=MEMBER-N for another member "
+            "with N layers left out, or ngram, a prompt lookup.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder that gets the pool file.")],
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Number format of the weights.")
+    ] = "float32",
+    device: Annotated[str, typer.Option(help="A torch device, such as cpu or cuda:0.")] = "cpu",
+    context_tokens: Annotated[int, typer.Option(help="Longest context.", min=1)] = 2048,
+    vocab_size: Annotated[int | None, typer.Option(help="Of all members; default: as their shapes say.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Of the weights.", min=0)] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Write a forced pool: models of these shapes with random weights, whose decisions a recording makes."""
+    check_json_path(json, out)
+    with needs_torch():
+        from ...studies.seconds.forced_pool import write_forced_pool
+    made = write_forced_pool(
+        members, out, dtype=dtype, device=device, context_tokens=context_tokens, vocab_size=vocab_size, seed=seed
+    )
+    show(json, made)
 
 
 def search_slim(

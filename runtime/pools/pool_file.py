@@ -5,13 +5,14 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ...decoding.prompt_lookup import LookupRule, Occurrence
 
 POOL_FILE_NAME = "pool.toml"
+CONFIG = "config"  # the key by which a member makes its pool a forced one
 DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -56,11 +57,13 @@ class NgramEntry(BaseModel):
 
 
 class MemberEntry(BaseModel):
-    """One member; exactly one of `path`, `submodel_of` and `ngram` says what it is.
+    """One member; exactly one of `path`, `config`, `submodel_of` and `ngram` says what it is.
 
     Attributes:
         name: unique in the pool; safe inside the chain notation `draft:4/target`.
         path: folder relative to the pool file, or a hub id.
+        config: of a model with random weights, in a forced pool only: a preset's name, or a config.json or its folder
+            relative to the pool file.
         submodel_of: name of the member whose weights this one shares.
         skip_layers: layers of that member which are left out; counted from 0.
         ngram: settings of the model-free member.
@@ -74,6 +77,7 @@ class MemberEntry(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     path: str | None = None
+    config: Annotated[str, Field(min_length=1)] | None = None
     submodel_of: str | None = None
     skip_layers: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
     ngram: NgramEntry | None = None
@@ -84,13 +88,13 @@ class MemberEntry(BaseModel):
     @property
     def kind(self) -> Literal["model", "submodel", "ngram"]:
         """What it is."""
-        return "ngram" if self.ngram is not None else "model" if self.path is not None else "submodel"
+        return "ngram" if self.ngram is not None else "submodel" if self.submodel_of is not None else "model"
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        given = [kind for kind in ("path", "submodel_of", "ngram") if getattr(self, kind) is not None]
+        given = [kind for kind in ("path", CONFIG, "submodel_of", "ngram") if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise ValueError(f"must have exactly one of path, submodel_of and ngram, not {len(given)}")
+            raise ValueError(f"must have exactly one of path, config, submodel_of and ngram, not {len(given)}")
         if self.submodel_of is None and "skip_layers" in self.model_fields_set:
             raise ValueError("may have skip_layers only beside submodel_of")
         if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
@@ -100,12 +104,11 @@ class MemberEntry(BaseModel):
         return self
 
 
-class PoolFile(BaseModel):
-    """The content of a pool file.
+class PoolContent(BaseModel):
+    """What every pool file holds.
 
     Attributes:
         name: name of the pool.
-        tokenizer: file relative to the pool file, or a hub id.
         context_tokens: longest context the pool is used with.
         members: smallest first, the target last.
     """
@@ -113,9 +116,33 @@ class PoolFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
-    tokenizer: Annotated[str, Field(min_length=1)]
     context_tokens: Annotated[int, Field(ge=1, strict=True)]
     members: tuple[MemberEntry, ...]
+
+
+class PoolFile(PoolContent):
+    """The content of a pool file.
+
+    Attributes:
+        tokenizer: file relative to the pool file, or a hub id.
+    """
+
+    tokenizer: Annotated[str, Field(min_length=1)]
+
+
+class ForcedPoolFile(PoolContent):
+    """The content of the file of a forced pool, whose models have random weights.
+
+    Attributes:
+        seed: of the weights.
+        vocab_size: of all members; None: what each config says.
+    """
+
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1, strict=True)] = 0
+    vocab_size: Annotated[int, Field(ge=1, le=100_000_000, strict=True)] | None = None
+
+
+Content = TypeVar("Content", bound=PoolContent)
 
 
 def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
@@ -125,18 +152,61 @@ def read_pool_file(path: Path) -> tuple[Path, PoolFile]:
         The path of the file itself and its content.
 
     Raises:
-        PoolFileError: if the file is missing, is no TOML or breaks a rule.
+        PoolFileError: if the file is missing, is no TOML, breaks a rule, or is that of a forced pool.
     """
+    file, values = _read(path)
+    for row, member in enumerate(_members_in(values)):
+        if CONFIG in member:
+            rule = "makes this a forced pool, of random weights, which only profile and validate run"
+            raise PoolFileError(file, f"members[{row}].{CONFIG}", rule, member[CONFIG])
+    return file, _checked(file, values, PoolFile)
+
+
+def is_forced_pool(path: Path) -> bool:
+    """Whether a member of the pool file at `path`, or in the folder `path`, has a config instead of weights.
+
+    Raises:
+        PoolFileError: the file is missing or no TOML.
+    """
+    return any(CONFIG in member for member in _members_in(_read(path)[1]))
+
+
+def read_forced_pool_file(path: Path) -> tuple[Path, ForcedPoolFile]:
+    """Read the file of a forced pool at `path`, or in the folder `path`; returns and raises as `read_pool_file`."""
+    file, values = _read(path)
+    return file, checked_forced_pool(file, values)
+
+
+def checked_forced_pool(file: Path, values: dict[str, Any]) -> ForcedPoolFile:
+    """What the file of a forced pool holds, or is to hold; raises PoolFileError where it breaks a rule."""
+    content = _checked(file, values, ForcedPoolFile)
+    for row, member in enumerate(content.members):
+        if member.path is not None:
+            rule = "must not stand in a forced pool, whose other models have a config"
+            raise PoolFileError(file, f"members[{row}].path", rule, member.path)
+    return content
+
+
+def _read(path: Path) -> tuple[Path, dict[str, Any]]:
     file = path / POOL_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise PoolFileError(file, "pool file", "must exist", str(path))
-    values = _decoded(file)
+    return file, _decoded(file)
+
+
+def _members_in(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The members of a file that is not checked yet, as far as they are tables."""
+    members = values.get("members")
+    return [member for member in members if isinstance(member, dict)] if isinstance(members, list) else []
+
+
+def _checked(file: Path, values: dict[str, Any], kind: type[Content]) -> Content:
     try:
-        content = PoolFile.model_validate(values)
+        content = kind.model_validate(values)
     except ValidationError as error:
         raise _as_pool_error(file, error) from error
-    _check_members(file, content.members)
-    return file, content
+    _check_members(file, content.members, CONFIG if isinstance(content, ForcedPoolFile) else "path")
+    return content
 
 
 def tokenizer_sha256(pool: Path) -> str:
@@ -182,8 +252,8 @@ def _as_pool_error(file: Path, error: ValidationError) -> PoolFileError:
     return PoolFileError(file, field, rule[0].lower() + rule[1:], first["input"])
 
 
-def _check_members(file: Path, members: tuple[MemberEntry, ...]) -> None:
-    """The rules between members that need no model."""
+def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -> None:
+    """The rules between members that need no model; `weights` is the key by which a member has some."""
     if not members:
         raise PoolFileError(file, "members", "must hold at least one member", [])
     counts = Counter(member.name for member in members)
@@ -192,15 +262,15 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...]) -> None:
             raise PoolFileError(file, f"members[{row}].name", "must be unique", member.name)
         if member.ngram is not None and row > 0:
             raise PoolFileError(file, f"members[{row}].ngram", "only the first member may be model-free", member.name)
-    models = [member.name for member in members if member.path is not None]
+    models = [member.name for member in members if member.kind == "model"]
     for row, member in enumerate(members):
         if member.submodel_of is not None and member.submodel_of not in models:
-            rule = f"must be a member with a path ({', '.join(models)})"
+            rule = f"must be a member with a {weights} ({', '.join(models)})"
             raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
         if len(set(member.skip_layers)) < len(member.skip_layers):
             raise PoolFileError(file, f"members[{row}].skip_layers", "must not repeat a layer", member.skip_layers)
-    if members[-1].path is None:
-        rule = "must be the target, a model with a path"
+    if members[-1].kind != "model":
+        rule = f"must be the target, a model with a {weights}"
         raise PoolFileError(file, f"members[{len(members) - 1}]", rule, members[-1].name)
     if members[-1].tokenizer is not None:
         rule = "must not be given for the target, whose tokenizer is the pool's"

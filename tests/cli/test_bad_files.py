@@ -135,7 +135,7 @@ def test_a_recording_of_another_tokenizer(trace, tmp_path):
         ({"what": 'submodel_of = "huge"\nskip_layers = [1]'}, "members[0].submodel_of must be a member with a path"),
         ({"member": "target"}, "members[0].name must be unique, got 'target'"),
         ({"member": "a/b"}, "members[0].name"),
-        ({"what": ""}, "must have exactly one of path, submodel_of and ngram"),
+        ({"what": ""}, "must have exactly one of path, config, submodel_of and ngram"),
         ({"what": 'path = "x"\ncolour = 3'}, "members[0].colour is not a known key, got 3"),
         ({"what": "path = "}, "pool file must be TOML in UTF-8"),
         (

@@ -93,6 +93,26 @@ def read_member_configs(file: Path, content: PoolFile) -> dict[str, MemberConfig
     }
 
 
+def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, type[PreTrainedModel]]:
+    """A config alone, checked, and the class of its model, for weights that come from nowhere.
+
+    Args:
+        path: of a config.json.
+        context_tokens: longest text the model is used with.
+
+    Raises:
+        PoolFileError: it cannot be read, is broken, or is of a model that is not supported.
+    """
+    values = _read(path)
+    try:
+        check_values(values)
+        config, model_class = _built(path, values)
+        check_supported(config, model_class, context_tokens=context_tokens)
+    except ConfigError as error:
+        raise PoolFileError(path, error.field, error.rule, error.value) from error
+    return config, model_class
+
+
 def _resolve(file: Path, field: str, location: str) -> Path | str:
     """A folder with a config and weights beside the pool file, or else a hub id."""
     folder = file.parent / location

@@ -9,21 +9,21 @@ from transformers import PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
 from ...tokenizers.alignment import Alignment
-from ..pool_file import MemberEntry, PoolFile, PoolFileError
+from ..pool_file import MemberEntry, PoolContent, PoolFileError
 from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD
 from .member_config import MemberConfig
 
 
 def check_configs(
-    file: Path, content: PoolFile, configs: Mapping[str, MemberConfig], tokenizer: Tokenizer | None
+    file: Path, content: PoolContent, configs: Mapping[str, MemberConfig], tokenizer: Tokenizer | None
 ) -> None:
     """Vocabularies and positions; raises PoolFileError.
 
     Args:
         file: the pool file.
         content: of it.
-        configs: by name, of members with a path; the target's at least.
+        configs: by name, of members with a path or a config; the target's at least.
         tokenizer: the pool's; None leaves out what it decides.
     """
     target: Any = configs[content.members[-1].name].config
@@ -53,7 +53,7 @@ def check_order(file: Path, names: Sequence[str], num_parameters: Sequence[int])
         largest = count
 
 
-def end_tokens_of_target(content: PoolFile, configs: Mapping[str, MemberConfig]) -> tuple[int, ...]:
+def end_tokens_of_target(content: PoolContent, configs: Mapping[str, MemberConfig]) -> tuple[int, ...]:
     """Tokens that end a text of the pool, one at least; raises PoolFileError."""
     target = configs[content.members[-1].name]
     if not target.eos_token_ids:

@@ -188,7 +188,10 @@ def test_submodel_without_skipped_layers_is_the_model(loaded):
         ),
         (HEAD + TARGET + 'device = "cuda:99"\n', r"members\[0\]\.device must be a device of this machine"),
         (HEAD + TARGET + 'device = "meta"\n', r"members\[0\]\.device must be a device of this machine"),
-        (HEAD + '[[members]]\nname = "target"\n', r"members\[0\] must have exactly one of path, submodel_of and ngram"),
+        (
+            HEAD + '[[members]]\nname = "target"\n',
+            r"members\[0\] must have exactly one of path, config, submodel_of and ngram",
+        ),
         (HEAD + TARGET.replace('name = "target"', 'name = "a:b"'), r"members\[0\]\.name .*got 'a:b'"),
         (HEAD + NGRAM.replace("3", "0") + TARGET, r"members\[0\]\.ngram\.max_match .*got 0"),
         (
