@@ -5,8 +5,11 @@ from pathlib import Path
 
 from ..arguments import ArgumentError
 from ..progress import Progress, tell
+from ..runtime.forced.forced_pool import ForcedPool
 from ..runtime.forward.forward_choice import ForwardKind
+from ..runtime.pools.loaded_members import LoadedMembers
 from ..runtime.pools.pool import ModelPool
+from ..runtime.pools.pool_file import is_forced_pool
 from ..shipped import shipped
 
 
@@ -34,11 +37,36 @@ def load_pool(
         raise ArgumentError("`devices` is for a pool that is loaded, and these models are on their devices already")
     models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads, devices)
     if debug:
-        runs = (f"{name}: {runs}" for name, runs in models.forward_names(forward).items())
-        tell(f"forwards of {', '.join(runs)}")
-        for line in models.product_lines(forward):
-            tell(f"product of {line} tokens")
+        _tell_how_they_run(models, forward)
     return models
+
+
+def is_forced(pool: ModelPool | ForcedPool | Path | str | None) -> bool:
+    """Whether the models are, or will be, those of a forced pool; raises PoolFileError for a file that is no pool's."""
+    return isinstance(pool, ForcedPool) or (isinstance(pool, Path | str) and is_forced_pool(Path(pool)))
+
+
+def load_models(
+    pool: ModelPool | ForcedPool | Path | str | None = None, *, threads: int = 1, debug: bool = False
+) -> ModelPool | ForcedPool:
+    """As `load_pool`, for those who can do with a forced pool as well; its models are made."""
+    if isinstance(pool, ForcedPool):
+        models = pool
+    elif isinstance(pool, Path | str) and is_forced(pool):
+        with Progress(f"making the models of {pool}"):
+            models = ForcedPool.load(Path(pool), threads=threads)
+    else:
+        return load_pool(pool, threads=threads, debug=debug)
+    if debug:
+        _tell_how_they_run(models, "auto")
+    return models
+
+
+def _tell_how_they_run(models: LoadedMembers, forward: ForwardKind) -> None:
+    runs = (f"{name}: {runs}" for name, runs in models.forward_names(forward).items())
+    tell(f"forwards of {', '.join(runs)}")
+    for line in models.product_lines(forward):
+        tell(f"product of {line} tokens")
 
 
 def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | None) -> ModelPool:

@@ -28,6 +28,7 @@ BESIDE_CODE = {
     "laboratory/training/text/words.toml",
     "py.typed",
     "reports/tables/lookalikes.toml",
+    "runtime/forced/sizes.toml",
     "runtime/generation/refused_options.toml",
     "runtime/pools/configs/config_rules.toml",
     "sim/cost/devices.toml",

@@ -14,6 +14,13 @@ from ..options.comparison import ForeignProfileOption, PoliciesOption
 from ..options.parsing import batches
 from ..output import JsonOption, check_file_path, check_json_path, show
 
+_TraceOption = Annotated[
+    Path, typer.Option(help="A .trace folder, recorded of the pool and these prompts, or to be forced.")
+]
+_PromptsOption = Annotated[
+    Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
@@ -27,8 +34,8 @@ class _Cells:
 
 def validate(
     *,
-    trace: Annotated[Path, typer.Option(help="A .trace folder, recorded of the pool and these prompts.")],
-    prompts: models.PromptsOption,
+    trace: _TraceOption,
+    prompts: _PromptsOption = None,
     pool: models.PoolOption = None,
     policy: PoliciesOption = None,
     cost: Annotated[

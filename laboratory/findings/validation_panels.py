@@ -17,7 +17,7 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
     policies = list(dict.fromkeys(cell.policy for cell in cells))
     by_batch = [(f"batch {batch}", [cell for cell in cells if cell.batch == batch]) for batch in batches]
     seconds = Panel(
-        title="Seconds of each policy, batch and tag",
+        title="Seconds of each policy, batch and tag" + (", forced" if any(cell.forced for cell in cells) else ""),
         x_label="measured, s",
         y_label="simulated, s",
         kind="scatter",

@@ -25,14 +25,14 @@ def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecordin
     if len(models) != len(meta.models):
         theirs, ours = ", ".join(meta.model_names), ", ".join(member.name for member in models)
         raise ArgumentError(
-            f"`trace` must hold as many models as pool {pool.name} has, {len(models)} ({ours}), got "
+            f"`recording` must hold as many models as pool {pool.name} has, {len(models)} ({ours}), got "
             f"{len(meta.models)} ({theirs})"
         )
     for request in recording.requests:
         if len(request.prompt) + request.max_new_tokens > pool.context_tokens:
             raise ArgumentError(
-                f"`trace` must fit into the context of pool {pool.name}, {counted(pool.context_tokens, 'token')}, got "
-                f"request {request.request_id} of {len(request.prompt)} and {request.max_new_tokens} new ones"
+                f"`recording` must fit into the context of pool {pool.name}, {counted(pool.context_tokens, 'token')}, "
+                f"got request {request.request_id} of {len(request.prompt)} and {request.max_new_tokens} new ones"
             )
     update: dict[str, Any] = {
         "models": tuple(_info(member) for member in models),
@@ -64,7 +64,7 @@ def _lookup(recording: TrieRecording, pool: ForcedPool) -> NgramInfo | None:
     asked = NgramInfo(name=ours[0].name, max_match=rule.max_match, min_match=rule.min_match, occurrence=rule.occurrence)
     if known is None or known.model_copy(update={"name": asked.name}) != asked:
         raise ArgumentError(
-            f"`trace` must hold the prompt lookup of pool {pool.name}, {asked.model_dump()}, got "
+            f"`recording` must hold the prompt lookup of pool {pool.name}, {asked.model_dump()}, got "
             f"{None if known is None else known.model_dump()}"
         )
     return asked

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...arguments import ArgumentError
 from ...progress import tell
-from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.loaded_members import LoadedMembers
 from ...sim.cost.base import CostModel
 from ...sim.cost.make import make_cost
 from ...sim.cost.profile_choice import names_profile, profiled_cost
@@ -29,7 +29,7 @@ class CheckedCost:
 
 
 def checked_cost(
-    name: str, recording: TrieRecording, models: ModelPool, *, threads: int, allow_foreign: bool
+    name: str, recording: TrieRecording, models: LoadedMembers, *, threads: int, allow_foreign: bool
 ) -> CheckedCost:
     """The cost called `name`; says whether its profile fits, of which some is measured again, and what changed since.
 
@@ -56,7 +56,7 @@ def checked_cost(
     return CheckedCost(cost=cost, freshness=freshness, remarks=tuple(remarks))
 
 
-def _refuse_foreign(cost: ProfiledCost, models: ModelPool, threads: int) -> None:
+def _refuse_foreign(cost: ProfiledCost, models: LoadedMembers, threads: int) -> None:
     """Raise ArgumentError where the seconds of a profile cannot be right here."""
     measured = cost.profile.meta.threads
     advice = "profile anew, or `allow_foreign_profile` takes it"

@@ -16,7 +16,7 @@ from ...machine import processor
 from ...profiles.meta import ProfileMeta
 from ...profiles.profile import Profile, Shape, read_profile
 from ...progress import in_words
-from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.loaded_members import LoadedMembers
 from ...runtime.profiling.reference_shapes import measure_again
 from ...sim.cost.profile_choice import differences, newest_here
 
@@ -79,7 +79,7 @@ class Freshness:
         return {"age_s": self.age_s, "fits": self.fits, "members": members}
 
 
-def measure_freshness(profile: Profile, models: ModelPool) -> Freshness:
+def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     """Measure a few forwards of every profiled member again, for some two seconds.
 
     Args:
@@ -104,7 +104,7 @@ def _pace(pairs: Sequence[tuple[Shape, Shape]], drift: float) -> MemberPace:
     )
 
 
-def fitting_profile(models: ModelPool, file: Path | None) -> Profile:
+def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
     """A profile of these models as they run here: the newest of this machine, or a file.
 
     Raises:
@@ -119,7 +119,7 @@ def fitting_profile(models: ModelPool, file: Path | None) -> Profile:
     return profile
 
 
-def mismatches(profile: Profile, models: ModelPool) -> list[str]:
+def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
     """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
     meta = profile.meta
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
@@ -141,7 +141,7 @@ def mismatches(profile: Profile, models: ModelPool) -> list[str]:
     return words
 
 
-def remarks_on_profile(meta: ProfileMeta, models: ModelPool, sampling: str) -> list[str]:
+def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) -> list[str]:
     """What has changed since a profile was made and may have changed seconds with it, a line each.
 
     Args:
@@ -167,7 +167,7 @@ def remarks_on_profile(meta: ProfileMeta, models: ModelPool, sampling: str) -> l
     return lines
 
 
-def device_name(models: ModelPool) -> str:
+def device_name(models: LoadedMembers) -> str:
     """What the target runs on: `cpu`, or the accelerator's name."""
     target: Any = models.target.model
     return "cpu" if target.device.type == "cpu" else torch.cuda.get_device_name(target.device)

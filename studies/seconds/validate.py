@@ -17,19 +17,17 @@ from ...reports.tables.validation import cells_table, choices_table
 from ...reports.validation import Cell, Choice, Verdict, choices, total_s, tpot_error_of, verdict
 from ...runs.log import RunLog
 from ...runs.same_steps import compare_runs
-from ...runtime.decode import Output, decode
+from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
-from ...runtime.prompts import Prompt, prompts_of
+from ...runtime.prompts import Prompt
 from ...sim.cost.base import CostModel, OperationCost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...traces.tries.recording import TrieRecording
-from ...traces.tries.store import read_trace
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
-from ..pool import load_pool
-from ..recording_to_agree import matching_trace
 from .checked_cost import CheckedCost, checked_cost
+from .measured_runs import MeasuredRuns, Tokens, measured_runs
 
 BATCHES = (1, 4, 16)
 
@@ -71,8 +69,9 @@ class Validation(Printed):
     def tables(self) -> Sequence[Grid]:
         """Cells, then the best policies."""
         meta = self.meta
+        pool = f"{'FORCED ' if meta['forced'] else ''}pool {meta['pool']}"
         title = (
-            f"pool {meta['pool']} against recording {meta['trace']}, {counted(meta['requests'], 'request')} a tag; "
+            f"{pool} against recording {meta['trace']}, {counted(meta['requests'], 'request')} a tag; "
             f"cost {meta['cost']}, medians of {counted(meta['runs'], 'run')}"
         )
         return [cells_table(self.cells, title=title), choices_table(self.choices())]
@@ -80,7 +79,9 @@ class Validation(Printed):
     def lines(self) -> Sequence[str]:
         """The verdict, and what a reader of the seconds must know."""
         found = self.verdict
+        forced = [f"forced: what is accepted comes from recording {self.meta['trace']}, not from the models"]
         return [
+            *(forced if self.meta["forced"] else []),
             *self.meta["notes"],
             f"total seconds are off by {found.median_error:.1%} in the median, {found.worst_error:.1%} at worst",
             f"the same policy is best in {found.same_choice:.0%} of batches and tags; following the simulator costs "
@@ -90,8 +91,8 @@ class Validation(Printed):
 
 
 def validate(
-    pool: ModelPool | Path | str | None,
-    prompts: Path | Sequence[Prompt | str],
+    pool: ModelPool | ForcedPool | Path | str | None,
+    prompts: Path | Sequence[Prompt | str] | None,
     recording: Path | str,
     policies: PoliciesGiven | None = None,
     *,
@@ -107,9 +108,10 @@ def validate(
     """Run policies on the models and in the simulator, and compare their seconds.
 
     Args:
-        pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: of the recording.
-        recording: of the pool and these prompts.
+        pool: models, or where they are; None is the shipped pool (`load_models`). On a forced pool the decisions of
+            the recording are forced.
+        prompts: of the recording; None with a forced pool.
+        recording: of the pool and these prompts; of as many models as a forced pool has.
         policies: to compare; a representative set if None.
         cost: as `compare` takes it; "here" is the newest profile of this machine.
         batches: requests at a time.
@@ -126,18 +128,18 @@ def validate(
     for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
         if least < 1:
             raise ArgumentError(f"`{name}` must be >= 1, got {least}")
-    models = load_pool(pool, threads=threads, debug=debug)
-    trace = _matching(models, prompts_of(prompts), Path(recording))
+    measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug)
+    models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
+    for policy in named:
+        measured.build(policy)
     parts = _parts(trace, tags, requests)
     priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
-    asked = {prompt.request_id: prompt for prompt in prompts_of(prompts)}
-    jobs = [
-        _Job(models, part, priced.cost, policy, batch, asked) for part in parts for batch in batches for policy in named
-    ]
+    jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
     cells = _run(jobs, runs)
     meta = {
-        "pool": models.name,
+        "pool": measured.name,
+        "forced": measured.forced,
         "trace": trace.meta.name,
         "sampling": trace.meta.sampling.model_dump(),
         "batches": list(batches),
@@ -161,43 +163,27 @@ def _about(priced: CheckedCost) -> dict[str, Any]:
 def _run(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
     """All cells in turn, so that a slow spell of the machine falls on all alike."""
     measured: list[list[RunLog]] = [[] for _ in jobs]
-    outputs: list[Sequence[Output]] = [() for _ in jobs]
+    committed: list[Tokens] = [{} for _ in jobs]
     with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
         for _ in range(runs):
             for place, job in enumerate(jobs):
-                outputs[place], log = job.ran()
+                committed[place], log = job.measured.run(job.policy, job.part, job.batch)
                 measured[place].append(log)
                 progress.advance()
-    return tuple(job.cell(logs, answers) for job, logs, answers in zip(jobs, measured, outputs, strict=True))
+    return tuple(job.cell(logs, tokens) for job, logs, tokens in zip(jobs, measured, committed, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     """One cell to be run in both worlds."""
 
-    models: ModelPool
+    measured: MeasuredRuns
     part: TrieRecording
     cost: CostModel
     policy: NamedPolicy
     batch: int
-    prompts: Mapping[str, Prompt]
 
-    def ran(self) -> tuple[Sequence[Output], RunLog]:
-        """One run of the models."""
-        outputs, log = decode(
-            self.models,
-            self.policy.build(loaded_pool(self.models)),
-            [self.prompts[request.request_id] for request in self.part.requests],
-            sampling=self.part.meta.sampling,
-            max_new_tokens=self.part.requests[0].max_new_tokens,
-            name=self.policy.name,
-            batch=self.batch,
-        )
-        if log.meta["interrupted"]:
-            raise KeyboardInterrupt
-        return outputs, log
-
-    def cell(self, logs: Sequence[RunLog], outputs: Sequence[Output]) -> Cell:
+    def cell(self, logs: Sequence[RunLog], ran_tokens: Tokens) -> Cell:
         """The simulated run beside the measured ones."""
         tables = TrieTables(self.part)
         tokens: dict[str, list[int]] = {}
@@ -205,7 +191,6 @@ class _Job:
         simulated = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=tokens)
         middle = sorted(logs, key=total_s)[len(logs) // 2]
         seconds = [total_s(log) for log in logs]
-        ran_tokens = {output.request_id: output.tokens for output in outputs}
         agreement = compare_runs(simulated, logs[-1], replayed_tokens=tokens, ran_tokens=ran_tokens)
         measured_s = median(seconds)
         forwards_s = float(simulated.ops["duration_s"].sum()) - _beside_s(simulated, self.cost)
@@ -222,6 +207,7 @@ class _Job:
             forwards_error=forwards_error,
             beside_error=error - forwards_error,
             equal=agreement.difference is None and agreement.left is None,
+            forced=self.measured.forced,
         )
 
 
@@ -239,19 +225,6 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
         one, none = (cost.beside_s(drafting=kind == DRAFT, num_rows=1, num_tokens=count) for count in (1, 0))
         total += drafted * (one - none)
     return total
-
-
-def _matching(models: ModelPool, prompts: Sequence[Prompt], path: Path) -> TrieRecording:
-    """The recording, of which the models and all prompts must be."""
-    stored = read_trace(path)
-    known = {request.request_id for request in stored.requests}
-    return matching_trace(
-        path,
-        models,
-        [prompt for prompt in prompts if prompt.request_id in known],
-        sampling=stored.meta.sampling,
-        max_new_tokens=stored.requests[0].max_new_tokens,
-    )
 
 
 def _parts(trace: TrieRecording, tags: Sequence[str] | None, requests: int) -> list[TrieRecording]:

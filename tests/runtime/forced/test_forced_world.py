@@ -160,17 +160,19 @@ def test_a_lossy_step_is_refused(pool, recording):
 
 def test_a_recording_of_other_models_is_refused(pool, recording):
     fewer = replace(recording, meta=recording.meta.model_copy(update={"models": recording.meta.models[1:]}))
-    with pytest.raises(ArgumentError, match=r"`trace` must hold as many models as pool tiny forced has, 4 \(draft"):
+    with pytest.raises(ArgumentError, match=r"`recording` must hold as many models as pool tiny forced has, 4 \(draft"):
         forced_recording(fewer, pool)
 
 
 def test_a_recording_longer_than_the_context_is_refused(tmp_path, recording):
     short = tiny_forced_pool(tmp_path, context_tokens=21)
-    with pytest.raises(ArgumentError, match="`trace` must fit into the context of pool tiny forced, 21 tokens, got"):
+    with pytest.raises(
+        ArgumentError, match="`recording` must fit into the context of pool tiny forced, 21 tokens, got"
+    ):
         forced_recording(recording, short)
 
 
 def test_another_prompt_lookup_is_refused(tmp_path, recording):
     other = tiny_forced_pool(tmp_path, lookup="{ max_match = 2 }")
-    with pytest.raises(ArgumentError, match="`trace` must hold the prompt lookup of pool tiny forced"):
+    with pytest.raises(ArgumentError, match="`recording` must hold the prompt lookup of pool tiny forced"):
         forced_recording(recording, other)

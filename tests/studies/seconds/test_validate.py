@@ -10,6 +10,7 @@ from paceline.studies.record import record
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
 
+from ...runtime.forced.forced_pools import write_tiny_forced_pool
 from ...tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
@@ -110,3 +111,39 @@ def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path
 def test_a_grid_must_increase(axis):
     with pytest.raises(ValueError, match="must be strictly increasing from >= "):
         Grid(**axis)
+
+
+def test_a_forced_pool_is_validated_on_the_decisions_of_a_recording(made, tmp_path):
+    """At the price of a device that is not this one: only the steps are compared here."""
+    path, _ = made
+    found = validate(
+        write_tiny_forced_pool(tmp_path / "forced"), None, path, POLICIES, cost="h100", batches=(3,), runs=1
+    )
+    assert len(found.cells) == len(POLICIES) * 2
+    assert all(cell.equal and cell.forced and cell.measured_s > 0 for cell in found.cells)
+    told = repr(found)
+    assert "FORCED pool tiny forced against recording a" in told
+    assert "forced: what is accepted comes from recording a, not from the models" in told.replace("\n", " ")
+    assert found.to_json()["forced"] is True
+    assert all(row["forced"] for row in found.to_dicts())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"prompts": PROMPTS}, "`prompts` must be left out with a forced pool"),
+        ({"policies": ["entropy-patch"]}, "`policies` must be lossless on a forced pool, got entropy-patch"),
+        ({"policies": ["draft:3/nobody"]}, "nobody"),
+        ({"cost": "here"}, "`cost` here needs a profile of draft, mid, slim, target on this machine"),
+    ],
+)
+def test_what_cannot_be_validated_on_a_forced_pool(made, tmp_path, given, told):
+    path, _ = made
+    forced = write_tiny_forced_pool(tmp_path / "forced")
+    with pytest.raises(ValueError, match=told):
+        validate(forced, **{"prompts": None, "recording": path, "cost": "h100", "runs": 1, **given})
+
+
+def test_a_pool_of_models_needs_prompts(made):
+    with pytest.raises(ArgumentError, match="`prompts` must be given, those of the recording"):
+        validate(POOL, None, made[0], ["plain"])
