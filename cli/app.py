@@ -17,6 +17,7 @@ from .commands.run import run
 from .commands.trace_import import import_
 from .commands.validate import validate
 from .options.records import spelled_out
+from .ranks import check_command
 
 Commands = Mapping[str, Callable[..., None]]
 
@@ -28,11 +29,13 @@ def _show_version(wanted: bool) -> None:
 
 
 def paceline(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Replay recorded token acceptance to compare speculative-decoding policies, and run them on real models."""
+    check_command(context.invoked_subcommand)
 
 
 def command() -> Callable[..., object]:

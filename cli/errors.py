@@ -17,6 +17,7 @@ from ..decoding.contract import PolicyError
 from ..foreign_code import raised_at, said
 from ..runtime.pools.pool_file import PoolFileError
 from ..traces.errors import TraceFormatError
+from .ranks import is_heard, lost_rank, one_voice
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -44,7 +45,7 @@ def run_command(command: Callable[..., object]) -> int:
 
 def _code_of(command: Callable[..., object]) -> int:
     try:
-        with one_interrupt():
+        with one_interrupt(), one_voice():
             result = command(standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
@@ -59,6 +60,9 @@ def _code_of(command: Callable[..., object]) -> int:
             raise
         return _say(_told(error), BAD_INPUT)
     except BaseException as error:  # ours, unless it came through a file of the user: a rule or a stop of his own
+        lost = lost_rank(error)
+        if lost is not None:
+            return _say(lost, BAD_INPUT)
         place = raised_at(error, installed=False)
         if os.environ.get("PACELINE_TRACEBACK") or place is None:
             raise
@@ -133,7 +137,9 @@ def _told(error: Exception) -> str:
 
 
 def _say(message: str, code: int) -> int:
-    sys.stderr.write(f"paceline: error: {one_line(message)}\n")
+    if is_heard(interrupted=code == INTERRUPTED):
+        sys.stderr.write(f"paceline: error: {one_line(message)}\n")
+        sys.stderr.flush()
     return code
 
 

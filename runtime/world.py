@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import torch
 
 from ..arguments import ArgumentError, check_least, check_within
+from ..decoding.contract import Draft, Step
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
 from ..decoding.rules.signal import Signal
 from ..decoding.session import Session
@@ -29,7 +30,7 @@ from .sampling.coupled_noise import noise_of
 from .state.errors import CacheDesyncError
 from .state.request_state import RequestState
 from .state.state_manager import StateManager
-from .timing.clock import Clock
+from .timing.clock import Clock, SharedClock
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
@@ -107,7 +108,8 @@ class TorchWorld:
         make_chance: Callable[[str], Chance] | None = None,
         sampler: Sampler | None = None,
     ) -> None:
-        self.clock = Clock(member.model.device for member in pool.members if member.model is not None)
+        devices = {member.model.device for member in pool.members if member.model is not None}
+        self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
         self.pool = pool
         self._make_chance = make_chance
         self.sampling = sampling
@@ -122,8 +124,10 @@ class TorchWorld:
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
         limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
-        self.manager = StateManager(names, self._make_cache, limits=limits)
-        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), self.clock)
+        self.manager = StateManager(names, self._make_cache, limits=limits, shared=pool.ranks is not None)
+        # What forwards took, no policy sees: in several processes each reads that by itself.
+        own_clock = self.clock if pool.ranks is None else Clock(devices)
+        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
@@ -160,18 +164,20 @@ class TorchWorld:
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(items)
+        start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
         return DraftResults(rows, *self._since(start_s))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone."""
-        start_s = self._begin(items)
+        start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._verify.run(level, sound))
         return VerifyResults(rows, *self._since(start_s))
 
-    def _begin(self, items: Sequence[DraftItem] | Sequence[VerifyItem]) -> float:
+    def _begin(self, level: int, items: Sequence[DraftItem] | Sequence[VerifyItem]) -> float:
         """The time at which an operation starts, seconds."""
+        if self.pool.ranks is not None:
+            self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))
         start_s = self.clock.now_s()
         self._executor.forwards_run.clear()
         for session, _ in items:
@@ -216,3 +222,9 @@ class TorchWorld:
                     context_tokens=self.pool.context_tokens,
                 )
         return drafters
+
+
+def _asked(session: Session, step: Step) -> tuple[object, ...]:
+    """All that decides what a step feeds to models, in plain values."""
+    tokens = step.tokens if isinstance(step, Draft) else 0
+    return session.request_id, type(step).__name__, tokens, len(session.emitted), session.emitted[-1:], session.tokens

@@ -36,6 +36,8 @@ def load_pool(
     if isinstance(pool, ModelPool) and devices:
         raise ArgumentError("`devices` is for a pool that is loaded, and these models are on their devices already")
     models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads, devices)
+    if models.ranks is not None:
+        tell(f"{models.ranks.num_ranks} processes run the pool together, all models by their own modules")
     if debug:
         _tell_how_they_run(models, forward)
     return models

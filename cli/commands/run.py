@@ -14,6 +14,7 @@ from ..options import models
 from ..options.comparison import LosslessOption
 from ..options.parsing import named_texts
 from ..output import JsonOption, check_json_path, check_new_folder, show
+from ..ranks import check_pool, is_first
 
 if TYPE_CHECKING:
     from ...studies.decode import Decoded
@@ -80,7 +81,9 @@ def run(
     check_json_path(json, out, prompts)
     check_new_folder("--out", out)
     requests = read_prompts(prompts)
+    check_pool(pool)
     with needs_torch():
+        from ...runtime.ranks.ranks import leave
         from ...runtime.world import Memory
         from ...studies.decode import decode
     decoded = decode(
@@ -101,7 +104,9 @@ def run(
         devices=devices,
         debug=debug,
     )
-    _tell(decoded, counted(decoded.num_requests, "request"), out, json)
+    leave()
+    if is_first():
+        _tell(decoded, counted(decoded.num_requests, "request"), out, json)
 
 
 def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -> None:

@@ -8,7 +8,8 @@ class MemberCheck:
     """One member. What could not be found out is None; of prompt lookup nothing is to be.
 
     Attributes:
-        name, dtype, device: as in the pool file; a submodel has those of its model, `none` is prompt lookup's.
+        name, dtype, device: as in the pool file; a submodel has those of its model, `none` is prompt lookup's. A
+            device is `split` where each process has its own.
         kind: `model`, `submodel` or `ngram`.
         architecture: class of the model.
         tokenizer: `the pool's`, or where its own lies.

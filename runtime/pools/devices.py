@@ -34,7 +34,7 @@ def on_devices(content: PoolFile, devices: Mapping[str, str]) -> PoolFile:
     Raises:
         ArgumentError: no such member, one without weights of its own, or no such device.
     """
-    own = [entry.name for entry in content.members if entry.path is not None]
+    own = [entry.name for entry in content.members if entry.kind == "model"]
     for name, device in devices.items():
         if name not in own:
             raise ArgumentError(

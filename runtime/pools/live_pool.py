@@ -142,6 +142,10 @@ def _member(name: str, model: PreTrainedModel, tokenizer: Tokenizer | None, cont
     if config._attn_implementation != attention_of(config):
         wanted = f"attn_implementation={attention_of(config)!r}"
         raise ValueError(f"{name} must be loaded with {wanted}, got {config._attn_implementation!r}")
+    if model.tp_size is not None and model.tp_size > 1:
+        raise ValueError(
+            f"{name} must be whole, got one split over {model.tp_size} processes; a pool file can split it"
+        )
     if model.training:
         raise ValueError(f"{name} must be in evaluation mode (call its eval()), got training mode")
     try:

@@ -6,11 +6,13 @@ from typing import Any, Literal
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ...arguments import ArgumentError
 from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.model_forward import ModelForward
 from ..forward.product_choice import ProductChooser
+from ..ranks.ranks import Ranks
 from ..tokenizers.alignment import Alignment
 from .configs.end_tokens import end_tokens
 
@@ -27,7 +29,7 @@ class LoadedMember:
         num_parameters: parameters, tied ones once; a submodel counts what it uses. 0 for `ngram`.
         num_layers: decoder layers; 0 for `ngram`.
         hidden_size: width of the residual stream; 0 for `ngram`.
-        kv_bytes_per_token: bytes of keys and values that one context token takes.
+        kv_bytes_per_token: bytes of keys and values that one context token takes; of a split model, in each process.
         dtype: number format in memory; `none` for `ngram`.
         tokenizer: of a *foreign* member, which drafts in tokens of its own; None: the pool's.
     """
@@ -58,12 +60,14 @@ class LoadedMembers:
         tokenizer: shared by all members but foreign ones; None where nothing asks for text.
         eos_token_ids: tokens that end a text, the target's; none if nothing does.
         context_tokens: longest context they are used with.
+        ranks: processes over which some member is split, this one among them; None if there is one process.
     """
 
     members: tuple[LoadedMember, ...]
     tokenizer: Tokenizer | None
     eos_token_ids: tuple[int, ...]
     context_tokens: int
+    ranks: Ranks | None = None
     _forwards: dict[tuple[int, ForwardKind, bool], ModelForward] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -85,9 +89,16 @@ class LoadedMembers:
     def forward(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
         """How the member at `level` runs (`forward.choose_forward`), made and checked once.
 
+        In several processes all models run by their own modules: which forward and which product is quicker is
+        measured, and processes that find differently would round differently.
+
         Raises:
             ValueError: a model-free member, or one that cannot be run this way.
         """
+        if self.ranks is not None and kind == "auto":
+            kind = "modules"
+        elif self.ranks is not None and kind != "modules":
+            raise ArgumentError(f"`forward` must be auto or modules in several processes, got {kind!r}")
         made = self._forwards.get((level, kind, share_weights))
         if made is None:
             model = self.members[level].model
@@ -175,7 +186,7 @@ def _kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Keys and values of every layer; grouped heads are stored once per group."""
     config: Any = model.config
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    num_heads = (getattr(config, "num_key_value_heads", None) or config.num_attention_heads) // (model.tp_size or 1)
     return int(2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
 
 

@@ -10,16 +10,20 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ..broken_rule import BrokenRuleError
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import check_masks
+from ..ranks.ranks import Ranks
 from .configs.member_config import MemberConfig
 from .devices import a_device, usable_device
 from .pool_file import MemberEntry, PoolFileError
 from .quiet_loading import quiet_loading
+from .split_members import check_split, split_options
 
 # What transformers, safetensors and the hub client raise for files that are missing, cut short or unfit.
 LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
 
 
-def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig) -> PreTrainedModel:
+def load_model(
+    file: Path, field: str, entry: MemberEntry, config: MemberConfig, ranks: Ranks | None = None
+) -> PreTrainedModel:
     """The model of a member, in evaluation mode on its device.
 
     Args:
@@ -27,6 +31,7 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
         field: what of the pool file is the member.
         entry: the member.
         config: of it.
+        ranks: the processes over which a member with a `tp_plan` is split; each calls this.
 
     Raises:
         PoolFileError: no such device, weights that cannot be loaded or are not those that the config names, or a model
@@ -35,6 +40,8 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
     device = usable_device(entry.device)
     if device is None:
         raise PoolFileError(file, f"{field}.device", f"must be {a_device()}", entry.device)
+    if entry.tp_plan is not None and ranks is not None:
+        check_split(file, field, config, ranks.num_ranks)
     try:
         with quiet_loading():
             model, info = AutoModelForCausalLM.from_pretrained(
@@ -45,6 +52,7 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
                 trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, with their names
+                **split_options(entry, ranks),
             )
     except LOAD_ERRORS as error:
         reason = " ".join(str(error).split())
@@ -55,7 +63,9 @@ def load_model(file: Path, field: str, entry: MemberEntry, config: MemberConfig)
     for name, found, expected in sorted(info["mismatched_keys"]):
         rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
-    loaded: PreTrainedModel = model.to(device).eval().requires_grad_(requires_grad=False)
+    # Each rank has its part on its own device already.
+    whole = model if entry.tp_plan is not None else model.to(device)
+    loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
     try:
         check_masks(loaded)
     except BrokenRuleError as error:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from ...arguments import ArgumentError, check_least
 from ...counted import counted
 from ..prompts import Prompt
+from ..ranks.ranks import Ranks
 from ..threads import use_threads
 from .configs.member_config import MemberConfig, read_member_configs
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
@@ -17,6 +18,7 @@ from .devices import on_devices
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .model_loading import load_model
 from .pool_file import MemberEntry, PoolFile, read_pool_file
+from .split_members import ranks_of
 from .tokenizer_loading import load_member_tokenizers, load_tokenizer
 
 
@@ -48,6 +50,7 @@ class ModelPool(LoadedMembers):
 
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
+            RuntimeError: a process that should hold a part of a model does not come.
             ArgumentError: threads below 1, or devices that are none of this machine or of members without weights.
         """
         use_threads(threads)
@@ -57,7 +60,8 @@ class ModelPool(LoadedMembers):
         configs = read_member_configs(file, content)
         check_configs(file, content, configs, tokenizer)
         end_tokens_of_target(content, configs)
-        members = _load_members(file, content, configs)
+        ranks = ranks_of(file, content)
+        members = _load_members(file, content, configs, ranks)
         check_order(file, [member.name for member in members], [member.num_parameters for member in members])
         pool = ModelPool(
             name=content.name,
@@ -66,6 +70,7 @@ class ModelPool(LoadedMembers):
             tokenizer_sha256=tokenizer_sha256,
             eos_token_ids=members[-1].eos_token_ids,
             context_tokens=content.context_tokens,
+            ranks=ranks,
         )
         for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
             if entry.tokenizer is not None and member.tokenizer is not None:
@@ -106,12 +111,14 @@ class ModelPool(LoadedMembers):
         return str(self.tokenizer.decode(ids))
 
 
-def _load_members(file: Path, content: PoolFile, configs: Mapping[str, MemberConfig]) -> tuple[LoadedMember, ...]:
+def _load_members(
+    file: Path, content: PoolFile, configs: Mapping[str, MemberConfig], ranks: Ranks | None
+) -> tuple[LoadedMember, ...]:
     """Load the models first, as a submodel may stand before the model it is part of."""
     models: dict[str, PreTrainedModel] = {}
     for row, entry in enumerate(content.members):
         if entry.name in configs:
-            models[entry.name] = load_model(file, f"members[{row}]", entry, configs[entry.name])
+            models[entry.name] = load_model(file, f"members[{row}]", entry, configs[entry.name], ranks)
     for row, entry in enumerate(content.members):
         if entry.submodel_of is not None:
             models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])

@@ -18,6 +18,7 @@ from .configs.pool_rules import check_configs, check_order, check_own_tokenizer,
 from .devices import a_device, usable_device
 from .loaded_members import describe_model
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
+from .split_members import check_split
 from .tokenizer_loading import load_tokenizer
 
 Answer = TypeVar("Answer")
@@ -86,6 +87,8 @@ class _Checking:
         if found is None:
             return
         self._configs[entry.name] = found
+        if entry.tp_plan is not None:
+            self._tried(entry.name, lambda: check_split(self._file, f"members[{row}]", found, 1))
         model = self._tried(entry.name, lambda: _without_weights(found, entry.dtype))
         if model is not None:
             self._models[entry.name] = model
@@ -124,7 +127,7 @@ class _Checking:
             name=entry.name,
             kind=entry.kind,
             dtype="none" if owner.path is None else owner.dtype,
-            device="none" if owner.path is None else owner.device,
+            device="none" if owner.path is None else f"{owner.device}, split" if owner.tp_plan else owner.device,
             tokenizer=owner.tokenizer or "the pool's",
             problems=tuple(self._problems[entry.name]),
         )
@@ -161,7 +164,7 @@ class _Checking:
             here = [member for member in members if member.device == name]
             device = usable_device(name)
             if device is None:
-                continue  # said of the member
+                continue  # said of the member; or split over as many processes as torchrun will start
             total = total_bytes(device)
             weights = sum(member.weight_bytes or 0 for member in here)
             kv = self._content.context_tokens * sum(member.kv_bytes_per_token or 0 for member in here)

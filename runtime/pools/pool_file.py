@@ -69,6 +69,7 @@ class MemberEntry(BaseModel):
         ngram: settings of the model-free member.
         dtype: number format of the weights in memory.
         device: a torch device, such as `cpu` or `cuda:0`.
+        tp_plan: `auto` splits the model over the processes of torchrun, by the plan that transformers has for it.
         tokenizer: of a model that does not share the pool's: file relative to the pool file, or a hub id. Such a member
             (and its submodels) drafts, and cannot verify.
     """
@@ -83,6 +84,7 @@ class MemberEntry(BaseModel):
     ngram: NgramEntry | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
+    tp_plan: Literal["auto"] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
     @property
@@ -101,6 +103,8 @@ class MemberEntry(BaseModel):
             raise ValueError("takes dtype and device from submodel_of")
         if self.path is None and self.tokenizer is not None:
             raise ValueError("may have a tokenizer only beside path")
+        if self.path is None and self.tp_plan is not None:
+            raise ValueError("may have a tp_plan only beside path")
         return self
 
 

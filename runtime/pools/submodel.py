@@ -38,6 +38,8 @@ def make_submodel(model: PreTrainedModel, skip_layers: tuple[int, ...]) -> PreTr
         raise BrokenRuleError(f"must leave at least one of {num_layers} layers")
     with torch.device("meta"):
         submodel = type(model)(_config_of(model, kept))
+    if model.tp_size:  # split over processes; so is the submodel, by the same plan on the same mesh
+        type(model).maybe_distribute_model(submodel, model.config.distributed_config, model._mesh_manager)
     shared = _renamed(parameters, kept)
     _set_gradients(submodel, shared)
     try:

@@ -23,6 +23,7 @@ class StateManager:
         names: of the members, by level.
         make_cache: builds the cache of a level when a request first needs it.
         limits: bytes of all caches on a device, >= 1 (checked by `Memory`); of those not named, whatever they have.
+        shared: whether other processes do the same. They would not know that a device here is full, so it is an error.
 
     Attributes:
         states: of running requests, by id.
@@ -37,6 +38,7 @@ class StateManager:
         make_cache: Callable[[int], MemberKV],
         *,
         limits: Mapping[torch.device, int] | None = None,
+        shared: bool = False,
     ) -> None:
         self.states: dict[str, RequestState] = {}
         self.caches: dict[int, MemberKV] = {}
@@ -45,6 +47,7 @@ class StateManager:
         self._names = tuple(names)
         self._make_cache = make_cache
         self._limits = limits or {}
+        self._shared = shared
 
     @property
     def held_bytes(self) -> int:
@@ -142,13 +145,15 @@ class StateManager:
         try:
             cache.reserve(list(wanted), counts, further)
         except torch.OutOfMemoryError:
+            if self._shared:
+                raise MemoryError(f"{device} has no room for more keys and values; give a KV limit") from None
             return False
         return True
 
     def _truncate(self, caches: Iterable[MemberKV]) -> None:
         for cache in caches:
             # A smaller copy needs memory, too; where there is none, a request must give up its own first.
-            with suppress(torch.OutOfMemoryError):
+            with suppress(*(() if self._shared else (torch.OutOfMemoryError,))):
                 cache.truncate()
 
     def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str]) -> RequestState:

@@ -6,6 +6,8 @@ from time import perf_counter
 
 import torch
 
+from ..ranks.ranks import Ranks
+
 
 class Clock:
     """Seconds since it was made.
@@ -33,3 +35,22 @@ class Clock:
             yield
         finally:
             self._origin_s += self.now_s() - before_s
+
+
+class SharedClock(Clock):
+    """A clock that shows the same in every process: rank 0's, so that policies that look at seconds decide alike.
+
+    Every process makes it and reads it in the same order; a reading waits for rank 0.
+
+    Args:
+        devices: as of `Clock`.
+        ranks: the processes.
+    """
+
+    def __init__(self, devices: Iterable[torch.device], ranks: Ranks) -> None:
+        self._ranks = ranks
+        super().__init__(devices)
+
+    def now_s(self) -> float:
+        """Seconds since rank 0 made its clock, >= 0."""
+        return self._ranks.of_the_first(super().now_s())

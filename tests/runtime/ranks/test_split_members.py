@@ -1,0 +1,231 @@
+"""A pool whose larger models are split over two processes: it writes what one process writes, in every process alike.
+
+torchrun starts processes that import torch and transformers anew, so one start serves several tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from paceline.runtime.pools.configs.member_config import read_member_config
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_check import check_pool
+from paceline.runtime.pools.pool_file import PoolFileError
+from paceline.runtime.pools.split_members import check_split
+
+from .decode_split import NUM_TOKENS, TEXTS, decoded
+
+pytest.importorskip("accelerate")  # the extra `parallel`
+
+ROOT = Path(__file__).parents[3]
+GREEDY = {"mode": "greedy"}
+COUPLED = {"mode": "coupled", "temperature": 0.7, "seed": 3}
+REJECTION = {"mode": "rejection", "temperature": 0.8, "seed": 5}
+RUNS = (
+    ("plain", GREEDY, 2, "slots"),
+    ("draft:2/target", GREEDY, 1, "slots"),
+    ("draft:2/mid:4/target", GREEDY, 3, "mask"),
+    ("ngram:2/slim:4/target", COUPLED, 5, "slots"),
+    ("draft:3/slim:3/target", REJECTION, 2, "slots"),
+    ("specrouter", COUPLED, 3, "slots"),
+)
+MEMBERS = {"draft": False, "mid": True, "target": True}  # and whether they are split
+SUBMODEL = '[[members]]\nname = "slim"\nsubmodel_of = "target"\nskip_layers = [2]\n'
+
+
+@pytest.fixture(scope="module")
+def pools(tiny_pool, tmp_path_factory):
+    """Folders of one pool: `split` and `whole`."""
+    home = tmp_path_factory.mktemp("pools")
+    for kind in ("split", "whole"):
+        folder = home / kind
+        folder.mkdir()
+        tiny_pool.tokenizer.save(str(folder / "tokenizer.json"))
+        text = f'name = "{kind}"\ntokenizer = "tokenizer.json"\ncontext_tokens = 96\n'
+        text += '[[members]]\nname = "ngram"\nngram = { max_match = 3 }\n'
+        for name, is_split in MEMBERS.items():
+            tiny_pool.member(name).model.save_pretrained(folder / name)
+            text += SUBMODEL if name == "target" else ""
+            text += f'[[members]]\nname = "{name}"\npath = "{name}"\n'
+            text += 'tp_plan = "auto"\n' if is_split and kind == "split" else ""
+        (folder / "pool.toml").write_text(text, encoding="utf-8")
+    return home
+
+
+def torchrun(*words, **options):
+    """Run by two processes, each with one thread; `words` as after `python`."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **options)
+
+
+@pytest.fixture(scope="module")
+def seen(pools, tmp_path_factory):
+    """What both processes saw."""
+    out = tmp_path_factory.mktemp("seen")
+    done = torchrun(str(Path(__file__).with_name("decode_split.py")), str(pools / "split"), str(out), json.dumps(RUNS))
+    assert done.returncode == 0, done.stderr
+    return [json.loads((out / f"{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def whole(pools):
+    return ModelPool.load(pools / "whole")
+
+
+@pytest.mark.parametrize("index", range(len(RUNS)), ids=[str(run[0]) for run in RUNS])
+def test_two_processes_write_what_one_writes(seen, whole, index):
+    expected, _ = decoded(whole, *RUNS[index])
+    assert [rank["runs"][index]["tokens"] for rank in seen] == [expected, expected]
+
+
+def test_a_split_target_alone_writes_what_generate_writes(seen, whole):
+    written = []
+    for text in TEXTS:
+        ids = torch.tensor([whole.encode(text)])
+        asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": NUM_TOKENS, "pad_token_id": 0}
+        told = whole.target.model.generate(ids, do_sample=False, **asked)
+        written.append(told[0, ids.shape[1] :].tolist())
+    assert seen[0]["runs"][0]["tokens"] == written
+
+
+def test_both_processes_see_the_same_operations_and_seconds(seen):
+    first, second = seen
+    for one, other in zip(first["runs"], second["runs"], strict=True):
+        assert one["ops"] == other["ops"]
+        assert one["ops"]
+        assert all(duration_s > 0 for *_, duration_s in one["ops"])
+        assert set(one["forward"].values()) == {"modules"}
+
+
+def test_each_process_holds_its_heads_and_members_are_as_large_as_ever(seen, whole):
+    for rank in seen:
+        assert rank["heads"] == [2, 1, 1, 1], "of draft, mid, slim and target"
+        for member in whole.members:
+            share = 1 if member.name in ("ngram", "draft") else 2
+            assert rank["kv_bytes_per_token"][member.name] * share == member.kv_bytes_per_token
+            assert rank["num_parameters"][member.name] == member.num_parameters
+
+
+def test_a_split_member_needs_several_processes(pools):
+    with pytest.raises(PoolFileError, match=r"members\[2\]\.tp_plan needs two processes or more .*, got 1$"):
+        ModelPool.load(pools / "split")
+
+
+def ran(pools, *words, policy="draft:2/target"):
+    (pools / "prompts.jsonl").write_text(
+        "".join(json.dumps({"id": str(index), "prompt": text}) + "\n" for index, text in enumerate(TEXTS))
+    )
+    run = ("run", "--prompts", "prompts.jsonl", "--pool", "split", "--policy", policy, "--max-new-tokens", "20")
+    return torchrun("-m", "paceline", *run, *words, cwd=pools)
+
+
+def errors(done):
+    return [line for line in done.stderr.splitlines() if line.startswith("paceline: error: ")]
+
+
+@pytest.mark.slow
+def test_only_the_first_process_prints_and_writes(pools, seen):
+    done = ran(pools, "--json", "-", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert [row["tokens"] for row in printed["outputs"]] == seen[0]["runs"][1]["tokens"]
+    assert printed["meta"]["processes"] == 2
+    assert len((pools / "out" / "outputs.jsonl").read_text(encoding="utf-8").splitlines()) == len(TEXTS)
+    assert done.stderr.count("2 processes run the pool together, all models by their own modules") == 1
+
+
+POLICY = """
+import os, signal
+from paceline.policies import Draft, Verify
+from paceline.policies.lossless.plain import Plain
+
+class Odd(Plain):
+    asked = 0
+
+    def decide(self, seen):
+        self.asked += 1
+        if self.asked == 12 and os.environ["RANK"] == "1":
+            {deed}
+        return super().decide(seen)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        ("raise ValueError('enough')", "enough"),
+        ("return Draft('draft', 1)", "but rank 1 is not about to do what rank 0 is"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "another process of torchrun has ended, or does not answer"),
+    ],
+)
+def test_a_process_that_goes_wrong_ends_all_with_one_line(pools, deed, told):
+    (pools / "odd.py").write_text(POLICY.format(deed=deed), encoding="utf-8")
+    start_s = time.monotonic()
+    done = ran(pools, "--out", "odd", policy="odd.py:Odd")
+    assert done.returncode != 0
+    assert len(errors(done)) == 1
+    assert told in errors(done)[0]
+    assert "RuntimeError" not in done.stderr
+    assert not (pools / "odd").exists()
+    assert time.monotonic() - start_s < 120, "nobody waits for one that is gone"
+
+
+@pytest.mark.slow
+def test_what_every_process_finds_wrong_is_said_once(pools):
+    done = ran(pools, policy="draft:2/large")
+    assert done.returncode != 0
+    assert len(errors(done)) == 1
+    assert "large" in errors(done)[0]
+
+
+def test_a_split_pool_is_checked_without_processes(pools):
+    found = check_pool(pools / "split")
+    assert found.works
+    assert [member.device for member in found.members] == ["none", "cpu", *["cpu, split"] * 3]
+    (need,) = found.devices
+    assert need.device == "cpu"
+    assert need.weight_bytes == found.members[1].weight_bytes, "of the member that is whole"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('tp_plan = "rows"', r"members\[4\]\.tp_plan input should be 'auto', got 'rows'"),
+        ('tp_plan = "auto"\ndevice = "cuda:1"', r"members\[4\]\.device must be (cpu|cuda) in several processes"),
+    ],
+)
+def test_what_is_said_of_a_split_that_cannot_be(pools, monkeypatch, line, told):
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    text = (pools / "whole" / "pool.toml").read_text(encoding="utf-8")
+    file = pools / "whole" / "other.toml"
+    file.write_text(text + line + "\n", encoding="utf-8")
+    with pytest.raises(PoolFileError, match=told):
+        ModelPool.load(file)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_ranks", "told"),
+    [
+        ({}, 3, "tp_plan needs a model whose num_attention_heads can be divided by 3 processes, got 4"),
+        ({}, 4, "tp_plan needs a model whose num_key_value_heads can be divided by 4 processes, got 2"),
+        (
+            {"base_model_tp_plan": None},
+            2,
+            "tp_plan must be left out for a model whose own plan does not split",
+        ),
+    ],
+)
+def test_models_that_cannot_be_split_so(pools, whole, changes, num_ranks, told):
+    found = read_member_config(pools / "whole" / "pool.toml", "members[4].path", "target", context_tokens=96)
+    for name, value in changes.items():
+        setattr(found.config, name, value)
+    with pytest.raises(PoolFileError, match=told):
+        check_split(pools, "members[4]", found, num_ranks)
