@@ -16,13 +16,20 @@ from .products import PLAIN, PRODUCT_NAMES, Layout, Product, named_products, rig
 # Tokens that products are timed with; other counts go by the next larger one, and all beyond by the last.
 TOKEN_COUNTS = tuple(2**power for power in range(9))
 
-# Seconds that one product is timed for, per weight shape and token count; and how often at least and at most.
-_SECONDS_EACH, _LEAST_REPEATS, _MOST_REPEATS = 0.005, 2, 24
+# Seconds that one product is timed for, per weight shape and token count; how often at most, and at least for calls
+# that are short and long.
+_SECONDS_EACH, _MOST_REPEATS, _LEAST_REPEATS, _LEAST_LONG_REPEATS = 0.005, 24, 6, 2
 
 # A product that takes so many times as long as the quickest at its first call is timed no further.
 _GIVE_UP = 3
 
-# A copy of the weight in another layout must save this share of some product's seconds to be worth its memory.
+# Products within this share of the quickest are timed so many times as often again: there noise would choose.
+_NEAR, _AGAIN = 0.15, 2
+
+# A long call, in seconds: what a first call does besides is little of it, and few repeats have to do.
+_LONG_CALL_S = 0.01
+
+# A product may be slower than the quickest by this share before a copy of the weight is worth its memory.
 _WORTH_A_COPY = 0.05
 
 # The plain product is left for one that saves this share of its seconds: less is noise, and it alone adds in place.
@@ -63,7 +70,7 @@ class Timing(NamedTuple):
     """What a choice rests on.
 
     Attributes:
-        seconds: by product, one for each of `TOKEN_COUNTS`; infinite where it was given up as far too slow.
+        seconds: by product, one for each number of tokens; infinite where it was given up as far too slow.
         products: what was chosen, one for each.
     """
 
@@ -158,14 +165,14 @@ class ProductChooser:
 
 
 @torch.inference_mode()
-def time_products(weight: Tensor, usable: Sequence[Product]) -> Timing:
+def time_products(weight: Tensor, usable: Sequence[Product], token_counts: Sequence[int] = TOKEN_COUNTS) -> Timing:
     """Time products of a weight `[I, O]`, interleaved, and choose; at most one layout besides `columns` is chosen."""
     turns = max(1, min(_MOST_TURNS, _TURN_BYTES // weight.nbytes))
     layouts: set[Layout] = {product.layout for product in usable}
     kept = {layout: [stored(weight.clone(), layout) for _ in range(turns)] for layout in layouts}
     seconds: dict[str, list[float]] = {product.name: [] for product in usable}
     generator = torch.Generator().manual_seed(0)
-    for count in TOKEN_COUNTS:
+    for count in token_counts:
         inputs = torch.randn(count, len(weight), generator=generator).to(weight.dtype)
         for name, value in _timed(usable, inputs, kept).items():
             seconds[name].append(value)
@@ -181,20 +188,25 @@ def _timed(usable: Sequence[Product], inputs: Tensor, kept: Mapping[Layout, Sequ
         product.times(inputs, weights[turn % len(weights)])
         return perf_counter() - start_s
 
-    for product in usable:
-        once(product, 0)
-    first = {product.name: once(product, 1) for product in usable}
+    first = {product.name: once(product, 0) for product in usable}
+    long = min(first.values()) > _LONG_CALL_S
+    if not long:
+        first = {product.name: once(product, 1) for product in usable}
     quickest = min(first.values())
     racing = [product for product in usable if product is PLAIN or first[product.name] <= _GIVE_UP * quickest]
-    repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, int(_SECONDS_EACH / quickest)))
-    taken: dict[str, list[float]] = {product.name: [] for product in racing}
-    for turn in range(repeats):
-        for product in racing:
-            taken[product.name].append(once(product, turn))
-    return {
-        product.name: _lower_quartile(taken[product.name]) if product.name in taken else float("inf")
-        for product in usable
-    }
+    least = _LEAST_LONG_REPEATS if long else _LEAST_REPEATS
+    repeats = max(least, min(_MOST_REPEATS, int(_SECONDS_EACH / quickest)))
+    taken: dict[str, list[float]] = {product.name: [] for product in usable}
+
+    def race(among: Sequence[Product], turns: int) -> dict[str, float]:
+        for turn in range(turns):
+            for product in among if turn % 2 else reversed(among):  # nobody always runs after the same
+                taken[product.name].append(once(product, turn))
+        return {name: _lower_quartile(seconds) if seconds else float("inf") for name, seconds in taken.items()}
+
+    found = race(racing, repeats)
+    near = [product for product in racing if found[product.name] <= (1 + _NEAR) * min(found.values())]
+    return race(near, _AGAIN * repeats) if len(near) > 1 else found
 
 
 def _lower_quartile(seconds: list[float]) -> float:
@@ -203,27 +215,30 @@ def _lower_quartile(seconds: list[float]) -> float:
 
 
 def _chosen_of(seconds: Mapping[str, Sequence[float]], usable: Sequence[Product]) -> tuple[Product, ...]:
-    """The quickest for each token count, of the layout at hand and of the other layout that helps most, if any does."""
-    at_hand = _quickest([product for product in usable if product.layout == "columns"], seconds)
-    best, most_saved = at_hand, 0.0
-    for layout in ("rows", "packed"):
-        with_copy = _quickest([product for product in usable if product.layout in ("columns", layout)], seconds)
-        saved = [
-            1 - seconds[theirs.name][place] / seconds[ours.name][place]
-            for place, (theirs, ours) in enumerate(zip(with_copy, at_hand, strict=True))
-        ]
-        if max(saved) > _WORTH_A_COPY and sum(saved) > most_saved:
-            best, most_saved = with_copy, sum(saved)
-    return tuple(best)
+    """The quickest for each token count, of the layout at hand and of the other one that loses least on the best.
+
+    What counts is by how much more than `_WORTH_A_COPY` a choice is slower: none is made of a copy where the layout at
+    hand does.
+    """
+    best = [min(of_count) for of_count in zip(*seconds.values(), strict=True)]
+    layouts: list[tuple[Layout, ...]] = [("columns",), ("columns", "rows"), ("columns", "packed")]
+    options = [_quickest([product for product in usable if product.layout in among], seconds) for among in layouts]
+    losses = [_lost(option, seconds, best) for option in options]
+    return tuple(options[losses.index(min(losses))])  # the first of equals, which needs no copy
+
+
+def _lost(chosen: Sequence[Product], seconds: Mapping[str, Sequence[float]], best: Sequence[float]) -> float:
+    """By how much more than a copy is worth products are slower than the best, summed over token counts."""
+    behind = [seconds[product.name][place] / best[place] - 1 for place, product in enumerate(chosen)]
+    return sum(max(0.0, share - _WORTH_A_COPY) for share in behind)
 
 
 def _quickest(products: Sequence[Product], seconds: Mapping[str, Sequence[float]]) -> list[Product]:
     chosen = []
-    for place in range(len(TOKEN_COUNTS)):
+    for place, plain_s in enumerate(seconds[PLAIN.name]):
         first, best_s = min(
             ((product, seconds[product.name][place]) for product in products), key=lambda timed: timed[1]
         )
-        plain_s = seconds[PLAIN.name][place]
         chosen.append(first if best_s < plain_s * (1 - _WORTH_LEAVING) else PLAIN)
     return chosen
 

@@ -55,6 +55,9 @@ def test_the_quickest_is_chosen_and_noise_is_not():
 def test_at_most_one_copy_and_only_where_it_pays():
     pays_more = seconds_of(onednn_packed={4: 0.5, 5: 0.5}, plain_rows={4: 0.4})
     assert {product.layout for product in choosing._chosen_of(pays_more, PRODUCTS)} == {"columns", "packed"}
+    # Here the packed one saves more in all, and rows leave nobody far behind.
+    nearly = seconds_of(onednn_packed={4: 0.50, 5: 0.50}, onednn_rows={4: 0.52, 5: 0.52}, plain_rows={1: 0.9})
+    assert {product.layout for product in choosing._chosen_of(nearly, PRODUCTS)} == {"columns", "rows"}
     hardly = seconds_of(onednn_packed={4: 0.96})
     assert {product.layout for product in choosing._chosen_of(hardly, PRODUCTS)} == {"columns"}
 
