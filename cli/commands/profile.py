@@ -22,6 +22,9 @@ class _Rounds:
     most_drift: Annotated[
         float, typer.Option(help="Largest change of seconds while they are measured, as a share; beyond it, refuse.")
     ] = 0.1
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Do not go on where an interrupted profile of the last hour was.")
+    ] = False
 
 
 def profile(

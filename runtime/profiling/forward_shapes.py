@@ -13,6 +13,7 @@ from ..forward.model_forward import ModelForward
 from ..kv.device_memory import total_bytes
 from ..kv.slot_cache import SlotCache
 from ..timing.forward_seconds import timed
+from .journal import Journal, ShapeKey
 
 # Share of a device's memory that the caches of one shape may take.
 _MOST_MEMORY = 0.5
@@ -73,7 +74,12 @@ class MeasuredForwards:
 
 @torch.inference_mode()
 def measure_forwards(
-    forwards: Mapping[str, ModelForward], grid: Grid, *, longest: int, repeats: int = 9
+    forwards: Mapping[str, ModelForward],
+    grid: Grid,
+    *,
+    longest: int,
+    repeats: int = 9,
+    journal: Journal | None = None,
 ) -> MeasuredForwards:
     """Time every shape of the grid.
 
@@ -85,23 +91,34 @@ def measure_forwards(
         grid: the shapes.
         longest: context of the pool, in tokens.
         repeats: counted rounds, >= 3.
+        journal: of what was measured before, which is not measured again, and of what is measured now; mutated.
     """
     if repeats < 3:
         raise ValueError(f"repeats must be >= 3, got {repeats}")
     asked = list(grid.shapes(longest))
-    taken: dict[tuple[str, int, int, int], list[float]] = {}
+    taken: dict[ShapeKey, list[float]] = {}
     left_out: list[str] = []
     groups = sorted({(rows, context) for rows, context, _ in asked})
-    with Progress("profiling forwards", (repeats + 1) * len(groups), unit="groups of shapes") as progress:
+    total = (repeats + 1) * len(groups)
+    done = 0 if journal is None else min(len(journal), total)
+    with Progress("profiling forwards", total, unit="groups of shapes", done=done) as progress:
         for number in range(repeats + 1):
             for rows, context in groups:
+                known = None if journal is None else journal.known(number, (rows, context))
+                found = {} if known is None else known
                 counts = [new for r, c, new in asked if (r, c) == (rows, context)]
                 for name, forward in forwards.items():
                     fitting = [count for count in counts if _fits(forward, rows, context + count)]
                     if not number and len(fitting) < len(counts):
                         left_out.append(f"{name}: {rows} x {counts[len(fitting)]} and more after {context}")
-                    _time_group(forward, name, rows, context, _due(fitting, rows, number), taken)
-                progress.advance()
+                    if known is None:
+                        found |= _time_group(forward, name, rows, context, _due(fitting, rows, number))
+                for key, seconds in found.items():
+                    taken.setdefault(key, []).append(seconds)
+                if known is None:
+                    progress.advance()
+                    if journal is not None:
+                        journal.note(number, (rows, context), found)
     return MeasuredForwards(
         shapes=tuple(_shape(key, seconds[1:]) for key, seconds in sorted(taken.items())),
         drift=_drift(taken, repeats),
@@ -119,21 +136,17 @@ def _fits(forward: ModelForward, rows: int, tokens: int) -> bool:
 
 
 def _time_group(
-    forward: ModelForward,
-    name: str,
-    rows: int,
-    context: int,
-    counts: Sequence[int],
-    taken: dict[tuple[str, int, int, int], list[float]],
-) -> None:
+    forward: ModelForward, name: str, rows: int, context: int, counts: Sequence[int]
+) -> dict[ShapeKey, float]:
     if not counts:
-        return
-    runs = _runs_of(forward, rows, context, counts)
-    for count, run in zip(counts, runs, strict=True):
+        return {}
+    taken = {}
+    for count, run in zip(counts, _runs_of(forward, rows, context, counts), strict=True):
         # Each number of tokens may multiply by weights in another layout, which has to come into the caches first.
         if rows * count <= _LONG_FORWARD:
             run()
-        taken.setdefault((name, rows, count, context), []).append(timed(run, forward.kv_shape.device))
+        taken[name, rows, count, context] = timed(run, forward.kv_shape.device)
+    return taken
 
 
 def _runs_of(forward: ModelForward, rows: int, context: int, counts: Sequence[int]) -> list[Callable[[], object]]:
@@ -161,13 +174,13 @@ def _runs_of(forward: ModelForward, rows: int, context: int, counts: Sequence[in
     return [run_of(count) for count in counts]
 
 
-def _shape(key: tuple[str, int, int, int], seconds: Sequence[float]) -> Shape:
+def _shape(key: ShapeKey, seconds: Sequence[float]) -> Shape:
     middle = median(seconds)
     first, _, third = quantiles(seconds, n=4) if len(seconds) > 1 else (middle, middle, middle)
     return Shape(*key, seconds=middle, spread=(third - first) / 2 / middle)
 
 
-def _drift(taken: Mapping[tuple[str, int, int, int], Sequence[float]], repeats: int) -> float:
+def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:
     third = max(1, repeats // 3)
     steady = [seconds[1:] for seconds in taken.values() if len(seconds) == repeats + 1]
     return abs(median(median(seconds[-third:]) / median(seconds[:third]) for seconds in steady) - 1)

@@ -92,7 +92,7 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
         if member.model is not None and profile.of(member.name)
     }
     age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
-    again = measure_again(forwards, profile)
+    again = measure_again(forwards, profile.shapes)
     return Freshness(age_s=age_s, members={name: _pace(pairs, profile.meta.drift) for name, pairs in again.items()})
 
 

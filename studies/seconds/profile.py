@@ -23,6 +23,7 @@ from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
 from ...runtime.profiling.forward_shapes import MeasuredForwards, measure_forwards
+from ...runtime.profiling.journal import Journal
 from ...runtime.profiling.operations import Operations, measure_operations
 from ...runtime.profiling.smooth import fit_smooth
 from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
@@ -30,6 +31,7 @@ from ...shipped import shipped
 from ...traces.meta import Sampling
 from ..pool import load_pool
 from .freshness import device_name
+from .unfinished import journal_of
 
 # A machine whose seconds change by more than this while they are measured does not hold still.
 MOST_DRIFT = 0.1
@@ -117,6 +119,7 @@ def profile(
     most_drift: float = MOST_DRIFT,
     threads: int = 1,
     debug: bool = False,
+    restart: bool = False,
 ) -> Profiled:
     """Measure forwards by shape, and what operations and policies take besides.
 
@@ -131,6 +134,7 @@ def profile(
         most_drift: largest change of seconds while they are measured, as a share, 0 to 10.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say beforehand how models run.
+        restart: measure everything, also what an interrupted profile has measured within the last hour.
 
     Raises:
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
@@ -151,18 +155,27 @@ def profile(
         for level, member in enumerate(models.members)
         if member.model is not None
     }
-    measured = measure_forwards(forwards, grid or ShapeGrid(), longest=models.context_tokens, repeats=repeats)
-    if measured.drift > most_drift:
-        raise ArgumentError(
-            f"seconds must drift by `most_drift` {most_drift:.0%} at most while they are measured, got "
-            f"{measured.drift:.0%}: something else keeps this machine busy; try again when it is quiet"
-        )
+    shapes = grid or ShapeGrid()
+    journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
+    measured = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
+    _refuse_drift(measured.drift, most_drift, journal)
     operations = _operations(models, requests, measured, named, mode)
     meta = _meta(models, forwards, measured, operations, mode)
     made = Profile(meta=meta, shapes=measured.shapes)
     path = _place(meta) if out is None else Path(out)
     write_profile(made, path)
+    journal.forget()
     return Profiled(profile=made, out=path)
+
+
+def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
+    """Raise ArgumentError where seconds changed by too much; what was measured is of no use to anybody then."""
+    if drift > most_drift:
+        journal.forget()
+        raise ArgumentError(
+            f"seconds must drift by `most_drift` {most_drift:.0%} at most while they are measured, got {drift:.0%}: "
+            "something else keeps this machine busy; try again when it is quiet"
+        )
 
 
 def _operations(
