@@ -11,6 +11,7 @@ from operator import add
 import torch
 from torch import Tensor
 
+from .device_memory import zeros
 from .placement import Placement, Places, padding, side_by_side
 
 # Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
@@ -55,6 +56,8 @@ class MemberKV(ABC):
         self.rows: dict[str, int] = {}
         # Beside the tensor's own shape, which takes ten times as long to read; every forward asks several times.
         self.num_rows = self.capacity = 0
+        # Rows that a request left and none has taken since; what it wrote is still there.
+        self._left: set[int] = set()
         self._kv = self._zeros(0, 0)
 
     # -- what is held
@@ -93,8 +96,7 @@ class MemberKV(ABC):
         """Forget a request; its row is taken by the next one."""
         row = self.rows.pop(request_id, None)
         if row is not None:
-            # Masked slots are still multiplied by 0: a NaN that one request leaves there would break the next one.
-            self._kv[:, row] = 0.0
+            self._left.add(row)
             self._clear(row)
 
     def roll_back(self, request_id: str, num_tokens: int) -> None:
@@ -148,7 +150,7 @@ class MemberKV(ABC):
         rows = self.rows
         for request_id in request_ids:
             if request_id not in rows:
-                rows[request_id] = self._free_row()
+                rows[request_id] = self._clean_row()
         return self._append([rows[request_id] for request_id in request_ids], tuple(counts))
 
     def in_order(self, request_ids: Sequence[str]) -> list[int]:
@@ -252,6 +254,15 @@ class MemberKV(ABC):
         slots = self._slots_needed(request_ids, counts, further)
         return rows, self.capacity if slots <= self.capacity else -(-slots // SLOT_STEP) * SLOT_STEP
 
+    def _clean_row(self) -> int:
+        """A row for a new request."""
+        row = self._free_row()
+        if row in self._left:
+            # Masked slots are still multiplied by 0: a NaN that one request leaves there would break the next one.
+            self._kv[:, row] = 0.0
+            self._left.remove(row)
+        return row
+
     def _free_row(self) -> int:
         taken = set(self.rows.values())
         return next(row for row in range(self.num_rows) if row not in taken)
@@ -260,7 +271,7 @@ class MemberKV(ABC):
         """Zeros: a slot that nobody may look at must still hold finite numbers."""
         shape = self.shape
         size = (shape.num_layers, rows, slots, 2, shape.num_heads, shape.head_width)
-        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        return zeros(size, shape.dtype, shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
         """Another amount of memory; what fits into it stays where it is."""
@@ -270,6 +281,7 @@ class MemberKV(ABC):
         new[:, :kept_rows, :kept_slots] = old[:, :kept_rows, :kept_slots]
         self._kv = new
         self.num_rows, self.capacity = rows, slots
+        self._left = {row for row in self._left if row < rows}
 
     def _close_ranks(self) -> None:
         """Move the last rows into free ones, so that the rows in use are the first."""
@@ -279,6 +291,8 @@ class MemberKV(ABC):
                 return
             self._kv[:, free] = self._kv[:, row]
             self.rows[request_id] = free
+            self._left.discard(free)
+            self._left.add(row)
             self._move(row, free)
 
     @abstractmethod

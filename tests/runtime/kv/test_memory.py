@@ -215,6 +215,7 @@ class TestCaches:
         cache.place(["a", "b"], [5, 9])
         cache._kv[:, cache.rows["a"]] = torch.nan
         cache.free("a")
+        cache.place(["c"], [3])
         assert cache._kv.isfinite().all()
 
     def test_one_token_at_a_time_needs_no_more_than_was_reserved(self, kind):
