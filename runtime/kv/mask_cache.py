@@ -29,7 +29,7 @@ class MaskCache(MemberKV):
         self.num_truncations = 0
         self._dead_share = dead_share
         self._slots: list[list[int]] = []
-        self._end = 0
+        self._end = self._furthest = 0
         self._valid = self._causal = torch.zeros((0, 0), dtype=torch.bool, device=shape.device)
 
     @property
@@ -65,11 +65,15 @@ class MaskCache(MemberKV):
         self._valid[row, slots[num_tokens] :] = False
         del slots[num_tokens:]
 
+    def _reach(self, row: int) -> int:
+        # Truncating moves slots and leaves the old ones as they were.
+        return self._furthest
+
     def _clear(self, row: int) -> None:
         self._slots[row] = []
         self._valid[row] = False
         if not self.rows:
-            self._end = 0
+            self._end = self._furthest = 0
 
     def _move(self, row: int, to: int) -> None:
         self._slots[to], self._slots[row] = self._slots[row], []
@@ -85,7 +89,7 @@ class MaskCache(MemberKV):
         self._causal = torch.ones((slots, slots), dtype=torch.bool, device=self.shape.device).tril_()
         self._slots = [*self._slots[:rows], *([] for _ in range(rows - len(self._slots)))]
 
-    def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
+    def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
         # All rows take the same columns, so the longest of each forward counts.
         return self._end + max(counts) + max(further, default=0)
 
@@ -97,6 +101,7 @@ class MaskCache(MemberKV):
 
     def _take(self, rows: list[int], counts: tuple[int, ...]) -> list[int]:
         first, self._end = self._end, self._end + max(counts)
+        self._furthest = max(self._furthest, self._end)
         for row, count in zip(rows, counts, strict=True):
             self._slots[row].extend(range(first, first + count))
         return [first] * len(rows)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .device_memory import zeros
-from .placement import Placement, Places, padding, side_by_side
+from .placement import Placement, Places, padding, runs, side_by_side
 
 # Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
 SLOT_STEP = 64
@@ -56,8 +56,8 @@ class MemberKV(ABC):
         self.rows: dict[str, int] = {}
         # Beside the tensor's own shape, which takes ten times as long to read; every forward asks several times.
         self.num_rows = self.capacity = 0
-        # Rows that a request left and none has taken since; what it wrote is still there.
-        self._left: set[int] = set()
+        # Rows that a request left and none has taken since, and how many of their slots may hold what it wrote.
+        self._left: dict[int, int] = {}
         self._kv = self._zeros(0, 0)
 
     # -- what is held
@@ -96,7 +96,7 @@ class MemberKV(ABC):
         """Forget a request; its row is taken by the next one."""
         row = self.rows.pop(request_id, None)
         if row is not None:
-            self._left.add(row)
+            self._left[row] = self._reach(row)
             self._clear(row)
 
     def roll_back(self, request_id: str, num_tokens: int) -> None:
@@ -111,6 +111,10 @@ class MemberKV(ABC):
     @abstractmethod
     def _shorten(self, row: int, num_tokens: int) -> None:
         """Only the first tokens of this row are live; it holds more."""
+
+    @abstractmethod
+    def _reach(self, row: int) -> int:
+        """How many of a row's slots may have been written since a request took it."""
 
     @abstractmethod
     def _clear(self, row: int) -> None:
@@ -146,11 +150,13 @@ class MemberKV(ABC):
             request_ids: different; those without a row get one. In ascending order of rows (see `in_order`).
             counts: >= 1.
         """
-        self.reserve(request_ids, counts)
         rows = self.rows
-        for request_id in request_ids:
-            if request_id not in rows:
-                rows[request_id] = self._clean_row()
+        taken = [rows.get(request_id) for request_id in request_ids]
+        if None in taken or self._slots_needed(taken, counts, ()) > self.capacity:
+            self.reserve(request_ids, counts)
+            for request_id in request_ids:
+                if request_id not in rows:
+                    rows[request_id] = self._clean_row()
         return self._append([rows[request_id] for request_id in request_ids], tuple(counts))
 
     def in_order(self, request_ids: Sequence[str]) -> list[int]:
@@ -196,21 +202,16 @@ class MemberKV(ABC):
             return self._one(rows[0], counts)
         starts = [self._length(row) for row in rows]
         firsts = self._take(rows, counts)
-        device = self.shape.device
-        at: list[int] = []
-        slots: list[int] = []
-        for row, start, first, count in zip(rows, starts, firsts, counts, strict=True):
-            at.extend(range(start, start + count))
-            slots.extend(range(row * self.capacity + first, row * self.capacity + first + count))
+        device, capacity = self.shape.device, self.capacity
         read = side_by_side(rows) or torch.tensor(rows, device=device)
-        positions = torch.tensor(at, device=device)
+        positions = runs(starts, counts, device)
         pad, unpad = padding(counts, device)
         num_slots = max(map(add, firsts, counts))
         return Placement(
             counts=counts,
             rows=read,
             positions=positions,
-            written=torch.tensor(slots, device=device),
+            written=runs([row * capacity + first for row, first in zip(rows, firsts, strict=True)], counts, device),
             num_slots=num_slots,
             mask=self._looks(read, counts, positions, pad, num_slots),
             pad=pad,
@@ -244,23 +245,23 @@ class MemberKV(ABC):
         """The mask of slots that were just taken; arguments as in `Placement`."""
 
     @abstractmethod
-    def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
-        """Slots of a row that `reserve` needs; `further` may be empty."""
+    def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
+        """Slots of a row that `reserve` needs; a row is None for a request without one, `further` may be empty."""
 
     def _needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> tuple[int, int]:
         """(rows, slots) after `reserve`."""
-        new = [request_id for request_id in request_ids if request_id not in self.rows]
-        rows = max(self.num_rows, len(self.rows) + len(new))
-        slots = self._slots_needed(request_ids, counts, further)
+        taken = [self.rows.get(request_id) for request_id in request_ids]
+        rows = max(self.num_rows, len(self.rows) + taken.count(None))
+        slots = self._slots_needed(taken, counts, further)
         return rows, self.capacity if slots <= self.capacity else -(-slots // SLOT_STEP) * SLOT_STEP
 
     def _clean_row(self) -> int:
         """A row for a new request."""
         row = self._free_row()
-        if row in self._left:
+        written = self._left.pop(row, 0)
+        if written:
             # Masked slots are still multiplied by 0: a NaN that one request leaves there would break the next one.
-            self._kv[:, row] = 0.0
-            self._left.remove(row)
+            self._kv[:, row, :written] = 0.0
         return row
 
     def _free_row(self) -> int:
@@ -281,7 +282,7 @@ class MemberKV(ABC):
         new[:, :kept_rows, :kept_slots] = old[:, :kept_rows, :kept_slots]
         self._kv = new
         self.num_rows, self.capacity = rows, slots
-        self._left = {row for row in self._left if row < rows}
+        self._left = {row: written for row, written in self._left.items() if row < rows}
 
     def _close_ranks(self) -> None:
         """Move the last rows into free ones, so that the rows in use are the first."""
@@ -291,8 +292,8 @@ class MemberKV(ABC):
                 return
             self._kv[:, free] = self._kv[:, row]
             self.rows[request_id] = free
-            self._left.discard(free)
-            self._left.add(row)
+            self._left.pop(free, None)
+            self._left[row] = self._reach(row)
             self._move(row, free)
 
     @abstractmethod

@@ -5,7 +5,7 @@ and on the capacity only, not on what was rolled back.
 """
 
 from collections.abc import Sequence
-from operator import add
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ class SlotCache(MemberKV):
     def __init__(self, shape: KVShape) -> None:
         super().__init__(shape)
         self._lengths: list[int] = []
+        # The most that a row has held before it was rolled back.
+        self._most: list[int] = []
         self._numbers = torch.arange(0, device=shape.device)
 
     def live_slots_of(self, request_id: str) -> list[int]:
@@ -33,22 +35,31 @@ class SlotCache(MemberKV):
         return self._lengths[row]
 
     def _shorten(self, row: int, num_tokens: int) -> None:
+        self._most[row] = self._reach(row)
         self._lengths[row] = num_tokens
 
+    def _reach(self, row: int) -> int:
+        return max(self._most[row], self._lengths[row])
+
     def _clear(self, row: int) -> None:
-        self._lengths[row] = 0
+        self._lengths[row] = self._most[row] = 0
 
     def _move(self, row: int, to: int) -> None:
-        self._lengths[to], self._lengths[row] = self._lengths[row], 0
+        for known in (self._lengths, self._most):
+            known[to], known[row] = known[row], 0
 
     def _resize(self, rows: int, slots: int) -> None:
         super()._resize(rows, slots)
-        self._lengths = [*self._lengths[:rows], *([0] * (rows - len(self._lengths)))]
+        more = [0] * (rows - len(self._lengths))
+        self._lengths, self._most = [*self._lengths[:rows], *more], [*self._most[:rows], *more]
         self._numbers = torch.arange(slots, device=self.shape.device)
 
-    def _slots_needed(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int]) -> int:
-        ends = [self.length(request_id) + count for request_id, count in zip(request_ids, counts, strict=True)]
-        return max(map(add, ends, further) if further else ends)
+    def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
+        lengths, needed = self._lengths, 0
+        for row, count, more in zip(rows, counts, further or repeat(0)):  # noqa: B905 - to be strict costs more
+            end = count + more if row is None else lengths[row] + count + more
+            needed = max(needed, end)
+        return needed
 
     def _take(self, rows: list[int], counts: tuple[int, ...]) -> list[int]:
         firsts = [self._lengths[row] for row in rows]
@@ -62,5 +73,5 @@ class SlotCache(MemberKV):
         if isinstance(positions, slice):
             alone = counts[0] == 1
             return None if alone else (self._numbers[:num_slots] <= self._numbers[positions, None])[None, None]
-        padded = positions.view(len(counts), -1) if pad is None else positions[pad]
-        return (self._numbers[:num_slots] <= padded[..., None])[:, None]
+        padded = positions if pad is None else positions[pad]
+        return padded.view(len(counts), 1, -1, 1) >= self._numbers[:num_slots]

@@ -213,10 +213,26 @@ class TestCaches:
     def test_a_row_is_clean_when_it_is_taken_again(self, kind):
         cache = kind(SHAPE)
         cache.place(["a", "b"], [5, 9])
-        cache._kv[:, cache.rows["a"]] = torch.nan
+        row = cache.rows["a"]
+        cache._kv[:, row, cache.live_slots_of("a")] = torch.nan
+        cache.roll_back("a", 2)
         cache.free("a")
         cache.place(["c"], [3])
+        assert cache.rows["c"] == row
         assert cache._kv.isfinite().all()
+
+    def test_a_row_is_clean_where_truncating_moved_what_stood_there(self, kind):
+        cache = kind(SHAPE)
+        cache.place(["a", "b"], [9, 5])
+        cache.place(["a", "b"], [1, 7])
+        cache._kv[:, cache.rows["b"], cache.live_slots_of("b")] = torch.nan
+        cache.roll_back("b", 6)
+        cache.free("a")
+        cache.truncate()
+        cache.place(["c"], [60])
+        cache.free("b")
+        cache.place(["d"], [3])
+        assert cache._kv[:, cache.rows["d"]].isfinite().all()
 
     def test_one_token_at_a_time_needs_no_more_than_was_reserved(self, kind):
         """Long feeds and long drafts may belong to different requests."""
