@@ -74,7 +74,8 @@ class Driver:
         if self._on_commit is not None:
             self._tell()
         ended = self._take_ended()
-        self._admit(islice(waiting, ended), self._clock.now_s())
+        if ended:
+            self._admit(islice(waiting, ended), self._clock.now_s())
         return ended
 
     def give_up(self, reason: str) -> None:
@@ -110,6 +111,8 @@ class Driver:
 
     def _take_ended(self) -> int:
         loop = self._loop
+        if not (loop.finished or loop.failed):
+            return 0
         for session in loop.finished:
             del self._running[session.request_id]
         for session, error in loop.failed:

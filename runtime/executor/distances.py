@@ -1,12 +1,12 @@
 """How far apart whoever endorses a token and its verifier are, worked out when somebody looks.
 
 Few policies do, and on a small model it costs as much as choosing the tokens. Letters: K judged tokens of one request,
-M pairs of distributions of all requests, V vocabulary.
+M distributions, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
-from math import isnan
-from typing import overload
+from collections.abc import Sequence
+from math import isnan, nan
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -14,36 +14,63 @@ from torch import Tensor
 from ...traces.tries.stored_resolution import UNITS
 
 
+class Judgement(NamedTuple):
+    """One request's tokens under judgement, as they stood before the verdict.
+
+    Attributes:
+        start: index of its first context among those of the verifier.
+        endorsed: `[K]` logits `[V]` of whoever endorses each token; None without a distribution.
+        own: `[K]` whether the verifier wrote the token itself; then the distance is 0.
+    """
+
+    start: int
+    endorsed: Sequence[Tensor | None]
+    own: Sequence[bool]
+
+
 class OpDistances:
     """Total variation distances of all tokens that one operation judges.
 
     Args:
-        known: by request `[K]` what is known without looking: NaN, or 0 for a token the verifier wrote itself.
-        at: `[M]` (request, index) of all others.
-        pairs: makes `[M, V]` logits of those who endorse them and `[M, V]` of the verifier.
+        logits: of the verifier, at the contexts of all requests.
+        rows: by request.
     """
 
-    __slots__ = ("_at", "_known", "_pairs")
+    __slots__ = ("_found", "_logits", "_rows")
 
-    def __init__(
-        self, known: list[list[float]], at: Sequence[tuple[int, int]], pairs: Callable[[], tuple[Tensor, Tensor]]
-    ) -> None:
-        self._known = known
-        self._at = at
-        self._pairs: Callable[[], tuple[Tensor, Tensor]] | None = pairs if at else None
+    def __init__(self, logits: Tensor, rows: Sequence[Judgement]) -> None:
+        self._logits: Tensor | None = logits
+        self._rows = rows
+        self._found: list[list[float]] = []
 
     def of(self, number: int) -> list[float]:
         """`[K]` of one request."""
-        if self._pairs is not None:
-            theirs, verifiers = self._pairs()
-            self._pairs = None  # and with it the distributions
-            # One softmax for both, as on a few rows the calls cost more than the arithmetic.
-            drafted, judged = torch.cat([theirs, verifiers]).softmax(dim=-1).chunk(2)
-            sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
-            for (request, index), value in zip(self._at, sums, strict=True):
-                # As `total_variation`. A context without finite logits fails its request; any distance does.
-                self._known[request][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
-        return self._known[number]
+        if self._logits is not None:
+            self._found = self._distances(self._logits)
+            self._logits, self._rows = None, ()  # and with them the distributions
+        return self._found[number]
+
+    def _distances(self, logits: Tensor) -> list[list[float]]:
+        found = [[0.0 if own else nan for own in row.own] for row in self._rows]
+        places = [
+            (number, index, endorsed)
+            for number, row in enumerate(self._rows)
+            for index, (endorsed, own) in enumerate(zip(row.endorsed, row.own, strict=True))
+            if endorsed is not None and not own
+        ]
+        if not places:
+            return found
+        contexts = [self._rows[number].start + index for number, index, _ in places]
+        run = contexts[-1] - contexts[0] + 1 == len(contexts)
+        verifiers = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
+        theirs = stacked_on(logits.device, [endorsed for _, _, endorsed in places])
+        # One softmax for both, as on a few rows the calls cost more than the arithmetic.
+        drafted, judged = torch.cat([theirs, verifiers]).softmax(dim=-1).chunk(2)
+        sums: list[float] = (drafted - judged).abs_().sum(dim=-1).tolist()
+        for (number, index, _), value in zip(places, sums, strict=True):
+            # As `total_variation`. A context without finite logits fails its request; any distance does.
+            found[number][index] = 1.0 if isnan(value) else UNITS.nearest(min(value / 2, 1.0))
+        return found
 
 
 class Distances(Sequence[float]):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,18 +73,20 @@ def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[W
         return
     states = [writing.state for writing in running]
     logits = executor.feed(level, states, [writing.feed for writing in running], _last(executor.device(level), running))
+    asks = any(writing.stop is not None for writing in running)
     while True:
         start_s = executor.clock.now_s()
         rows = sampler.distributions(logits)
         written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
-        going = _take(running, rows, written.tolist(), best.tolist())
+        tokens, scores = written.tolist(), best.tolist()
+        going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
         executor.phases.sampling_s += executor.clock.now_s() - start_s
         if not going:
             return
         if len(going) < len(running):
             running = [running[index] for index in going]
             states = [states[index] for index in going]
-            written = written[torch.tensor(going, device=written.device)]
+            written = written[going]
         for writing in running:
             writing.state.fed[level].append(writing.tokens[-1])
         logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
@@ -93,19 +96,19 @@ def _last(device: torch.device, writings: Sequence[Writing]) -> slice | Tensor:
     """Which of the packed tokens are the last of their requests."""
     if len(writings) == 1:
         return slice(-1, None)
-    ends = torch.tensor([len(writing.feed) for writing in writings], device=device).cumsum(0)
-    return ends - 1
+    ends = np.cumsum([len(writing.feed) for writing in writings])
+    return torch.from_numpy(ends - 1).to(device)
 
 
-def _take(running: Sequence[Writing], rows: Tensor, tokens: list[int], best: list[float]) -> list[int]:
+def _take(
+    running: Sequence[Writing], rows: Tensor, tokens: list[int], best: list[float], said: list[Signal | None] | None
+) -> list[int]:
     """Hand every request its token; returns the indices of those that go on."""
-    asks = any(writing.stop is not None for writing in running)
-    said = _said(rows, tokens, best) if asks else [None] * len(running)
     going = []
     for index, (writing, row) in enumerate(zip(running, rows.unbind(), strict=True)):
         if not isfinite(best[index]):
             writing.broken = True
-        elif writing.take(tokens[index], row, said[index]):
+        elif writing.take(tokens[index], row, None if said is None else said[index]):
             going.append(index)
     return going
 

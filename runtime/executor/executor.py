@@ -5,6 +5,7 @@ Letters: B requests, T tokens fed in all, N contexts whose logits are asked for,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -70,7 +71,8 @@ class Executor:
             `[N, V]` logits after the kept of the T tokens.
         """
         # Through numpy, as `torch.tensor` takes more than twice as long over a short list.
-        ids = torch.from_numpy(np.array([token for tokens in fed for token in tokens])).to(self.device(level))
+        flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
+        ids = torch.from_numpy(np.array(flat)).to(self.device(level))
         for state, tokens in zip(states, fed, strict=True):
             held = state.fed.get(level)
             if held is None:

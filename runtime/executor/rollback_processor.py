@@ -35,6 +35,6 @@ class RollbackProcessor:
 
     def after(self, state: RequestState, num_tokens: int) -> None:
         """A verifier kept the first `num_tokens` tokens of a context: no member may hold more."""
-        for level in state.fed:
-            if level not in self._foreign:
+        for level, fed in state.fed.items():
+            if len(fed) > num_tokens and level not in self._foreign:
                 self._manager.roll_back(state, level, num_tokens)

@@ -62,10 +62,6 @@ class Verdict(NamedTuple):
     laws: list[Tensor | None] | None = None
 
 
-# Below these a single call of torch is quicker than two that divide the work.
-MANY_ROWS = 16
-
-
 class Sampler(ABC):
     """One way to sample; knows nothing of caches and forwards.
 
@@ -113,20 +109,20 @@ class SameToken(Sampler):
         if self.sampling.mode == "coupled":
             noise = [_noise(state).at(position) for state, position in zip(states, positions, strict=True)]
             logits = logits + torch.from_numpy(np.stack(noise)).to(logits.device)
-        if len(states) >= MANY_ROWS and logits.device.type == "cpu":
-            # Ten times as fast as torch's own, and as that one it takes the first of equal scores.
-            return torch.from_numpy(logits.numpy().argmax(axis=-1)), logits.amax(dim=-1)
-        best, tokens = logits.max(dim=-1)
-        return tokens, best
+        return _best(logits)
 
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
         """Keep the tokens the verifier writes itself, or those its rule accepts."""
-        states = [row.state for row in judgings for _ in range(len(row.views) + 1)]
-        positions = [row.position + index for row in judgings for index in range(len(row.views) + 1)]
+        states: list[RequestState] = []
+        positions: list[int] = []
+        if self.sampling.mode == "coupled":
+            states = [row.state for row in judgings for _ in range(len(row.views) + 1)]
+            positions = [row.position + index for row in judgings for index in range(len(row.views) + 1)]
         tokens, best = self.write(logits, states, positions)
         written: list[int] = tokens.tolist()
         scores: list[float] = best.tolist()
-        return [self._verdict(logits, row, written) if _known(scores, row) else None for row in judgings]
+        known = all(map(isfinite, scores))
+        return [self._verdict(logits, row, written) if known or _known(scores, row) else None for row in judgings]
 
     def _verdict(self, logits: Tensor, row: Judging, written: list[int]) -> Verdict:
         start = row.start
@@ -195,6 +191,17 @@ class Rejecting(Sampler):
 def make_sampler(sampling: Sampling) -> Sampler:
     """The sampler of a run."""
     return Rejecting(sampling) if sampling.mode == "rejection" else SameToken(sampling)
+
+
+def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """`[N]` the first of the largest scores `[N, V]`, and that score."""
+    if scores.device.type != "cpu":
+        largest, tokens = scores.max(dim=-1)
+        return tokens, largest
+    # Many times as fast as torch's own, which takes the first of equal scores and a NaN before all others as well.
+    table = scores.numpy()
+    chosen = table.argmax(axis=-1)
+    return torch.from_numpy(chosen), torch.from_numpy(table[np.arange(len(chosen)), chosen])
 
 
 def _kept(row: Judging, logits: Tensor, written: list[int]) -> tuple[int, tuple[int, ...]]:

@@ -4,9 +4,9 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Sequence
-from math import nan
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from ...decoding.session import Session
 from ...decoding.world import VerifyItem
 from ..pools.loaded_members import LoadedMember
 from ..state.request_state import PendingView, RequestState
-from .distances import Distances, OpDistances, stacked_on
+from .distances import Distances, Judgement, OpDistances
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
@@ -97,17 +97,21 @@ class VerifyProcessor:
         for row in rows:
             end += len(row.feed)
             kept.extend(range(end - len(row.views) - 1, end))
-        return torch.tensor(kept, device=self._executor.device(level))
+        return torch.from_numpy(np.array(kept)).to(self._executor.device(level))
 
     def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
         """Verdicts by request from `[N, V]` distributions."""
-        distances = self._distances(level, rows, logits)
+        own = None if self._executor.sampler.rewrites else level
+        judgements: list[Judgement] = []
+        distances = OpDistances(logits, judgements)
         judgings: list[Judging] = []
         start = 0
         for number, row in enumerate(rows):
             position = len(row.session.emitted) + row.first
             apart = Distances(distances, number, len(row.views))
             judges = row.session.judges[row.first :]
+            endorsed = [view.judge for view in row.views]
+            judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
         verdicts = self._executor.sampler.verdicts(logits, judgings)
@@ -137,28 +141,3 @@ class VerifyProcessor:
         self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted)
         tvd = judging.distances.first(accepted + 1)
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
-
-    def _distances(self, level: int, rows: Sequence[Row], logits: Tensor) -> OpDistances:
-        """Total variation distances of whoever endorses each token to the verifier."""
-        known = [[nan] * len(row.views) for row in rows]
-        at: list[tuple[int, int]] = []
-        contexts: list[int] = []
-        theirs: list[Tensor] = []
-        start = 0
-        for number, row in enumerate(rows):
-            judges = row.session.judges
-            for index, view in enumerate(row.views):
-                if judges[row.first + index] == level and not self._executor.sampler.rewrites:
-                    known[number][index] = 0.0
-                elif view.judge is not None:
-                    at.append((number, index))
-                    contexts.append(start + index)
-                    theirs.append(view.judge)
-            start += len(row.views) + 1
-
-        def pairs() -> tuple[Tensor, Tensor]:
-            run = contexts[-1] - contexts[0] + 1 == len(contexts)
-            chosen = logits[contexts[0] : contexts[-1] + 1] if run else logits[contexts]
-            return stacked_on(logits.device, theirs), chosen
-
-        return OpDistances(known, at, pairs)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import add
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -150,14 +151,13 @@ class MemberKV(ABC):
             request_ids: different; those without a row get one. In ascending order of rows (see `in_order`).
             counts: >= 1.
         """
-        rows = self.rows
-        taken = [rows.get(request_id) for request_id in request_ids]
-        if None in taken or self._slots_needed(taken, counts, ()) > self.capacity:
+        rows = [self.rows.get(request_id) for request_id in request_ids]
+        if None in rows or self._slots_needed(rows, counts, ()) > self.capacity:
             self.reserve(request_ids, counts)
-            for request_id in request_ids:
-                if request_id not in rows:
-                    rows[request_id] = self._clean_row()
-        return self._append([rows[request_id] for request_id in request_ids], tuple(counts))
+            for request_id, row in zip(request_ids, rows, strict=True):
+                if row is None:
+                    self.rows[request_id] = self._clean_row()
+        return self._append([self.rows[request_id] for request_id in request_ids], tuple(counts))
 
     def in_order(self, request_ids: Sequence[str]) -> list[int]:
         """Indices that put requests into the order of their rows, new ones last."""
@@ -202,8 +202,8 @@ class MemberKV(ABC):
             return self._one(rows[0], counts)
         starts = [self._length(row) for row in rows]
         firsts = self._take(rows, counts)
-        device, capacity = self.shape.device, self.capacity
-        read = side_by_side(rows) or torch.tensor(rows, device=device)
+        device = self.shape.device
+        read = side_by_side(rows) or torch.from_numpy(np.array(rows)).to(device)
         positions = runs(starts, counts, device)
         pad, unpad = padding(counts, device)
         num_slots = max(map(add, firsts, counts))
@@ -211,7 +211,7 @@ class MemberKV(ABC):
             counts=counts,
             rows=read,
             positions=positions,
-            written=runs([row * capacity + first for row, first in zip(rows, firsts, strict=True)], counts, device),
+            written=runs([row * self.capacity + slot for row, slot in zip(rows, firsts, strict=True)], counts, device),
             num_slots=num_slots,
             mask=self._looks(read, counts, positions, pad, num_slots),
             pad=pad,
@@ -265,8 +265,7 @@ class MemberKV(ABC):
         return row
 
     def _free_row(self) -> int:
-        taken = set(self.rows.values())
-        return next(row for row in range(self.num_rows) if row not in taken)
+        return min(set(range(self.num_rows)).difference(self.rows.values()))
 
     def _zeros(self, rows: int, slots: int) -> Tensor:
         """Zeros: a slot that nobody may look at must still hold finite numbers."""
