@@ -111,6 +111,7 @@ class ProfileMeta(Record):
     Attributes:
         format, version: of the file.
         pool: name of the pool.
+        forced: whether its models have random weights, and a recording decided what they accepted.
         members: that have a model, in level order.
         processor: of the machine.
         device: the models ran on: `cpu` or the accelerator's name.
@@ -130,6 +131,7 @@ class ProfileMeta(Record):
     format: Literal["paceline-profile"] = "paceline-profile"
     version: Version = 1
     pool: str
+    forced: bool = False
     members: tuple[ProfiledMember, ...] = Field(min_length=1)
     processor: str
     device: str

@@ -12,6 +12,9 @@ from ..options import models
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 UNFIT = 1  # exit code: a profile no longer fits
+_TraceOption = Annotated[
+    Path | None, typer.Option(help="Of a forced pool: the .trace folder that decides what is accepted.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ def profile(
     prompts: Annotated[
         Path | None, typer.Option(help="JSONL; some are decoded to time operations. Default: those beside the pool.")
     ] = None,
+    trace: _TraceOption = None,
     out: Annotated[
         Path | None, typer.Option(help="The .profile file to write; default: kept where --cost here finds it.")
     ] = None,
@@ -53,11 +57,10 @@ def profile(
 ) -> None:
     """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
     mode = sampling.chosen()
-    check_json_path(json, out, prompts, file)
+    check_json_path(json, out, prompts, trace, file)
     if check:
-        _refuse_beside_check(
-            prompts=prompts, out=out, policy=policy, sampling=mode.mode != "greedy", repeats=rounds != _Rounds()
-        )
+        given = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
+        _refuse_beside_check(**given, sampling=mode.mode != "greedy", repeats=rounds != _Rounds())
         _check(pool, file, threads=threads, debug=debug, json=json)
         return
     if file is not None:
@@ -67,7 +70,7 @@ def profile(
     with needs_torch():
         from ...studies.seconds.profile import profile as profile_pool
     options = asdict(rounds) | {"policies": policy or (), "threads": threads, "debug": debug}
-    show(json, profile_pool(pool, prompts, out=out, sampling=mode, **options))
+    show(json, profile_pool(pool, prompts, recording=trace, out=out, sampling=mode, **options))
 
 
 def _refuse_beside_check(**values: object) -> None:

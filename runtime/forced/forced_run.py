@@ -44,7 +44,8 @@ def forced_run(
         PolicyError: the policy broke the contract.
         ValueError: a request failed.
     """
-    world = ForcedWorld(pool=pool, sampling=sampling, decisions=decisions)
+    world = ForcedWorld(pool=pool, sampling=sampling)
+    world.follow(decisions)
     run = Run(world, policy, name=name, prices=prices)
     check_fit(pool, sessions[:batch], world.memory)
     for _ in run.driver.run(sessions, batch):

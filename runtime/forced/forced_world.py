@@ -17,8 +17,7 @@ from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem, World
 from ...traces.meta import Sampling
-from ..forward.forward_choice import ForwardKind
-from ..world import Memory, TorchWorld
+from ..world import TorchWorld
 from .forced_pool import ForcedPool
 from .forced_sampler import ForcedSampler, Told
 
@@ -31,25 +30,20 @@ class ForcedWorld(TorchWorld):
     Args:
         pool: a member's index is its level.
         sampling: greedy or coupled, as the decisions were recorded.
-        decisions: says what is drafted and accepted; its pool has the same levels.
-        memory: of keys and values.
-        forward: how models run, see `forward.choose_forward`.
+        further: as of `TorchWorld`.
     """
 
-    def __init__(
-        self,
-        *,
-        pool: ForcedPool,
-        sampling: Sampling,
-        decisions: World,
-        memory: Memory | None = None,
-        forward: ForwardKind = "auto",
-    ) -> None:
+    _decisions: World
+
+    def __init__(self, *, pool: ForcedPool, sampling: Sampling, **further: Any) -> None:  # noqa: ANN401 - see there
         self._sampler = ForcedSampler(sampling)
-        super().__init__(pool=pool, sampling=sampling, memory=memory, forward=forward, sampler=self._sampler)
-        self._decisions = decisions
+        super().__init__(pool=pool, sampling=sampling, sampler=self._sampler, **further)
         self._vocab_size = pool.vocab_size
         self._theirs: dict[str, dict[int, int]] = {}  # by request, the decisions' place for each of ours
+
+    def follow(self, decisions: World) -> None:
+        """Take what is drafted and accepted from a world whose pool has the same levels, before any request opens."""
+        self._decisions = decisions
 
     def open(self, session: Session) -> None:
         """See `TorchWorld`."""

@@ -13,7 +13,7 @@ from ...profiles.forwards import ProfiledForwards
 from ...profiles.meta import BesideForwards, InDecoding
 from ...progress import Progress
 from ...traces.meta import Sampling
-from ..pools.pool import ModelPool
+from ..pools.loaded_members import LoadedMembers
 from ..prompts import Prompt
 from .beside import fit_beside
 from .forward_shapes import MOST_JUDGED
@@ -47,12 +47,14 @@ class Operations:
 
 
 def measure_operations(
-    pool: ModelPool,
+    pool: LoadedMembers,
     prompts: Sequence[Prompt],
     forwards: Mapping[str, ProfiledForwards],
     chains: Mapping[str, Policy],
     policies: Mapping[str, Policy],
     sampling: Sampling,
+    *,
+    world: ProbedWorld | None = None,
 ) -> Operations:
     """Watch real decoding.
 
@@ -63,20 +65,21 @@ def measure_operations(
         chains: policies that together run every member, for the operations at several batches.
         policies: those whose own seconds are wanted, by the name they will be looked up by.
         sampling: how tokens are chosen.
+        world: where prompts are decoded; None makes one of the pool.
     """
-    world = ProbedWorld(pool=pool, sampling=sampling)
+    world = world or ProbedWorld(pool=pool, sampling=sampling)
     ops: list[ProbedOp] = []
     with Progress("profiling operations", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs") as progress:
         for place, batch in enumerate((1, *_BATCHES)):
             for name, policy in chains.items():
                 some = _several(prompts, max(4, batch))
-                seen = probe(world, pool, policy, some, name=name, batch=batch, max_new_tokens=_TOKENS_EACH)
+                seen = probe(world, policy, some, name=name, batch=batch, max_new_tokens=_TOKENS_EACH)
                 if place:  # the first round warms up
                     ops += seen
                 progress.advance()
         decided: dict[str, list[float]] = defaultdict(list)
         for name, policy in policies.items():
-            seen = probe(world, pool, policy, _several(prompts, 4), name=name, batch=1, max_new_tokens=_TOKENS_EACH)
+            seen = probe(world, policy, _several(prompts, 4), name=name, batch=1, max_new_tokens=_TOKENS_EACH)
             decided[type(policy).__name__] += [op.policy_s / op.decisions for op in seen if op.decisions]
             progress.advance()
     return Operations(
@@ -136,7 +139,7 @@ def _ratio(seen: Sequence[tuple[float, float]]) -> float | None:
     return sum(seconds for seconds, _ in kept) / sum(expected for _, expected in kept)
 
 
-def _lookup_s(pool: ModelPool) -> float:
+def _lookup_s(pool: LoadedMembers) -> float:
     """Median seconds of a prompt lookup in a context without repeats, the slowest kind; 1e-5 without a lookup."""
     rules = [member.lookup for member in pool.members if member.lookup is not None]
     if not rules:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ...decoding.ledger import DRAFT, VERIFY
 from ...decoding.policy import Policy
 from ...decoding.results import Drafted, DraftResults, VerifyResults
+from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
@@ -61,6 +62,11 @@ class ProbedOp(NamedTuple):
 class ProbedWorld(TorchWorld):
     """A world that notes its operations in `ops`; `begin` before each run."""
 
+    def sessions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Session]:
+        """The requests that prompts are."""
+        assert isinstance(self.pool, ModelPool)
+        return sessions_of(self.pool, prompts, max_new_tokens)
+
     def begin(self, run: Run) -> None:
         """Note the operations of a run that is about to start."""
         self.ops: list[ProbedOp] = []
@@ -108,7 +114,6 @@ class ProbedWorld(TorchWorld):
 
 def probe(
     world: ProbedWorld,
-    pool: ModelPool,
     policy: Policy,
     prompts: Sequence[Prompt],
     *,
@@ -122,7 +127,7 @@ def probe(
         ValueError: a request failed.
     """
     run = Run(world, policy, name=name)
-    sessions = sessions_of(pool, prompts, max_new_tokens)
+    sessions = world.sessions(prompts, max_new_tokens)
     world.begin(run)
     for _ in run.driver.run(sessions, batch):
         pass

@@ -74,7 +74,8 @@ class ProfiledCost:
         ]
         meta = self._meta
         when = f"{meta.measured_at:%Y-%m-%d %H:%M} UTC"
-        notes = [f"seconds measured on {meta.hardware}, with {meta.sampling} sampling, at {when}"]
+        forced = f", of forced pool {meta.pool}" if meta.forced else ""
+        notes = [f"seconds measured on {meta.hardware}, with {meta.sampling} sampling, at {when}{forced}"]
         if beyond:
             notes.append(f"shapes beyond the profile's, by its smooth model (median error): {', '.join(beyond)}")
         if self._unmeasured:

@@ -8,8 +8,9 @@ from typing import Any
 from ...profiles.profile import Profile
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
+from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.pools.pool import ModelPool
-from ..pool import load_pool
+from ..pool import load_models
 from .freshness import Freshness, fitting_profile, measure_freshness, remarks_on_profile
 
 
@@ -64,7 +65,7 @@ class CheckedProfile(Printed):
 
 
 def check_profile(
-    pool: ModelPool | Path | str | None = None,
+    pool: ModelPool | ForcedPool | Path | str | None = None,
     file: Path | str | None = None,
     *,
     threads: int = 1,
@@ -73,7 +74,7 @@ def check_profile(
     """Measure a few forwards again, for some two seconds, and compare them with a profile's.
 
     Args:
-        pool: models, or where they are; None is the shipped pool (`load_pool`).
+        pool: models, or where they are; None is the shipped pool (`load_models`).
         file: the profile; None is the newest of these models on this machine.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say beforehand how models run.
@@ -81,7 +82,7 @@ def check_profile(
     Raises:
         ValueError: no such profile, or one whose seconds cannot be right here.
     """
-    models = load_pool(pool, threads=threads, debug=debug)
+    models = load_models(pool, threads=threads, debug=debug)
     profile = fitting_profile(models, None if file is None else Path(file))
     remarks = remarks_on_profile(profile.meta, models, profile.meta.sampling)
     return CheckedProfile(profile=profile, freshness=measure_freshness(profile, models), remarks=tuple(remarks))

@@ -19,19 +19,20 @@ from ...profiles.meta import ProfiledMember, ProfileMeta
 from ...profiles.profile import ENDING, Profile, profiles_folder, write_profile
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
-from ...runtime.pools.loaded_members import loaded_pool
+from ...runtime.forced.forced_pool import ForcedPool
+from ...runtime.pools.loaded_members import LoadedMembers, loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
 from ...runtime.profiling.forward_shapes import MeasuredForwards, measure_forwards
 from ...runtime.profiling.journal import Journal
 from ...runtime.profiling.operations import Operations, measure_operations
 from ...runtime.profiling.smooth import fit_smooth
-from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
-from ...shipped import shipped
+from ...runtime.prompts import Prompt
 from ...traces.meta import Sampling
-from ..pool import load_pool
+from ..pool import load_models
 from .freshness import device_name
 from .unfinished import journal_of
+from .watched_requests import WatchedRequests, watched_requests
 
 # A machine whose seconds change by more than this while they are measured does not hold still.
 MOST_DRIFT = 0.1
@@ -71,7 +72,8 @@ class Profiled(Printed):
             }
             for name, beside in (("draft", meta.draft), ("verify", meta.verify))
         ]
-        title = f"pool {meta.pool} on {meta.hardware}: {counted(len(self.profile.shapes), 'shape')} of forwards"
+        pool = f"{'FORCED ' if meta.forced else ''}pool {meta.pool}"
+        title = f"{pool} on {meta.hardware}: {counted(len(self.profile.shapes), 'shape')} of forwards"
         return [
             table(members, texts=("forward",), title=title),
             table(operations, title="beside forwards"),
@@ -108,9 +110,10 @@ class Profiled(Printed):
 
 
 def profile(
-    pool: ModelPool | Path | str | None = None,
+    pool: ModelPool | ForcedPool | Path | str | None = None,
     prompts: Path | str | Sequence[Prompt | str] | None = None,
     *,
+    recording: Path | str | None = None,
     out: Path | str | None = None,
     sampling: Sampling | None = None,
     grid: ShapeGrid | None = None,
@@ -124,10 +127,11 @@ def profile(
     """Measure forwards by shape, and what operations and policies take besides.
 
     Args:
-        pool: models, or where they are; None is the shipped pool (`load_pool`).
-        prompts: some to decode for the operations; None takes those that lie beside the pool.
+        pool: models, or where they are; None is the shipped pool (`load_models`).
+        prompts: some to decode for the operations; None takes those that lie beside the pool. None with a forced pool.
+        recording: what decides on a forced pool, of as many models as it has; None with all others.
         out: file to write, NAME.profile; None keeps it where `cost="here"` finds it.
-        sampling: how tokens are chosen; greedy if None.
+        sampling: how tokens are chosen; greedy if None, or as the recording says.
         grid: shapes of forwards.
         repeats: times each shape is measured, >= 3.
         policies: whose own seconds are measured, besides the default ones.
@@ -143,13 +147,12 @@ def profile(
     check_within("`most_drift`", most_drift, "[0, 10]")
     if out is not None and Path(out).suffix != ENDING:
         raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
-    models = load_pool(pool, threads=threads, debug=debug)
-    requests = _prompts_of(pool, prompts)
+    models = load_models(pool, threads=threads, debug=debug)
+    watched = watched_requests(models, pool, prompts, recording, sampling)
     members = loaded_pool(models)
     named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}
     for spec in named.values():
         spec.build(members)
-    mode = Sampling(mode="greedy") if sampling is None else sampling
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
         for level, member in enumerate(models.members)
@@ -159,8 +162,8 @@ def profile(
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
     measured = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
     _refuse_drift(measured.drift, most_drift, journal)
-    operations = _operations(models, requests, measured, named, mode)
-    meta = _meta(models, forwards, measured, operations, mode)
+    operations = _operations(models, watched, measured, named)
+    meta = _meta(models, forwards, measured, operations, watched.sampling)
     made = Profile(meta=meta, shapes=measured.shapes)
     path = _place(meta) if out is None else Path(out)
     write_profile(made, path)
@@ -179,11 +182,10 @@ def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
 
 
 def _operations(
-    models: ModelPool,
-    prompts: Sequence[Prompt],
+    models: LoadedMembers,
+    watched: WatchedRequests,
     measured: MeasuredForwards,
     named: Mapping[str, PolicySpec],
-    sampling: Sampling,
 ) -> Operations:
     """Operations under chains that run every member, and the seconds of the default policies and those given."""
     members = loaded_pool(models)
@@ -195,30 +197,17 @@ def _operations(
     chains = [BASELINE, *(name for name in named if named[name].name == "chain")]
     return measure_operations(
         models,
-        prompts,
+        watched.prompts,
         forwards,
         {name: named[name].build(members) for name in chains},
         {name: named[name].build(members) for name in named},
-        sampling,
+        watched.sampling,
+        world=watched.world,
     )
 
 
-def _prompts_of(
-    pool: ModelPool | Path | str | None, prompts: Path | str | Sequence[Prompt | str] | None
-) -> tuple[Prompt, ...]:
-    if prompts is not None:
-        return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
-    if isinstance(pool, ModelPool):
-        raise ArgumentError("`prompts` must be given with models that are loaded already")
-    place = shipped("pools", "pico") if pool is None else Path(pool)
-    beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
-    if not beside.is_file():
-        raise ArgumentError(f"`prompts` must be given: {beside} does not exist")
-    return prompts_of(beside)
-
-
 def _meta(
-    models: ModelPool,
+    models: ModelPool | ForcedPool,
     forwards: dict[str, Any],
     measured: MeasuredForwards,
     operations: Operations,
@@ -226,6 +215,7 @@ def _meta(
 ) -> ProfileMeta:
     return ProfileMeta(
         pool=models.name,
+        forced=isinstance(models, ForcedPool),
         members=tuple(
             ProfiledMember(
                 name=member.name,

@@ -13,6 +13,7 @@ import torch
 from ...machine import kept_folder, processor
 from ...profiles.profile import Shape
 from ...progress import in_words, tell
+from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.forward.model_forward import ModelForward
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid
@@ -25,7 +26,12 @@ MOST_AGE_S = 3600.0
 
 
 def journal_of(
-    models: ModelPool, forwards: Mapping[str, ModelForward], grid: Grid, *, most_drift: float, restart: bool
+    models: ModelPool | ForcedPool,
+    forwards: Mapping[str, ModelForward],
+    grid: Grid,
+    *,
+    most_drift: float,
+    restart: bool,
 ) -> Journal:
     """The journal of a profile, with what an interrupted one has measured; says what becomes of that.
 
@@ -67,7 +73,7 @@ def _why_not(journal: Journal, forwards: Mapping[str, ModelForward], age_s: floa
     return f"{off[0]}'s forwards take {ratios[off[0]]:.2f} times as long as then" if off else ""
 
 
-def _about(models: ModelPool, forwards: Mapping[str, ModelForward], grid: Grid) -> dict[str, object]:
+def _about(models: ModelPool | ForcedPool, forwards: Mapping[str, ModelForward], grid: Grid) -> dict[str, object]:
     """All that seconds hold for."""
     members = [member for member in models.members if member.name in forwards]
     return {

@@ -7,8 +7,10 @@ from paceline.profiles.profile import read_profile
 from paceline.runtime.profiling.forward_shapes import Grid
 from paceline.studies.compare import compare
 from paceline.studies.record import record
+from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
+from paceline.traces.meta import Sampling
 
 from ...runtime.forced.forced_pools import write_tiny_forced_pool
 from ...tiny_models import random_prompts, tiny_pool_of_four
@@ -147,3 +149,48 @@ def test_what_cannot_be_validated_on_a_forced_pool(made, tmp_path, given, told):
 def test_a_pool_of_models_needs_prompts(made):
     with pytest.raises(ArgumentError, match="`prompts` must be given, those of the recording"):
         validate(POOL, None, made[0], ["plain"])
+
+
+@pytest.fixture(scope="module")
+def forced(made, tmp_path_factory):
+    """(forced pool's folder, its profile)."""
+    folder = write_tiny_forced_pool(tmp_path_factory.mktemp("forced") / "pool")
+    return folder, profile(folder, recording=made[0], grid=GRID, repeats=3, most_drift=9.0)
+
+
+def test_a_profile_of_a_forced_pool_is_one_of_its_models_and_says_so(forced):
+    folder, profiled = forced
+    meta = profiled.profile.meta
+    assert meta.forced
+    assert repr(profiled).startswith("FORCED pool tiny forced on ")
+    assert profiled.to_json()["meta"]["forced"] is True
+    assert [member.name for member in meta.members] == ["draft", "mid", "slim", "target"]
+    assert {"Plain", "Chain", "Adaptive", "Confident", "Ngram"} <= meta.decide_s.keys()
+    assert check_profile(folder).profile == profiled.profile
+
+
+def test_a_forced_pool_is_validated_with_its_profile(made, forced):
+    folder, _ = forced
+    found = validate(folder, None, made[0], POLICIES, batches=(1, 4), runs=1)
+    assert all(cell.equal and cell.forced for cell in found.cells)
+    assert all(0.2 < cell.simulated_s / cell.measured_s < 5 for cell in found.cells)
+    assert any("of forced pool tiny forced" in note for note in found.to_json()["notes"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "`recording` must be given with forced pool tiny forced: it decides what is accepted"),
+        ({"prompts": PROMPTS}, "`prompts` must be left out with a forced pool"),
+        ({"sampling": Sampling(mode="coupled", temperature=0.5, seed=1)}, "`sampling` must be that of the recording"),
+    ],
+)
+def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, given, told):
+    recording = {} if not given else {"recording": made[0]}
+    with pytest.raises(ArgumentError, match=told):
+        profile(forced[0], grid=GRID, repeats=3, **recording, **given)
+
+
+def test_a_recording_decides_nothing_for_models_of_their_own(made):
+    with pytest.raises(ArgumentError, match="`recording` is for a forced pool, whose models decide nothing, got"):
+        profile(POOL, PROMPTS, recording=made[0], grid=GRID, repeats=3)

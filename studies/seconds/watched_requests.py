@@ -1,0 +1,110 @@
+"""What is decoded while a profile's operations are watched: prompts, or on a forced pool a recording's requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ...arguments import ArgumentError
+from ...runtime.forced.forced_pool import ForcedPool
+from ...runtime.forced.forced_probe import ForcedProbedWorld
+from ...runtime.forced.forced_recording import forced_recording
+from ...runtime.pools.pool import ModelPool
+from ...runtime.profiling.probe import ProbedWorld
+from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
+from ...shipped import shipped
+from ...sim.tries.tables import TrieTables
+from ...traces.meta import Sampling
+from ...traces.tries.store import read_trace
+from ..both_worlds import made_up_cost
+
+GREEDY = Sampling(mode="greedy")
+# Requests that run at a time while operations are watched are fewer.
+_MOST_REQUESTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedRequests:
+    """What is decoded.
+
+    Attributes:
+        prompts: at least one.
+        sampling: how tokens are chosen.
+        world: to decode in; None for an ordinary one.
+    """
+
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    world: ProbedWorld | None = None
+
+
+def watched_requests(
+    models: ModelPool | ForcedPool,
+    pool: ModelPool | ForcedPool | Path | str | None,
+    prompts: Path | str | Sequence[Prompt | str] | None,
+    recording: Path | str | None,
+    sampling: Sampling | None,
+) -> WatchedRequests:
+    """What is decoded with these models.
+
+    Args:
+        models: of the pool.
+        pool: the same, or where they are; None is the shipped pool.
+        prompts: None takes those that lie beside the pool; None with a forced pool.
+        recording: that decides on a forced pool, whose requests are taken in turn; None with all others.
+        sampling: how tokens are chosen; greedy if None, or as the recording says.
+
+    Raises:
+        ArgumentError: no prompts, or no recording of as many models as a forced pool has; either where it plays no
+            part, or other sampling than the recording's.
+    """
+    if isinstance(models, ForcedPool):
+        return _recording(models, prompts, recording, sampling)
+    return _prompts(pool, prompts, recording, sampling)
+
+
+def _prompts(
+    pool: ModelPool | ForcedPool | Path | str | None,
+    prompts: Path | str | Sequence[Prompt | str] | None,
+    recording: Path | str | None,
+    sampling: Sampling | None,
+) -> WatchedRequests:
+    """The prompts given, or those that lie beside the pool; raises ArgumentError if there are none."""
+    if recording is not None:
+        raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
+    mode = sampling or GREEDY
+    if prompts is not None:
+        return WatchedRequests(
+            prompts=prompts_of(Path(prompts) if isinstance(prompts, str) else prompts), sampling=mode
+        )
+    if isinstance(pool, ModelPool | ForcedPool):
+        raise ArgumentError("`prompts` must be given with models that are loaded already")
+    place = shipped("pools", "pico") if pool is None else Path(pool)
+    beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
+    if not beside.is_file():
+        raise ArgumentError(f"`prompts` must be given: {beside} does not exist")
+    return WatchedRequests(prompts=prompts_of(beside), sampling=mode)
+
+
+def _recording(
+    models: ForcedPool,
+    prompts: Path | str | Sequence[Prompt | str] | None,
+    recording: Path | str | None,
+    sampling: Sampling | None,
+) -> WatchedRequests:
+    """A recording's requests in turn, sampled as they were recorded."""
+    if prompts is not None:
+        raise ArgumentError("`prompts` must be left out with a forced pool, whose requests are those of `recording`")
+    if recording is None:
+        raise ArgumentError(f"`recording` must be given with forced pool {models.name}: it decides what is accepted")
+    forced = forced_recording(read_trace(Path(recording)), models)
+    mode = forced.meta.sampling
+    if sampling not in (None, GREEDY, mode):
+        raise ArgumentError(f"`sampling` must be that of the recording, {mode.words}, got {sampling.words}")
+    again = [forced.requests[place % len(forced.requests)] for place in range(_MOST_REQUESTS)]
+    requests = {str(place): replace(request, request_id=str(place)) for place, request in enumerate(again)}
+    tables = TrieTables(replace(forced, requests=tuple(requests.values())))
+    world = ForcedProbedWorld(pool=models, sampling=mode)
+    world.follow(tables.world(made_up_cost(forced.meta.model_names), seed=0, strict=False))
+    world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
+    texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
+    return WatchedRequests(prompts=texts, sampling=mode, world=world)
