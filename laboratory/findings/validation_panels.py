@@ -34,7 +34,7 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
         ),
     )
     errors = Panel(
-        title="Error of total seconds: median over tags, bars from least to most",
+        title="Error of total seconds: median over tags, half their range as bars",
         x_label="",
         y_label="simulated over measured - 1, %",
         kind="bar",
@@ -45,7 +45,7 @@ def validation_panels(cells: Sequence[Cell]) -> tuple[Panel, Panel]:
 
 
 def _errors(name: str, cells: Sequence[Cell], policies: Sequence[str]) -> Series:
-    """Of one batch; a bar is half as wide as its tags are apart."""
+    """Of one batch: the median over tags, and half of their range."""
     of_policy = [[100 * cell.error for cell in cells if cell.policy == policy] for policy in policies]
     known = [(place, errors) for place, errors in enumerate(of_policy) if errors]
     return Series(

@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from paceline.profiles.profile import read_profile
 from paceline.traces import open_recording
 
 from .case import refresh
 from .world import snapshot
 
 MODELS = ("--prompts", "prompts.jsonl", "--pool", "pool", "--max-new-tokens", "4")
+PROFILED = ("--prompts", "prompts.jsonl", "--pool", "pool", "--most-drift", "10")
 # Calls, what they write, and how often each is ended in each way.
 WRITING: dict[str, tuple[tuple[str, ...], str, int]] = {
     "json": (("compare", "--trace", "small.trace", "--seeds", "2", "--json", "out.json"), "out.json", 6),
@@ -23,8 +25,9 @@ WRITING: dict[str, tuple[tuple[str, ...], str, int]] = {
     "import": (("trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace"), "new.trace", 4),
     "record": (("record", "new.trace", *MODELS, "--reach", "2", "--run", "1", "--no-costs"), "new.trace", 4),
     "run": (("run", *MODELS, "--out", "ran"), "ran", 4),
+    "profile": (("profile", *PROFILED, "--out", "new.profile", "--repeats", "3"), "new.profile", 3),
 }
-MOST_S = {"record": 6.0, "run": 6.0}  # later than most have ended; the others have after two seconds
+MOST_S = {"record": 6.0, "run": 6.0, "profile": 12.0}  # later than most have ended; the others have after two seconds
 ENDED = {0, 130, -signal.SIGTERM, -signal.SIGINT}
 
 
@@ -73,6 +76,8 @@ def _assert_whole(path: Path) -> None:
     """What is there can be read to its end."""
     if path.suffix == ".json" and path.exists():
         assert json.loads(path.read_text())["policies"]
+    elif path.suffix == ".profile" and path.exists():
+        assert read_profile(path).shapes
     elif path.suffix == ".trace" and path.exists():
         assert open_recording(path).requests
     elif path.exists():
