@@ -8,6 +8,9 @@ import torch
 
 from ..ranks.ranks import Ranks
 
+# A place in what a device has to do: seconds on a CPU, an event on a GPU.
+Mark = float | torch.cuda.Event
+
 
 class Clock:
     """Seconds since it was made.
@@ -54,3 +57,22 @@ class SharedClock(Clock):
     def now_s(self) -> float:
         """Seconds since rank 0 made its clock, >= 0."""
         return self._ranks.of_the_first(super().now_s())
+
+
+def mark(device: torch.device) -> Mark:
+    """This place in the work of a device; waits for nothing."""
+    if device.type != "cuda":
+        return perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def between_s(first: Mark, last: Mark) -> float:
+    """Seconds from one mark to a later one of the same device; waits until it has come there."""
+    if isinstance(first, float) or isinstance(last, float):
+        assert isinstance(first, float)
+        assert isinstance(last, float)
+        return last - first
+    last.synchronize()
+    return float(first.elapsed_time(last)) / 1e3

@@ -16,9 +16,8 @@ from ...machine import processor
 from ...progress import Progress
 from ...traces.meta import CostTable
 from ..forward.model_forward import ModelForward
-from ..kv.slot_cache import SlotCache
 from ..pools.pool import ModelPool
-from .clock import Clock
+from .clock import between_s, mark
 
 NEW_TOKENS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 64, 128, 256, 512, 1024, 2048)
 CONTEXT_TOKENS = 128
@@ -97,11 +96,12 @@ def num_rows(count: int) -> int:
 
 
 def timed(action: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, the device's queue empty before and after."""
-    clock = Clock([device])
-    start_s = clock.now_s()
+    """Seconds of one call on the device, whose queue is empty before: by its own events on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = mark(device)
     action()
-    return clock.now_s() - start_s
+    return between_s(start, mark(device))
 
 
 def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[], object]:
@@ -109,7 +109,7 @@ def _forward_of(forward: ModelForward, count: int, context: int) -> Callable[[],
     requests = [str(row) for row in range(num_rows(count))]
     width = count // len(requests)
     shape = forward.kv_shape
-    cache = SlotCache(shape)
+    cache = forward.slot_cache()
     for request in requests:
         held = torch.zeros(context, dtype=torch.long, device=shape.device)
         forward(held, cache.place([request], [context]), cache, slice(-1, None))
