@@ -25,6 +25,7 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
 from ...runtime.profiling.forward_shapes import MeasuredForwards, measure_forwards
 from ...runtime.profiling.journal import Journal
+from ...runtime.profiling.memory_floor import memory_floor
 from ...runtime.profiling.operations import Operations, measure_operations
 from ...runtime.profiling.smooth import fit_smooth
 from ...runtime.prompts import Prompt
@@ -45,10 +46,12 @@ class Profiled(Printed):
     Attributes:
         profile: what was measured.
         out: file that holds it.
+        floor: the target's forwards against what its GPU's memory allows; None on a CPU.
     """
 
     profile: Profile
     out: Path
+    floor: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""
@@ -88,6 +91,8 @@ class Profiled(Printed):
         least, most = (f"{meta.decide_s[name] * 1e6:.0f} us ({name})" for name in (quickest, slowest))
         lines.append(f"policies take {least} to {most} a step")
         found_by = "here" if self.out.parent == profiles_folder() else self.out
+        if self.floor is not None:
+            lines.append(self.floor)
         lines.append(f"{self.out} written; --cost {found_by} uses it")
         return lines
 
@@ -168,7 +173,14 @@ def profile(
     path = _place(meta) if out is None else Path(out)
     write_profile(made, path)
     journal.forget()
-    return Profiled(profile=made, out=path)
+    return Profiled(profile=made, out=path, floor=_floor(models, made))
+
+
+def _floor(models: LoadedMembers, made: Profile) -> str | None:
+    target = models.target
+    if target.model is None or target.model.device.type != "cuda":
+        return None
+    return memory_floor(target).said_of(made.of(target.name))
 
 
 def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
