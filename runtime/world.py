@@ -23,7 +23,6 @@ from .forward.forward_choice import ForwardKind
 from .forward.model_forward import ModelForward
 from .kv.mask_cache import MaskCache
 from .kv.member_kv import MemberKV
-from .kv.slot_cache import SlotCache
 from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
 from .sampling.coupled_noise import noise_of
@@ -93,7 +92,7 @@ class TorchWorld:
         pool, sampling, memory: as given.
         clock: measures, with all work of the models' devices done.
         manager: caches and requests.
-        forward_names: by member, how it runs (`fused` or `modules`).
+        forward_names: by member, how it runs (`fused`, `modules` or `graphs`).
     """
 
     def __init__(
@@ -115,6 +114,8 @@ class TorchWorld:
         self.sampling = sampling
         self._debug = debug
         self.memory = memory or Memory()
+        if forward == "graphs" and self.memory.cache != "slots":
+            raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
         self._num_opened = 0
         self._forwards: dict[int, ModelForward] = {
             level: pool.forward(level, forward, share_weights=share_weights)
@@ -123,8 +124,8 @@ class TorchWorld:
         }
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
-        limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
-        self.manager = StateManager(names, self._make_cache, limits=limits, shared=pool.ranks is not None)
+        self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
+        self.manager = StateManager(names, self._make_cache, limits=self._limits, shared=pool.ranks is not None)
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock)
@@ -179,14 +180,14 @@ class TorchWorld:
         if self.pool.ranks is not None:
             self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))
         start_s = self.clock.now_s()
-        self._executor.forwards_run.clear()
+        self._executor.begin()
         for session, _ in items:
             self.manager.states[session.request_id].forget_all_but(session.places)
         return start_s
 
     def _since(self, start_s: float) -> tuple[list[Forward], float, float]:
         """Of the operation that ran: its forwards, its seconds, and the share of memory that is free."""
-        return list(self._executor.forwards_run), self.clock.now_s() - start_s, self.manager.free_share
+        return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share
 
     def _on_sound(
         self, items: Sequence[Item], run: Callable[[Sequence[Item]], list[Row | Failed | Deferred]]
@@ -205,10 +206,10 @@ class TorchWorld:
         return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
     def _make_cache(self, level: int) -> MemberKV:
-        shape = self._forwards[level].kv_shape
+        forward = self._forwards[level]
         if self.memory.cache == "mask":
-            return MaskCache(shape, dead_share=self.memory.dead_share)
-        return SlotCache(shape)
+            return MaskCache(forward.kv_shape, dead_share=self.memory.dead_share)
+        return forward.slot_cache(limit_bytes=self._limits.get(forward.kv_shape.device))
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}

@@ -31,10 +31,11 @@ ForwardOption = Annotated[
         "fused:onednn",
         "fused:onednn-rows",
         "fused:onednn-packed",
+        "graphs",
     ],
     typer.Option(
         help="Run models fused, by their own modules, or by what is quicker here; fused:NAME multiplies everything by "
-        "one product."
+        "one product; graphs are CUDA graphs."
     ),
 ]
 QualityOption = Annotated[

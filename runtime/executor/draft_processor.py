@@ -12,11 +12,12 @@ from ...decoding.session import Session
 from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
 from ..state.request_state import PendingView
-from .draft_loop import Writing, write
+from .draft_loop import write
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .foreign_drafter import ForeignDrafter
 from .rollback_processor import RollbackProcessor
+from .writing import Writing
 
 
 class DraftProcessor:

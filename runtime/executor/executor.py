@@ -15,7 +15,7 @@ from ...decoding.results import Forward
 from ..forward.model_forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
-from ..timing.clock import Clock
+from ..timing.clock import Clock, Mark, between_s, mark
 from .sampler import Sampler
 
 
@@ -44,8 +44,7 @@ class Executor:
         clock: measures.
 
     Attributes:
-        forwards_run: of the operation under way, oldest first; whoever starts an operation clears it.
-        phases: seconds since the beginning of the run.
+        phases: seconds since the beginning of the run, of forwards whose marks were read.
     """
 
     def __init__(
@@ -54,13 +53,18 @@ class Executor:
         self.manager = manager
         self.sampler = sampler
         self.clock = clock
-        self.forwards_run: list[Forward] = []
+        self._forwards_run: list[Forward] = []
+        self._marked: list[tuple[int, int, Mark, Mark, Mark]] = []
         self.phases = Phases()
         self._forwards = forwards
 
     def device(self, level: int) -> torch.device:
         """Where a member runs."""
         return self._forwards[level].kv_shape.device
+
+    def forward(self, level: int) -> ModelForward:
+        """How a member runs."""
+        return self._forwards[level]
 
     def feed(
         self, level: int, states: Sequence[RequestState], fed: Sequence[list[int]], keep: slice | Tensor
@@ -74,25 +78,45 @@ class Executor:
         flat = fed[0] if len(fed) == 1 else list(chain.from_iterable(fed))
         ids = torch.from_numpy(np.array(flat)).to(self.device(level))
         for state, tokens in zip(states, fed, strict=True):
-            held = state.fed.get(level)
-            if held is None:
-                state.fed[level] = list(tokens)
-            else:
-                held += tokens
+            self.note_fed(level, state, tokens)
         return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep)
+
+    def note_fed(self, level: int, state: RequestState, tokens: Sequence[int]) -> None:
+        """A member's cache holds so many more tokens of a request."""
+        held = state.fed.get(level)
+        if held is None:
+            state.fed[level] = list(tokens)
+        else:
+            held += tokens
 
     def feed_ids(
         self, level: int, states: Sequence[RequestState], counts: Sequence[int], ids: Tensor, keep: slice | Tensor
     ) -> Tensor:
         """As `feed`, for tokens `[T]` that are on the device already and noted in `state.fed`."""
-        now_s = self.clock.now_s
-        cache = self.manager.cache(level)
-        start_s = now_s()
+        cache, device = self.manager.cache(level), self.device(level)
+        start = mark(device)
         placement = cache.place([state.request_id for state in states], counts)
-        placed_s = now_s()
+        placed = mark(device)
         logits = self._forwards[level](ids, placement, cache, keep)
-        end_s = now_s()
-        self.phases.placing_s += placed_s - start_s
-        self.phases.forward_s += end_s - placed_s
-        self.forwards_run.append((len(states), sum(counts), 1, end_s - start_s))
+        self._marked.append((len(states), sum(counts), start, placed, mark(device)))
         return logits
+
+    def note_forwards(self, forwards: Sequence[Forward]) -> None:
+        """These ran, timed by whoever ran them."""
+        self.phases.forward_s += sum(seconds for *_, seconds in forwards)
+        self.forwards_run()
+        self._forwards_run += forwards
+
+    def begin(self) -> None:
+        """An operation begins: no forward of it has run."""
+        self._marked.clear()
+        self._forwards_run.clear()
+
+    def forwards_run(self) -> list[Forward]:
+        """The forwards of the operation under way, oldest first; waits for the device to have done them."""
+        for rows, tokens, start, placed, end in self._marked:
+            self.phases.placing_s += between_s(start, placed)
+            self.phases.forward_s += between_s(placed, end)
+            self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
+        self._marked.clear()
+        return self._forwards_run

@@ -6,8 +6,8 @@ from ...decoding.world import DraftItem
 from ...traces.meta import Sampling
 from ..state.state_manager import StateManager
 from ..tokenizers.alignment import Alignment
-from .draft_loop import Writing
 from .sampler import SameToken
+from .writing import Writing
 
 
 class ForeignDrafter:

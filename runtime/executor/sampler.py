@@ -68,9 +68,11 @@ class Sampler(ABC):
     Attributes:
         rewrites: whether a kept token follows the distribution of its latest verifier. Else it is a certain token that
             a larger member may have endorsed already.
+        on_device: whether it chooses as `graphs.device_sampling` does, so that steps may be captured whole.
     """
 
     rewrites: ClassVar[bool] = False
+    on_device: ClassVar[bool] = False
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
@@ -104,10 +106,12 @@ class SameToken(Sampler):
     arXiv:2408.07978), a draw from softmax(logits).
     """
 
+    on_device: ClassVar[bool] = True
+
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The argmax, of logits and noise if coupled."""
         if self.sampling.mode == "coupled":
-            noise = [_noise(state).at(position) for state, position in zip(states, positions, strict=True)]
+            noise = [noise_of(state).at(position) for state, position in zip(states, positions, strict=True)]
             logits = logits + torch.from_numpy(np.stack(noise)).to(logits.device)
         return _best(logits)
 
@@ -228,7 +232,8 @@ def _known(best: Sequence[float], row: Judging) -> bool:
     return all(map(isfinite, best[row.start : row.start + len(row.views) + 1]))
 
 
-def _noise(state: RequestState) -> RequestNoise:
+def noise_of(state: RequestState) -> RequestNoise:
+    """The noise of a request under coupled sampling."""
     assert state.noise is not None
     return state.noise
 

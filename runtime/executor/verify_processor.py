@@ -4,43 +4,21 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...decoding.contract import Verify
 from ...decoding.results import Deferred, Failed, Judged
-from ...decoding.session import Session
 from ...decoding.world import VerifyItem
 from ..pools.loaded_members import LoadedMember
-from ..state.request_state import PendingView, RequestState
+from ..state.request_state import PendingView
+from .captured_verdicts import Row, verdicts_captured
 from .distances import Distances, Judgement, OpDistances
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
 from .sampler import Judging, Verdict
-
-
-class Row(NamedTuple):
-    """One request's part in a verification under way.
-
-    Attributes:
-        session: read only.
-        step: the verification.
-        state: of the request.
-        feed: tokens its forward reads.
-        first: index of the first pending token that is judged.
-        views: `[K]` of the judged tokens.
-    """
-
-    session: Session
-    step: Verify
-    state: RequestState
-    feed: list[int]
-    first: int
-    views: list[PendingView]
 
 
 class VerifyProcessor:
@@ -69,11 +47,9 @@ class VerifyProcessor:
         if ready:
             order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
             ready = [ready[index] for index in order]
-            logits = self._executor.feed(
-                level, [row.state for row in ready], [row.feed for row in ready], self._kept(level, ready)
-            )
+            logits, verdicts = verdicts_captured(self._executor, level, ready) or (self._logits(level, ready), None)
             start_s = self._executor.clock.now_s()
-            results |= self._judge(level, ready, self._executor.sampler.distributions(logits))
+            results |= self._judge(level, ready, logits, verdicts)
             self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
         return [results[session.request_id] for session, _ in items]
 
@@ -88,6 +64,12 @@ class VerifyProcessor:
             )
         return rows
 
+    def _logits(self, level: int, rows: Sequence[Row]) -> Tensor:
+        """`[N, V]` distributions at all contexts."""
+        states, feeds = [row.state for row in rows], [row.feed for row in rows]
+        logits = self._executor.feed(level, states, feeds, self._kept(level, rows))
+        return self._executor.sampler.distributions(logits)
+
     def _kept(self, level: int, rows: Sequence[Row]) -> slice | Tensor:
         """Of each request's packed tokens the last K + 1."""
         if len(rows) == 1:
@@ -99,8 +81,10 @@ class VerifyProcessor:
             kept.extend(range(end - len(row.views) - 1, end))
         return torch.from_numpy(np.array(kept)).to(self._executor.device(level))
 
-    def _judge(self, level: int, rows: Sequence[Row], logits: Tensor) -> dict[str, Judged | Failed | Deferred]:
-        """Verdicts by request from `[N, V]` distributions."""
+    def _judge(
+        self, level: int, rows: Sequence[Row], logits: Tensor, verdicts: Sequence[Verdict | None] | None
+    ) -> dict[str, Judged | Failed | Deferred]:
+        """Results by request from `[N, V]` distributions, and from `[B]` verdicts if the device gave them."""
         own = None if self._executor.sampler.rewrites else level
         judgements: list[Judgement] = []
         distances = OpDistances(logits, judgements)
@@ -114,7 +98,8 @@ class VerifyProcessor:
             judgements.append(Judgement(start, endorsed, [judge == own for judge in judges]))
             judgings.append(Judging(row.state, row.step.rule, row.views, start, position, apart, judges))
             start += len(row.views) + 1
-        verdicts = self._executor.sampler.verdicts(logits, judgings)
+        if verdicts is None:
+            verdicts = self._executor.sampler.verdicts(logits, judgings)
         results: dict[str, Judged | Failed | Deferred] = {}
         for row, judging, verdict in zip(rows, judgings, verdicts, strict=True):
             request_id = row.state.request_id

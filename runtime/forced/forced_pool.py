@@ -16,6 +16,7 @@ from ..forward.model_forward import ModelForward
 from ..kv.device_memory import total_bytes
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
+from ..kv.slot_cache import SlotCache
 from ..pools.configs.member_config import CONFIG as CONFIG_FILE
 from ..pools.configs.member_config import MemberConfig, read_config
 from ..pools.configs.pool_rules import check_configs, check_order, submodel_of
@@ -91,6 +92,13 @@ class _AnyToken:
     @property
     def kv_shape(self) -> KVShape:
         return self._forward.kv_shape
+
+    # Decisions are told forward by forward.
+    whole_draft = None
+    whole_verify = None
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        return self._forward.slot_cache(limit_bytes=limit_bytes)
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)

@@ -3,6 +3,7 @@
 Letters: T tokens, V vocabulary.
 """
 
+import sys
 from statistics import median
 from time import perf_counter
 from typing import Literal, get_args
@@ -12,9 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ...arguments import ArgumentError
-from ..kv.slot_cache import SlotCache
+from ..graphs.capture import Capture, capture_on
+from ..graphs.graph_forward import GraphForward
 from .fused_forward import FusedForward
 from .fused_support import fused_supports
+from .known_choices import KnownChoices
 from .model_forward import ModelForward
 from .module_forward import ModuleForward
 from .product_choice import ProductChooser
@@ -29,6 +32,7 @@ ForwardKind = Literal[
     "fused:onednn",
     "fused:onednn-rows",
     "fused:onednn-packed",
+    "graphs",
 ]
 KINDS: tuple[ForwardKind, ...] = get_args(ForwardKind)
 
@@ -48,20 +52,23 @@ def choose_forward(
     share_weights: bool,
     context_tokens: int,
     products: ProductChooser | None = None,
+    capture: Capture | None = None,
 ) -> ModelForward:
     """How to run `model`; the choice stands in the result's `name`.
 
     Args:
         model: in evaluation mode, on its device.
         kind: `auto` takes the quicker one, as measured here, of the model's own modules and the fused forward, if
-            `fused_supports` has no reason against that; `fused:NAME` multiplies by one product of `products` only.
+            `fused_supports` has no reason against that, and on a GPU of CUDA graphs of either; `fused:NAME` multiplies
+            by one product of `products` only; `graphs` are those of what `auto` would take without them.
         share_weights: see `FusedForward`; True re-points the model's parameters to a new layout of the same values.
         context_tokens: positions that will be used, enough for the check.
         products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
+        capture: of `graphs`; None takes CUDA graphs.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
-            work here, or a fused forward whose logits are not those of the model.
+            work here, graphs without a GPU, or a forward whose logits are not those of the model.
     """
     if context_tokens < CHECKED_POSITIONS:
         raise ValueError(f"context_tokens must be >= {CHECKED_POSITIONS}, got {context_tokens}")
@@ -71,17 +78,55 @@ def choose_forward(
     if kind.startswith("fused") and reason is not None:
         raise ArgumentError(f"`forward` must not be {kind!r} for this model: {reason}")
     modules = ModuleForward(model)
-    if kind == "modules" or reason is not None:
+    if kind == "modules":
         return modules
+    if kind == "graphs" and capture is None:
+        capture = capture_on(model.device)
     products = products or ProductChooser(only=only_product(kind))
-    if kind == "auto":
-        return _quicker(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
-    return _fused(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    made: ModelForward = modules
+    if reason is None:
+        way = _fused if kind.startswith("fused") else _quicker
+        made = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
+    if capture is not None:
+        return _captured(model, made, capture, context_tokens)
+    if kind == "auto" and model.device.type == "cuda":
+        return _captured_if_quicker(model, made, products.known, context_tokens)
+    return made
 
 
 def only_product(kind: ForwardKind) -> str | None:
     """The product that a kind of forward multiplies everything by; None chooses."""
     return kind.partition(":")[2] or None
+
+
+def _captured(model: PreTrainedModel, eager: ModelForward, capture: Capture, context_tokens: int) -> GraphForward:
+    graphs = GraphForward(eager, capture, vocab_size=int(model.config.vocab_size), context_tokens=context_tokens)
+    check_forwards(graphs, eager, vocab_size=model.config.vocab_size)
+    return graphs
+
+
+def _captured_if_quicker(
+    model: PreTrainedModel, eager: ModelForward, known: KnownChoices, context_tokens: int
+) -> ModelForward:
+    """Graphs of a forward, unless it is quicker without them, or nothing of it can be captured (said in one line)."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    what = f"{eager.name} of {type(model).__name__}, {model.num_parameters():,} parameters in {dtype}"
+    key = f"graphs of {what} on {torch.cuda.get_device_name(model.device)}"
+    remembered = known.get(key, 1)
+    if remembered == [eager.name]:
+        return eager
+    try:
+        graphs = _captured(model, eager, capture_on(model.device), context_tokens)
+    except ValueError as error:
+        sys.stderr.write(f"paceline: no CUDA graphs for {type(model).__name__}: {error}\n")
+        return eager
+    if graphs.store.reasons:  # each was said when it was found
+        return eager
+    if not remembered:
+        quicker: ModelForward = graphs if _race_s(graphs) <= _race_s(eager) else eager
+        known.note(key, [quicker.name])
+        return quicker
+    return graphs
 
 
 def _quicker(
@@ -137,7 +182,7 @@ def check_forwards(forward: ModelForward, reference: ModelForward, *, vocab_size
 def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
     """Logits `[T, V]` of all tokens of a few forwards, each over what the ones before left in the cache."""
     shape = forward.kv_shape
-    cache = SlotCache(shape)
+    cache = forward.slot_cache()
     generator = torch.Generator().manual_seed(0)
     logits = []
     for requests, counts in CHECKED_FORWARDS:
@@ -161,7 +206,7 @@ def _race_s(forward: ModelForward) -> float:
     total_s = 0.0
     for requests, counts in _RACED_FORWARDS:
         ids = torch.zeros(sum(counts), dtype=torch.long, device=forward.kv_shape.device)
-        cache = SlotCache(forward.kv_shape)
+        cache = forward.slot_cache()
         taken = []
         for _ in range(_RACES + 1):
             for request in requests:

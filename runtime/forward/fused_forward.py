@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
+from ..kv.slot_cache import SlotCache
 from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
 from .fused_support import fused_supports
 from .layer_masks import layer_windows, within_window
@@ -36,6 +37,8 @@ class FusedForward:
     """
 
     name = "fused"
+    whole_draft = None
+    whole_verify = None
 
     # A tensor made in inference mode could not become a parameter's data.
     @torch.inference_mode(mode=False)
@@ -74,6 +77,10 @@ class FusedForward:
         # Taken last: it may be tied to the head, which was just laid out anew.
         self._embedding = decoder.embed_tokens.weight.detach()
         self._cos, self._sin = rotation_table(decoder.rotary_emb, self.kv_shape, context_tokens)
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        """See `ModelForward`."""
+        return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:

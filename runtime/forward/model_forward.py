@@ -4,8 +4,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ..graphs.captured_draft import CapturedDraft
+from ..graphs.captured_verify import CapturedVerify
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
+from ..kv.slot_cache import SlotCache
 
 
 class ModelForward(Protocol):
@@ -13,11 +16,27 @@ class ModelForward(Protocol):
 
     @property
     def name(self) -> str:
-        """`fused` or `modules`."""
+        """`fused`, `modules` or `graphs`."""
 
     @property
     def kv_shape(self) -> KVShape:
         """What the cache must hold of one token."""
+
+    @property
+    def whole_draft(self) -> CapturedDraft | None:
+        """Draft loops that run as one; None where each forward is called by itself."""
+
+    @property
+    def whole_verify(self) -> CapturedVerify | None:
+        """Verifications that run as one, their verdicts among them; None likewise."""
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        """A cache whose slots are positions, as this forward runs best over; empty.
+
+        Args:
+            limit_bytes: of all caches on the device together; without one it may take more than it needs, so as to
+                grow seldom.
+        """
 
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """Feed tokens, writing their keys and values to the cache.

@@ -17,6 +17,7 @@ from transformers.cache_utils import (
 
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
+from ..kv.slot_cache import SlotCache
 from .layer_masks import LayerMasks
 
 
@@ -64,6 +65,8 @@ class ModuleForward:
     """
 
     name = "modules"
+    whole_draft = None
+    whole_verify = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         if model.training:
@@ -71,6 +74,10 @@ class ModuleForward:
         self._masks = LayerMasks(model.config)
         self.kv_shape = _probe(model)
         self._model = model
+
+    def slot_cache(self, *, limit_bytes: int | None = None) -> SlotCache:
+        """See `ModelForward`."""
+        return SlotCache(self.kv_shape)
 
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
@@ -87,7 +94,7 @@ class ModuleForward:
             use_cache=True,
             logits_to_keep=columns,
         ).logits
-        return logits.flatten(0, 1).index_select(0, pick)
+        return logits.flatten(0, 1) if pick is None else logits.flatten(0, 1).index_select(0, pick)
 
 
 def _positions(placement: Placement, device: torch.device) -> Tensor:
@@ -97,8 +104,10 @@ def _positions(placement: Placement, device: torch.device) -> Tensor:
     return placement.padded(positions)
 
 
-def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor, Tensor]:
-    """Columns of `[B, Q]` with a kept token in them, and the kept ones' indices into B x columns."""
+def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor | int, Tensor | None]:
+    """Columns of `[B, Q]` with a kept token (0: all), and where the kept tokens are in B x columns (None: all)."""
+    if keep == slice(None):
+        return 0, placement.unpad
     kept = torch.arange(len(ids), device=ids.device)[keep]
     if len(placement.counts) == 1:
         return kept, torch.arange(len(kept), device=ids.device)

@@ -28,6 +28,10 @@ class SlotCache(MemberKV):
         """Slots of the request's tokens in the order of their positions."""
         return list(range(self.length(request_id)))
 
+    def advance(self, request_id: str, num_tokens: int) -> None:
+        """So many more tokens of a request are held: whoever says so has written them to the slots that follow."""
+        self._lengths[self.rows[request_id]] += num_tokens
+
     def _squeeze(self) -> int:
         return max((self._lengths[row] for row in self.rows.values()), default=0)
 

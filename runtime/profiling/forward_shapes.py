@@ -11,7 +11,6 @@ from ...profiles.profile import Shape
 from ...progress import Progress
 from ..forward.model_forward import ModelForward
 from ..kv.device_memory import total_bytes
-from ..kv.slot_cache import SlotCache
 from ..timing.forward_seconds import timed
 from .journal import Journal, ShapeKey
 
@@ -152,7 +151,7 @@ def _time_group(
 def _runs_of(forward: ModelForward, rows: int, context: int, counts: Sequence[int]) -> list[Callable[[], object]]:
     """Forwards of so many new tokens a row, each of which rolls the cache back first."""
     requests = [str(row) for row in range(rows)]
-    cache = SlotCache(forward.kv_shape)
+    cache = forward.slot_cache()
     device = forward.kv_shape.device
     if context:
         cache.place(requests, [context] * rows)  # what the keys and values are makes no difference to seconds

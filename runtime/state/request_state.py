@@ -57,6 +57,11 @@ def signals(logits: Tensor, tokens: Sequence[int]) -> list[Signal]:
     return [Signal(exp(log_prob), nats, lead) for log_prob, nats, lead in zip(said, entropy, gap, strict=True)]
 
 
+def rounded_signal(log_prob: float, nats: float, gap: float) -> Signal:
+    """What a distribution says of one token, from unrounded numbers."""
+    return Signal(exp(LOG_PROBS.nearest(log_prob)), ENTROPIES.nearest(nats), UNITS.nearest(gap))
+
+
 class RequestState:
     """What was fed to each member, and what was said of the pending tokens. Mutated by the executor only.
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from paceline.runtime.forward.fused_forward import FusedForward
 from paceline.runtime.forward.module_forward import ModuleForward
+from paceline.runtime.graphs.capture import CalledEachTime
+from paceline.runtime.graphs.graph_forward import GraphForward
 from paceline.runtime.kv.mask_cache import MaskCache
 from paceline.runtime.kv.slot_cache import SlotCache
 
@@ -26,14 +28,16 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(dead_share=st.sampled_from([0.1, 0.5, 1.0]), data=st.data())
     def begin(self, dead_share, data):
-        shape = self.forward.kv_shape
-        caches = (SlotCache(shape), MaskCache(shape, dead_share=dead_share))
-        self.sides = [RaggedTexts(self.forward, cache) for cache in caches]
+        self.sides = [RaggedTexts(self.forward, cache) for cache in self.caches(dead_share)]
         self.num_opened = 0
         for _ in range(data.draw(st.integers(0, MOST_REQUESTS))):
             self.open()
         if self.texts:
             self.feed(data, list(self.texts))
+
+    def caches(self, dead_share):
+        shape = self.forward.kv_shape
+        return SlotCache(shape), MaskCache(shape, dead_share=dead_share)
 
     @property
     def texts(self):
@@ -157,6 +161,19 @@ class FusedMachine(CacheMachine):
     largest = 1e-4
 
 
+class GraphMachine(CacheMachine):
+    """Static caches, one with room to grow and one without, over padded forwards."""
+
+    model = ModuleMachine.model
+    forward = GraphForward(
+        ModuleMachine.forward, CalledEachTime(), vocab_size=VOCABULARY, context_tokens=MOST_TOKENS + MOST_NEW
+    )
+    largest = 1e-9
+
+    def caches(self, dead_share):
+        return self.forward.slot_cache(), self.forward.slot_cache(limit_bytes=2**30)
+
+
 SHORT = settings(max_examples=25, stateful_step_count=20, deadline=None)
 LONG = settings(max_examples=500, stateful_step_count=30, deadline=None)
 
@@ -164,6 +181,8 @@ ModuleMachine.TestCase.settings = SHORT
 TestModules = ModuleMachine.TestCase
 FusedMachine.TestCase.settings = SHORT
 TestFused = FusedMachine.TestCase
+GraphMachine.TestCase.settings = SHORT
+TestGraphs = GraphMachine.TestCase
 
 
 @pytest.mark.slow

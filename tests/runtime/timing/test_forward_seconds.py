@@ -21,7 +21,7 @@ def test_a_point_is_a_forward_of_that_many_tokens(tiny_pool, monkeypatch):
             return forward
 
         class Watched:
-            kv_shape = forward.kv_shape
+            kv_shape, slot_cache = forward.kv_shape, forward.slot_cache
 
             def __call__(self, ids, placement, cache, keep):
                 sizes.append((len(placement.counts), placement.longest))
