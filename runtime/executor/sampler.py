@@ -199,10 +199,10 @@ def make_sampler(sampling: Sampling) -> Sampler:
 
 def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
     """`[N]` the first of the largest scores `[N, V]`, and that score."""
-    if scores.device.type != "cpu":
+    if len(scores) == 1 or scores.device.type != "cpu":
         largest, tokens = scores.max(dim=-1)
         return tokens, largest
-    # Many times as fast as torch's own, which takes the first of equal scores and a NaN before all others as well.
+    # Over many rows many times as fast as torch's own, which also takes the first of equal scores and a NaN before all.
     table = scores.numpy()
     chosen = table.argmax(axis=-1)
     return torch.from_numpy(chosen), torch.from_numpy(table[np.arange(len(chosen)), chosen])
