@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .device_memory import zeros
 from .placement import Placement, Places, padding, runs, side_by_side
 
 # Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
@@ -271,7 +270,7 @@ class MemberKV(ABC):
         """Zeros: a slot that nobody may look at must still hold finite numbers."""
         shape = self.shape
         size = (shape.num_layers, rows, slots, 2, shape.num_heads, shape.head_width)
-        return zeros(size, shape.dtype, shape.device)
+        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
         """Another amount of memory; what fits into it stays where it is."""
