@@ -29,8 +29,9 @@ _NEAR, _AGAIN = 0.15, 2
 # A long call, in seconds: what a first call does besides is little of it, and few repeats have to do.
 _LONG_CALL_S = 0.01
 
-# A product may be slower than the quickest by this share before a copy of the weight is worth its memory.
-_WORTH_A_COPY = 0.05
+# A product may be slower than the quickest by this share before a copy of the weight is worth its memory: numbers of
+# tokens that take turns in two layouts push each other's weights out of the caches, which costs more than a little.
+_WORTH_A_COPY = 0.15
 
 # The plain product is left for one that saves this share of its seconds: less is noise, and it alone adds in place.
 _WORTH_LEAVING = 0.02
