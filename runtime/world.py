@@ -87,6 +87,7 @@ class TorchWorld:
         debug: before each step compare every cache with what its session says; a request that differs fails alone.
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
         sampler: chooses tokens; None takes that of `sampling`.
+        watch: stands something that notes its calls in front of each member's forward; None calls them directly.
 
     Attributes:
         pool, sampling, memory: as given.
@@ -106,6 +107,7 @@ class TorchWorld:
         debug: bool = False,
         make_chance: Callable[[str], Chance] | None = None,
         sampler: Sampler | None = None,
+        watch: Callable[[ModelForward], ModelForward] | None = None,
     ) -> None:
         devices = {member.model.device for member in pool.members if member.model is not None}
         self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
@@ -118,7 +120,7 @@ class TorchWorld:
             raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
         self._num_opened = 0
         self._forwards: dict[int, ModelForward] = {
-            level: pool.forward(level, forward, share_weights=share_weights)
+            level: (watch or _unwatched)(pool.forward(level, forward, share_weights=share_weights))
             for level, member in enumerate(pool.members)
             if member.model is not None
         }
@@ -229,3 +231,7 @@ def _asked(session: Session, step: Step) -> tuple[object, ...]:
     """All that decides what a step feeds to models, in plain values."""
     tokens = step.tokens if isinstance(step, Draft) else 0
     return session.request_id, type(step).__name__, tokens, len(session.emitted), session.emitted[-1:], session.tokens
+
+
+def _unwatched(forward: ModelForward) -> ModelForward:
+    return forward

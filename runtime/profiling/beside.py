@@ -15,22 +15,22 @@ _INTERRUPTED = 4.0
 
 
 def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
-    """Seconds by operation, row and token, by non-negative least squares over the means of operations that are alike.
+    """Seconds by operation, forward, row and token, by non-negative least squares over means of operations alike.
 
     Args:
         ops: of one kind, at least one.
     """
-    alike: dict[tuple[int, int], list[float]] = defaultdict(list)
+    alike: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for op in ops:
-        alike[op.num_rows, op.num_tokens].append(op.beside_s)
+        alike[len(op.forwards), op.num_rows, op.num_tokens].append(op.beside_s)
     means, weights, terms = [], [], []
-    for (num_rows, num_tokens), seconds in alike.items():
+    for counts, seconds in alike.items():
         kept = [one for one in seconds if one <= _INTERRUPTED * median(seconds)]
         means.append(sum(kept) / len(kept))
         weights.append(len(kept) ** 0.5)
-        terms.append((1.0, float(num_rows), float(num_tokens)))
+        terms.append((1.0, *map(float, counts)))
     # Relative errors count: an operation of one request must come out as right as one of many.
     scale = np.array(weights) / np.array(means)
     solved, _ = nnls(np.array(terms) * scale[:, None], np.array(means) * scale)
-    per_op_s, per_row_s, per_token_s = solved.tolist()
-    return BesideForwards(per_op_s=per_op_s, per_row_s=per_row_s, per_token_s=per_token_s)
+    per_op_s, per_forward_s, per_row_s, per_token_s = solved.tolist()
+    return BesideForwards(per_op_s=per_op_s, per_forward_s=per_forward_s, per_row_s=per_row_s, per_token_s=per_token_s)

@@ -1,6 +1,6 @@
 """Seconds of every member's forwards over a grid of shapes, in turn, so that a slow spell falls on all alike."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from statistics import median, quantiles
@@ -12,13 +12,11 @@ from ...progress import Progress
 from ..forward.model_forward import ModelForward
 from ..kv.device_memory import total_bytes
 from ..timing.forward_seconds import timed
+from .forward_run import RowsHeld, settled_s
 from .journal import Journal, ShapeKey
 
 # Share of a device's memory that the caches of one shape may take.
 _MOST_MEMORY = 0.5
-
-# New tokens of a row up to which a forward is taken for a verification; a longer one reads a prompt.
-MOST_JUDGED = 20
 
 # Shapes of more tokens than this are timed in every third round only: they take long, and vary little.
 _LONG_FORWARD = 256
@@ -33,6 +31,7 @@ class Grid:
         new_tokens: of each row, strictly increasing, >= 1.
         context_tokens: of each row, strictly increasing, >= 0.
         most_tokens: new tokens of all rows that one forward may have.
+        away_s: seconds since weights were read, after which forwards are measured too; strictly increasing, > 0.
 
     Raises:
         ValueError: an axis that is empty or does not increase.
@@ -40,14 +39,17 @@ class Grid:
 
     rows: tuple[int, ...] = (1, 2, 3, 6, 12, 24)
     new_tokens: tuple[int, ...] = (1, 2, 3, 5, 7, 10, 20, 40, 80, 160)
-    context_tokens: tuple[int, ...] = (0, 60, 200, 420)
+    context_tokens: tuple[int, ...] = (0, 60, 200, 480, 1100, 2500)
     most_tokens: int = 1024
+    away_s: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.02)
 
     def __post_init__(self) -> None:
         for name, least in (("rows", 1), ("new_tokens", 1), ("context_tokens", 0)):
             axis = getattr(self, name)
             if not axis or axis[0] < least or any(a >= b for a, b in pairwise(axis)):
                 raise ValueError(f"{name} must be strictly increasing from >= {least}, got {axis}")
+        if not self.away_s or any(a >= b for a, b in pairwise((0.0, *self.away_s))):
+            raise ValueError(f"away_s must be strictly increasing from above 0, got {self.away_s}")
 
     def shapes(self, longest: int) -> Iterator[tuple[int, int, int]]:
         """(rows, tokens held, new tokens) of all shapes within a context of `longest` tokens, small ones first."""
@@ -70,6 +72,10 @@ class MeasuredForwards:
     drift: float
     left_out: tuple[str, ...]
 
+    def of(self, member: str) -> tuple[Shape, ...]:
+        """The shapes of one member."""
+        return tuple(shape for shape in self.shapes if shape.member == member)
+
 
 @torch.inference_mode()
 def measure_forwards(
@@ -77,12 +83,12 @@ def measure_forwards(
     grid: Grid,
     *,
     longest: int,
-    repeats: int = 9,
+    repeats: int = 3,
     journal: Journal | None = None,
 ) -> MeasuredForwards:
     """Time every shape of the grid.
 
-    A round times the shapes of all members once, member after member for each number of rows and tokens held; the
+    A round times the shapes of all members, member after member for each number of rows and tokens held; the
     first round warms up.
 
     Args:
@@ -139,38 +145,13 @@ def _time_group(
 ) -> dict[ShapeKey, float]:
     if not counts:
         return {}
+    held, device = RowsHeld(forward, [context] * rows), forward.kv_shape.device
     taken = {}
-    for count, run in zip(counts, _runs_of(forward, rows, context, counts), strict=True):
-        # Each number of tokens may multiply by weights in another layout, which has to come into the caches first.
-        if rows * count <= _LONG_FORWARD:
-            run()
-        taken[name, rows, count, context] = timed(run, forward.kv_shape.device)
+    for count in counts:
+        run = held.run_of([count] * rows)[1]
+        long = rows * count > _LONG_FORWARD
+        taken[name, rows, count, context] = timed(run, device) if long else settled_s(run, rows * count, device)
     return taken
-
-
-def _runs_of(forward: ModelForward, rows: int, context: int, counts: Sequence[int]) -> list[Callable[[], object]]:
-    """Forwards of so many new tokens a row, each of which rolls the cache back first."""
-    requests = [str(row) for row in range(rows)]
-    cache = forward.slot_cache()
-    device = forward.kv_shape.device
-    if context:
-        cache.place(requests, [context] * rows)  # what the keys and values are makes no difference to seconds
-
-    def run_of(count: int) -> Callable[[], object]:
-        tokens = torch.zeros(rows * count, dtype=torch.long, device=device)
-        # Verifiers need the logits of all they judge, a prompt those of its end.
-        keep = slice(None) if count <= MOST_JUDGED else torch.arange(count - 1, rows * count, count, device=device)
-
-        def run() -> None:
-            for request in requests:
-                if request in cache.rows:
-                    cache.roll_back(request, context)
-            placement = cache.place(requests, [count] * rows)
-            forward(tokens, placement, cache, keep)
-
-        return run
-
-    return [run_of(count) for count in counts]
 
 
 def _shape(key: ShapeKey, seconds: Sequence[float]) -> Shape:

@@ -1,4 +1,4 @@
-"""What operations cost beside their forwards, how forwards fare among each other, and what policies take to decide."""
+"""What operations cost beside their forwards, and what policies take to decide."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,24 +8,28 @@ from time import perf_counter
 
 from ...decoding.ledger import DRAFT, VERIFY
 from ...decoding.policy import Policy
-from ...decoding.prompt_lookup import prompt_lookup
-from ...profiles.forwards import ProfiledForwards
-from ...profiles.meta import BesideForwards, InDecoding
+from ...decoding.prompt_lookup import LookupRule, prompt_lookup
+from ...profiles.forward_terms import InDecoding
+from ...profiles.meta import BesideForwards
+from ...profiles.weights_read import WeightsRead
 from ...progress import Progress
 from ...traces.meta import Sampling
 from ..pools.loaded_members import LoadedMembers
 from ..prompts import Prompt
 from .beside import fit_beside
-from .forward_shapes import MOST_JUDGED
+from .in_decoding import longer_in_decoding
+from .members import MeasuredMembers
 from .probe import ProbedOp, ProbedWorld, probe
 
 # Requests at a time that operations are watched with.
 _BATCHES = (1, 2, 3, 6, 12)
-_TOKENS_EACH = 24
+_LEAST_REQUESTS = 4
+# Tokens of a request at most and at least; as many as watching all takes about so many seconds with.
+_MOST_TOKENS, _LEAST_TOKENS, _SECONDS = 64, 8, 150.0
 _LOOKUP_CONTEXT, _LOOKUPS = 150, 200
 
-# Forwards that a ratio must rest on.
-_LEAST_SEEN = 8
+# Operations that what is said of one member must rest on.
+_LEAST_SEEN = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +37,23 @@ class Operations:
     """What was measured.
 
     Attributes:
-        draft, verify: seconds beside forwards.
-        in_decoding: by member, how much longer its forwards took than on their own.
+        drafting, verifying: by member, seconds beside forwards.
+        in_decoding: by member, how much longer its forwards took than foreseen.
+        lookup: of drafts by prompt lookup, which have no forwards.
         decide_s: by the name of the policy's class, seconds for a step.
-        lookup_s: of one prompt lookup.
     """
 
-    draft: BesideForwards
-    verify: BesideForwards
+    drafting: dict[str, BesideForwards]
+    verifying: dict[str, BesideForwards]
     in_decoding: dict[str, InDecoding]
+    lookup: BesideForwards
     decide_s: dict[str, float]
-    lookup_s: float
 
 
 def measure_operations(
     pool: LoadedMembers,
     prompts: Sequence[Prompt],
-    forwards: Mapping[str, ProfiledForwards],
+    measured: MeasuredMembers,
     chains: Mapping[str, Policy],
     policies: Mapping[str, Policy],
     sampling: Sampling,
@@ -61,34 +65,64 @@ def measure_operations(
     Args:
         pool: the models.
         prompts: some to decode, at least one; they are taken in turn.
-        forwards: by member, as measured on their own.
+        measured: of the members by themselves.
         chains: policies that together run every member, for the operations at several batches.
         policies: those whose own seconds are wanted, by the name they will be looked up by.
         sampling: how tokens are chosen.
         world: where prompts are decoded; None makes one of the pool.
     """
     world = world or ProbedWorld(pool=pool, sampling=sampling)
-    ops: list[ProbedOp] = []
+    tokens_each = _tokens_each(measured, len(chains))
     with Progress("profiling operations", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs") as progress:
-        for place, batch in enumerate((1, *_BATCHES)):
-            for name, policy in chains.items():
-                some = _several(prompts, max(4, batch))
-                seen = probe(world, policy, some, name=name, batch=batch, max_new_tokens=_TOKENS_EACH)
-                if place:  # the first round warms up
-                    ops += seen
-                progress.advance()
-        decided: dict[str, list[float]] = defaultdict(list)
-        for name, policy in policies.items():
-            seen = probe(world, policy, _several(prompts, 4), name=name, batch=1, max_new_tokens=_TOKENS_EACH)
-            decided[type(policy).__name__] += [op.policy_s / op.decisions for op in seen if op.decisions]
-            progress.advance()
+        ops = _watched(world, prompts, chains, tokens_each, progress)
+        decide_s = _decided(world, prompts, policies, tokens_each, progress)
     return Operations(
-        draft=fit_beside([op for op in ops if op.kind == DRAFT and op.forwards]),
-        verify=fit_beside([op for op in ops if op.kind == VERIFY]),
-        in_decoding=_in_decoding(ops, forwards, [member.name for member in pool.members]),
-        decide_s={name: sum(seconds) / len(seconds) for name, seconds in decided.items() if seconds},
-        lookup_s=_lookup_s(pool),
+        drafting=_by_member(pool, [op for op in ops if op.kind == DRAFT and op.forwards]),
+        verifying=_by_member(pool, [op for op in ops if op.kind == VERIFY]),
+        in_decoding=longer_in_decoding(
+            ops,
+            [measured.forwards.get(member.name) for member in pool.members],
+            [member.name for member in pool.members],
+            WeightsRead(measured.shares),
+        ),
+        lookup=_lookups([op for op in ops if op.kind == DRAFT and not op.forwards]),
+        decide_s=decide_s,
     )
+
+
+def _watched(
+    world: ProbedWorld, prompts: Sequence[Prompt], chains: Mapping[str, Policy], tokens_each: int, progress: Progress
+) -> list[ProbedOp]:
+    """Operations of all chains at several batches; a first round warms up."""
+    ops: list[ProbedOp] = []
+    for place, batch in enumerate((1, *_BATCHES)):
+        for name, policy in chains.items():
+            some = _several(prompts, max(_LEAST_REQUESTS, batch))
+            seen = probe(world, policy, some, name=name, batch=batch, max_new_tokens=tokens_each)
+            if place:
+                ops += seen
+            progress.advance()
+    return ops
+
+
+def _decided(
+    world: ProbedWorld, prompts: Sequence[Prompt], policies: Mapping[str, Policy], tokens_each: int, progress: Progress
+) -> dict[str, float]:
+    """Seconds that policies take for a step, by the name of their class."""
+    decided: dict[str, list[float]] = defaultdict(list)
+    some = _several(prompts, _LEAST_REQUESTS)
+    for name, policy in policies.items():
+        seen = probe(world, policy, some, name=name, batch=1, max_new_tokens=tokens_each)
+        decided[type(policy).__name__] += [op.policy_s / op.decisions for op in seen if op.decisions]
+        progress.advance()
+    return {name: sum(seconds) / len(seconds) for name, seconds in decided.items() if seconds}
+
+
+def _tokens_each(measured: MeasuredMembers, num_chains: int) -> int:
+    """Tokens of a request, fewer where the target is slow, as if it wrote them one by one."""
+    token_s = min(shape.seconds for shape in measured.even.of(measured.names[-1]))
+    rounds = num_chains * sum(max(_LEAST_REQUESTS, batch) / batch for batch in (1, *_BATCHES))
+    return max(_LEAST_TOKENS, min(_MOST_TOKENS, int(_SECONDS / (token_s * rounds))))
 
 
 def _several(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
@@ -99,55 +133,22 @@ def _several(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     ]
 
 
-def _in_decoding(
-    ops: Sequence[ProbedOp], forwards: Mapping[str, ProfiledForwards], names: Sequence[str]
-) -> dict[str, InDecoding]:
-    """Measured over expected seconds of forwards within the measured shapes, prompts not among them."""
-    seen: dict[str, dict[bool, dict[int, list[tuple[float, float]]]]] = {
-        name: {False: defaultdict(list), True: defaultdict(list)} for name in forwards
-    }
-    last: int | None = None
-    for op in ops:
-        for level, rows, new_tokens, context, seconds in op.forwards:
-            expected = forwards[names[level]].measured(rows, new_tokens, context)
-            if expected is not None and new_tokens <= MOST_JUDGED * rows:
-                seen[names[level]][last not in (level, None)][rows].append((seconds, expected))
-            last = level
-    return {name: _ratios(by_order[False], by_order[True]) for name, by_order in seen.items()}
+def _by_member(pool: LoadedMembers, ops: Sequence[ProbedOp]) -> dict[str, BesideForwards]:
+    """What operations of one kind cost beside forwards; for a member that was seen too seldom, those of all members."""
+    found = {}
+    for level, member in enumerate(pool.members):
+        own = [op for op in ops if op.level == level]
+        found[member.name] = fit_beside(own if len(own) >= _LEAST_SEEN else ops)
+    return found
 
 
-def _ratios(
-    again: Mapping[int, Sequence[tuple[float, float]]], after_others: Mapping[int, Sequence[tuple[float, float]]]
-) -> InDecoding:
-    """By rows; where one order was seen too seldom, the other stands for it, and 1 for both."""
-    rows = sorted(
-        count for count in {*again, *after_others} if len([*again[count], *after_others[count]]) >= _LEAST_SEEN
-    )
-    found = [(_ratio(again[count]), _ratio(after_others[count])) for count in rows]
-    pairs = [(ours or theirs or 1.0, theirs or ours or 1.0) for ours, theirs in found]
-    if not rows:
-        rows, pairs = [1], [(1.0, 1.0)]
-    return InDecoding(rows=tuple(rows), again=tuple(a for a, _ in pairs), after_others=tuple(b for _, b in pairs))
-
-
-def _ratio(seen: Sequence[tuple[float, float]]) -> float | None:
-    """Of sums, without forwards that something else on the machine interrupted; None for too few."""
-    if len(seen) < _LEAST_SEEN:
-        return None
-    middle = median(seconds / expected for seconds, expected in seen)
-    kept = [(seconds, expected) for seconds, expected in seen if seconds <= 3 * middle * expected]
-    return sum(seconds for seconds, _ in kept) / sum(expected for _, expected in kept)
-
-
-def _lookup_s(pool: LoadedMembers) -> float:
-    """Median seconds of a prompt lookup in a context without repeats, the slowest kind; 1e-5 without a lookup."""
-    rules = [member.lookup for member in pool.members if member.lookup is not None]
-    if not rules:
-        return 1e-5
-    context = list(range(_LOOKUP_CONTEXT))
-    taken = []
+def _lookups(ops: Sequence[ProbedOp]) -> BesideForwards:
+    """Of drafts by prompt lookup; of a pool without any the bare lookup, in a context without repeats, the slowest."""
+    if ops:
+        return fit_beside([op._replace(num_tokens=0) for op in ops])
+    context, taken = list(range(_LOOKUP_CONTEXT)), []
     for _ in range(_LOOKUPS):
         start_s = perf_counter()
-        prompt_lookup(context, num_tokens=8, rule=rules[0])
+        prompt_lookup(context, num_tokens=8, rule=LookupRule(max_match=3))
         taken.append(perf_counter() - start_s)
-    return median(taken)
+    return BesideForwards(per_row_s=median(taken))

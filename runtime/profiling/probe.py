@@ -3,14 +3,22 @@
 Letters: R requests of an operation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from torch import Tensor
 
 from ...decoding.ledger import DRAFT, VERIFY
 from ...decoding.policy import Policy
 from ...decoding.results import Drafted, DraftResults, VerifyResults
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
+from ...profiles.batch_shape import BatchShape
+from ...traces.meta import Sampling
+from ..forward.model_forward import ModelForward
+from ..kv.member_kv import MemberKV
+from ..kv.placement import Placement
+from ..pools.loaded_members import LoadedMembers
 from ..pools.pool import ModelPool
 from ..prompts import Prompt
 from ..run import Run, sessions_of
@@ -22,16 +30,14 @@ class ProbedForward(NamedTuple):
 
     Attributes:
         level: of its member.
-        num_rows: R, or those still drafting.
-        new_tokens: over all rows.
-        context_tokens: held before it over all rows, nearly: rows that end their draft early are still counted.
-        seconds: measured.
+        shape: of its rows.
+        ended_s: when it was done, by the world's clock.
+        seconds: it took, with placing its tokens.
     """
 
     level: int
-    num_rows: int
-    new_tokens: int
-    context_tokens: int
+    shape: BatchShape
+    ended_s: float
     seconds: float
 
 
@@ -59,13 +65,39 @@ class ProbedOp(NamedTuple):
     policy_s: float
 
 
+class _WatchedForward:
+    """A forward that notes the shapes it was called with, and when it was done."""
+
+    def __init__(self, forward: ModelForward, now_s: Callable[[], float], ran: list[tuple[BatchShape, float]]) -> None:
+        self.name, self.kv_shape, self.slot_cache = forward.name, forward.kv_shape, forward.slot_cache
+        self.whole_draft, self.whole_verify = forward.whole_draft, forward.whole_verify
+        self._forward = forward
+        self._now_s = now_s
+        self._ran = ran
+
+    def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
+        """See `ModelForward`."""
+        logits = self._forward(ids, placement, cache, keep)
+        counts, apart = placement.counts, not isinstance(placement.rows, slice)
+        shape = BatchShape(len(counts), sum(counts), max(counts), placement.num_slots, apart)
+        self._ran.append((shape, self._now_s()))
+        return logits
+
+
 class ProbedWorld(TorchWorld):
     """A world that notes its operations in `ops`; `begin` before each run."""
+
+    def __init__(self, *, pool: LoadedMembers, sampling: Sampling) -> None:
+        self._ran: list[tuple[BatchShape, float]] = []
+        super().__init__(pool=pool, sampling=sampling, watch=self._watched)
 
     def sessions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[Session]:
         """The requests that prompts are."""
         assert isinstance(self.pool, ModelPool)
         return sessions_of(self.pool, prompts, max_new_tokens)
+
+    def _watched(self, forward: ModelForward) -> ModelForward:
+        return _WatchedForward(forward, lambda: self.clock.now_s(), self._ran)
 
     def begin(self, run: Run) -> None:
         """Note the operations of a run that is about to start."""
@@ -75,41 +107,42 @@ class ProbedWorld(TorchWorld):
 
     def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
         """See `TorchWorld`."""
-        held = self._held(level, [session.request_id for session, _ in items])
         results = super().draft(level, items)
         written = sum(len(row.tokens) for row in results.rows if isinstance(row, Drafted))
-        self._note(DRAFT, level, len(items), written, held, results)
+        self._note(DRAFT, level, len(items), written, results)
         return results
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """See `TorchWorld`."""
         judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
-        held = self._held(level, [session.request_id for session, _ in items])
         results = super().verify(level, items)
-        self._note(VERIFY, level, len(items), judged, held, results)
+        self._note(VERIFY, level, len(items), judged, results)
         return results
 
-    def _held(self, level: int, request_ids: Sequence[str]) -> int:
-        cache = self.manager.caches.get(level)
-        return 0 if cache is None else sum(cache.length(one) for one in request_ids if one in cache.rows)
+    def _shapes(self, level: int, results: DraftResults | VerifyResults) -> list[tuple[BatchShape, float]]:
+        """What forwards noted; for operations that ran as one, which are not seen forward by forward, even rows."""
+        if len(self._ran) == len(results.forwards):
+            return self._ran
+        cache, now_s = self.manager.cache(level), self.clock.now_s()
+        num_slots = max(cache.length(request_id) for request_id in cache.rows)
+        return [(BatchShape(rows, new, -(-new // rows), num_slots), now_s) for rows, new, _, _ in results.forwards]
 
     def _reading(self) -> tuple[float, int, float]:
         timed = self._run.timed
         return self.clock.now_s(), timed.decisions, timed.seconds
 
     def _note(
-        self, kind: int, level: int, num_rows: int, num_tokens: int, held: int, results: DraftResults | VerifyResults
+        self, kind: int, level: int, num_rows: int, num_tokens: int, results: DraftResults | VerifyResults
     ) -> None:
-        forwards = []
-        for rows, new_tokens, _, seconds in results.forwards:
-            forwards.append(ProbedForward(level, rows, new_tokens, held, seconds))
-            held += new_tokens
+        forwards = tuple(
+            ProbedForward(level, shape, ended_s, seconds)
+            for (shape, ended_s), (_, _, _, seconds) in zip(self._shapes(level, results), results.forwards, strict=True)
+        )
+        self._ran.clear()
         before, self._before = self._before, self._reading()
         now_s, decisions, policy_s = (now - then for now, then in zip(self._before, before, strict=True))
         beside_s = now_s - policy_s - sum(forward.seconds for forward in forwards)
-        self.ops.append(
-            ProbedOp(kind, level, num_rows, num_tokens, tuple(forwards), beside_s, int(decisions), policy_s)
-        )
+        self.ops.append(ProbedOp(kind, level, num_rows, num_tokens, forwards, beside_s, int(decisions), policy_s))
 
 
 def probe(

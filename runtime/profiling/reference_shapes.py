@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from ...profiles.profile import Shape
 from ...progress import Progress, quiet
 from ..forward.model_forward import ModelForward
+from .forward_run import forwards_run
 from .forward_shapes import Grid, measure_forwards
 
 # Shapes measured again stand after about so many tokens, and have at most so many new ones a row.
 _CONTEXT_TOKENS, _MOST_NEW_TOKENS = 60, 20
 
 # Seconds that measuring again may take, and how often each shape is timed at least and at most.
-_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 2.0, 3, 15
+_SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 4.0, 3, 15
 
 
 def reference_grid(shapes: Sequence[Shape]) -> Grid:
@@ -41,8 +42,9 @@ def _among(shapes: Sequence[Shape], grid: Grid) -> dict[tuple[str, int, int, int
 
 
 def _round_s(shapes: Sequence[Shape], grid: Grid) -> float:
-    """Seconds of a round over all members, each shape of which is run once before it is timed."""
-    return 2 * sum(shape.seconds for shape in _among(shapes, grid).values())
+    """Seconds of a round over all members."""
+    asked = _among(shapes, grid).values()
+    return sum(shape.seconds * forwards_run(shape.rows * shape.new_tokens) for shape in asked)
 
 
 def measure_again(

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from ...profiles.meta import SmoothForward
+from ...profiles.forward_terms import SmoothForward
 from ...profiles.profile import Shape
 
 # Every so manieth shape is left out of the fit that is judged.

@@ -1,8 +1,12 @@
 """Seconds of forwards and drafts: the interface of every cost model."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from ...arguments import ArgumentError
+from ...profiles.batch_shape import BatchShape
+
+Beside = Literal["draft", "verify"]
 
 # Seconds of one prompt lookup. Measured with benchmarks/lookup.py on contexts of 100 to 200 tokens.
 LOOKUP_S = 1.0e-5
@@ -98,18 +102,33 @@ class RoundCost(CostModel, Protocol):
 class OperationCost(CostModel, Protocol):
     """A cost model that also knows what operations take besides their forwards."""
 
-    def beside_s(self, *, drafting: bool, num_rows: int, num_tokens: int) -> float:
+    @property
+    def shares(self) -> Mapping[str, Mapping[str, float]]:
+        """By model, the share of its weights that each other model reads as well."""
+        ...
+
+    def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
+        """Seconds of a forward of just these rows, the first of its operation or a later one, without the reload."""
+        ...
+
+    def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
+        """Seconds on top of an operation's first forward, as its weights were read a while ago (`WeightsRead.away`)."""
+        ...
+
+    def lookups_s(self, num_rows: int) -> float:
+        """Seconds of a draft by prompt lookup for so many requests, up to the next operation."""
+        ...
+
+    def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
         """Seconds of one operation that are no forward's, up to the next operation.
 
         Args:
-            drafting: a Draft; else a Verify.
+            kind: of operation.
+            model: that runs.
+            num_forwards: of the operation.
             num_rows: requests in it.
             num_tokens: drafted, or judged and written, over all rows.
         """
-        ...
-
-    def longer_after_others(self, model: str, num_rows: int) -> float:
-        """Share by which a forward takes longer than `forward_s` if another member's ran before it; may be negative."""
         ...
 
     def decide_s(self, policy: str) -> float:

@@ -1,18 +1,20 @@
 """Seconds from a profile: measured forwards, interpolated, and what operations cost beside them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import get_args
 
-from ...profiles.forwards import ProfiledForwards
+from ...profiles.batch_shape import BatchShape
+from ...profiles.forwards import forwards_of
 from ...profiles.profile import Profile
-from .base import CostRangeError, DraftTerms
+from .base import Beside, CostRangeError, DraftTerms
 
 
 class ProfiledCost:
     """What a machine was measured to take.
 
     A forward's seconds lie between those of the measured shapes around it: linear in the new tokens and the tokens
-    held of a row, then linear in rows. Rows of unequal length count as so many of the mean length. Beyond the measured
-    shapes the profile's smooth model answers, and `notes` say so.
+    held of a row, then linear in rows. Beyond the measured shapes the profile's smooth model answers, and `notes` say
+    so. Operations are charged for uneven rows too, and for weights that were not read just before.
 
     Args:
         profile: of the pool that is replayed.
@@ -29,33 +31,41 @@ class ProfiledCost:
     def __init__(self, profile: Profile, name: str, models: Sequence[str]) -> None:
         self.name = name
         self.profile = profile
-        self.lookup_s = profile.meta.lookup_s
-        self._meta = profile.meta
+        meta = profile.meta
+        self.lookup_s = meta.lookup.seconds(0, 1, 0)
+        self._meta = meta
         self._unmeasured: set[str] = set()
         known = {member.name: member for member in profile.meta.members}
         missing = [model for model in models if model not in known]
         if missing:
             raise CostRangeError(f"cost {name}: {missing[0]} was not profiled; it has {', '.join(known)}")
-        self._members = {
-            model: ProfiledForwards(profile.of(model), known[model].smooth, known[model].in_decoding)
-            for model in models
-        }
+        self._members = {model: forwards_of(profile, known[model]) for model in models}
+        self.shares = {model: known[model].shares for model in models}
+        self._beside = {(kind, model): known[model].beside(kind) for model in models for kind in get_args(Beside)}
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
-        return self._members[model].seconds(num_rows, new_tokens, context_tokens)
+        return self._members[model].forwards.seconds(num_rows, new_tokens, context_tokens)
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`: drafts cost their forwards."""
         return None
 
-    def beside_s(self, *, drafting: bool, num_rows: int, num_tokens: int) -> float:
+    def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
         """See `OperationCost`."""
-        return (self._meta.draft if drafting else self._meta.verify).seconds(num_rows, num_tokens)
+        return self._members[model].seconds(shape, first=first)
 
-    def longer_after_others(self, model: str, num_rows: int) -> float:
+    def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
         """See `OperationCost`."""
-        return self._members[model].longer_after_others(num_rows)
+        return self._members[model].reloads_s(new_tokens, away)
+
+    def lookups_s(self, num_rows: int) -> float:
+        """See `OperationCost`."""
+        return self._meta.lookup.seconds(0, num_rows, 0)
+
+    def beside_s(self, kind: Beside, model: str, *, num_forwards: int, num_rows: int, num_tokens: int) -> float:
+        """See `OperationCost`."""
+        return self._beside[kind, model].seconds(num_forwards, num_rows, num_tokens)
 
     def decide_s(self, policy: str) -> float:
         """See `OperationCost`; of a policy that was not measured the mean of those that were."""
@@ -70,7 +80,7 @@ class ProfiledCost:
         beyond = [
             f"{member.name} ({member.smooth.held_out_error:.0%})"
             for member in self._meta.members
-            if member.name in self._members and self._members[member.name].beyond
+            if member.name in self._members and self._members[member.name].forwards.beyond
         ]
         meta = self._meta
         when = f"{meta.measured_at:%Y-%m-%d %H:%M} UTC"

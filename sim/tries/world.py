@@ -11,7 +11,7 @@ from math import exp, nan
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ...decoding.prompt_lookup import prompt_lookup
-from ...decoding.results import Drafted, DraftResults, Forward, Judged, VerifyResults, made
+from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults, made
 from ...decoding.rules.acceptance import Ruling, ruling
 from ...decoding.rules.facts import unknown_facts
 from ...decoding.rules.signal import NO_SIGNAL, Signal
@@ -20,6 +20,7 @@ from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel, OperationCost
+from ..operation_charges import OperationCharges
 from ..recorded_pool import recorded_rule
 from ..unrecorded_error import UnrecordedContextError
 from .agreement_rates import Fallback
@@ -48,8 +49,7 @@ class ReplayWorld:
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._pool = pool
         self._cost = cost
-        self._operations = cost if isinstance(cost, OperationCost) else None
-        self._last_level: int | None = None  # that ran a forward
+        self._charges = OperationCharges(cost, pool) if isinstance(cost, OperationCost) else None
         self._fallback = fallback
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
@@ -78,6 +78,8 @@ class ReplayWorld:
     def close(self, session: Session) -> None:
         """Forget the request, but for how its text compares with the trunk."""
         request_id = session.request_id
+        if self._charges is not None:
+            self._charges.close(request_id)
         recorded = self._open.pop(request_id)
         anchors = self._anchors.pop(request_id, {})
         quality = recorded_quality(recorded, self._pool.target_level, session.emitted, anchors)
@@ -88,36 +90,26 @@ class ReplayWorld:
         """Walk every request's trie, then charge the operation."""
         if level < self._num_free:
             looked_up = [self._look_up(session, step) for session, step in items]
+            if self._charges is not None:
+                return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self._draft(session, step, level) for session, step in items]
-        forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
-        seconds = total_s(forwards)
-        if self._operations is not None:
-            num_tokens = sum([len(row.tokens) for row in drafted])
-            seconds += self._beyond_forwards_s(
-                self._operations, level, forwards[0], len(items), num_tokens, drafting=True
-            )
+        if self._charges is not None:
+            forwards, seconds = self._charges.draft(level, items, drafted)
+        else:
+            forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
+            seconds = total_s(forwards)
         return made(DraftResults, (drafted, forwards, seconds, 1.0))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
         judged = [self._judge(session, step, level) for session, step in items]
-        forward = verify_forward(self._cost, self._pool.names[level], items, level)
-        seconds = forward[3]
-        if self._operations is not None:
-            num_tokens = sum([len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items])
-            seconds += self._beyond_forwards_s(self._operations, level, forward, len(items), num_tokens, drafting=False)
+        if self._charges is not None:
+            forward, seconds = self._charges.verify(level, items)
+        else:
+            forward = verify_forward(self._cost, self._pool.names[level], items, level)
+            seconds = forward[3]
         return made(VerifyResults, (judged, [forward], seconds, 1.0))
-
-    def _beyond_forwards_s(
-        self, cost: OperationCost, level: int, first: Forward, num_rows: int, num_tokens: int, *, drafting: bool
-    ) -> float:
-        """What an operation takes besides its forwards, and the first of these if another member ran before it."""
-        seconds = cost.beside_s(drafting=drafting, num_rows=num_rows, num_tokens=num_tokens)
-        if self._last_level not in (level, None):
-            seconds += first[3] * cost.longer_after_others(self._pool.names[level], first[0])
-        self._last_level = level
-        return seconds
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""

@@ -12,10 +12,10 @@ import torch
 from ...arguments import ArgumentError, check_within
 from ...counted import counted
 from ...machine import processor
-from ...policies.default_policies import BASELINE, default_policies
+from ...policies.default_policies import default_policies
 from ...policies.spec import PolicySpec
-from ...profiles.forwards import ProfiledForwards
-from ...profiles.meta import ProfiledMember, ProfileMeta
+from ...profiles.forwards import forwards_of
+from ...profiles.meta import BesideForwards, ProfiledMember, ProfileMeta
 from ...profiles.profile import ENDING, Profile, profiles_folder, write_profile
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
@@ -23,16 +23,16 @@ from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.pools.loaded_members import LoadedMembers, loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
-from ...runtime.profiling.forward_shapes import MeasuredForwards, measure_forwards
 from ...runtime.profiling.journal import Journal
+from ...runtime.profiling.members import MeasuredMembers, measure_members
 from ...runtime.profiling.memory_floor import memory_floor
 from ...runtime.profiling.operations import Operations, measure_operations
-from ...runtime.profiling.smooth import fit_smooth
 from ...runtime.prompts import Prompt
 from ...traces.meta import Sampling
 from ..pool import load_models
 from .freshness import device_name
 from .unfinished import journal_of
+from .watched_chains import watched_chains
 from .watched_requests import WatchedRequests, watched_requests
 
 # A machine whose seconds change by more than this while they are measured does not hold still.
@@ -67,14 +67,11 @@ class Profiled(Printed):
         meta = self.profile.meta
         members = [self._member_row(member) for member in meta.members]
         operations = [
-            {
-                "operation": name,
-                "us once": f"{beside.per_op_s * 1e6:.0f}",
-                "us a row": f"{beside.per_row_s * 1e6:.1f}",
-                "us a token": f"{beside.per_token_s * 1e6:.1f}",
-            }
-            for name, beside in (("draft", meta.draft), ("verify", meta.verify))
+            _operation_row(f"{kind} by {member.name}", member.beside(kind))
+            for member in meta.members
+            for kind in ("draft", "verify")
         ]
+        operations.append(_operation_row("lookup", meta.lookup))
         pool = f"{'FORCED ' if meta.forced else ''}pool {meta.pool}"
         title = f"{pool} on {meta.hardware}: {counted(len(self.profile.shapes), 'shape')} of forwards"
         return [
@@ -108,8 +105,7 @@ class Profiled(Printed):
             f"ms, {rows} rows of 1": f"{shapes[(rows, *smallest[1:])].seconds * 1e3:.3f}",
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
             "spread": f"{spread:.1%}",
-            "again": f"{member.in_decoding.again[0]:.2f}x",
-            "after others": f"{member.in_decoding.after_others[0]:.2f}x",
+            "after 10 ms": f"{1 + forwards_of(self.profile, member).reload_s(1, 0.01) / shapes[smallest].seconds:.2f}x",
             "smooth error": f"{member.smooth.held_out_error:.1%}",
         }
 
@@ -122,7 +118,7 @@ def profile(
     out: Path | str | None = None,
     sampling: Sampling | None = None,
     grid: ShapeGrid | None = None,
-    repeats: int = 9,
+    repeats: int = 3,
     policies: Sequence[str] = (),
     most_drift: float = MOST_DRIFT,
     threads: int = 1,
@@ -165,11 +161,11 @@ def profile(
     }
     shapes = grid or ShapeGrid()
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
-    measured = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
-    _refuse_drift(measured.drift, most_drift, journal)
+    measured = measure_members(models, forwards, shapes, repeats=repeats, journal=journal)
+    _refuse_drift(measured.even.drift, most_drift, journal)
     operations = _operations(models, watched, measured, named)
-    meta = _meta(models, forwards, measured, operations, watched.sampling)
-    made = Profile(meta=meta, shapes=measured.shapes)
+    meta = _meta(models, measured, operations, watched.sampling)
+    made = Profile(meta=meta, shapes=measured.even.shapes)
     path = _place(meta) if out is None else Path(out)
     write_profile(made, path)
     journal.forget()
@@ -193,37 +189,37 @@ def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:
         )
 
 
+def _operation_row(name: str, beside: BesideForwards) -> dict[str, str]:
+    return {
+        "operation": name,
+        "us once": f"{beside.per_op_s * 1e6:.0f}",
+        "us a forward": f"{beside.per_forward_s * 1e6:.1f}",
+        "us a row": f"{beside.per_row_s * 1e6:.1f}",
+        "us a token": f"{beside.per_token_s * 1e6:.1f}",
+    }
+
+
 def _operations(
     models: LoadedMembers,
     watched: WatchedRequests,
-    measured: MeasuredForwards,
+    measured: MeasuredMembers,
     named: Mapping[str, PolicySpec],
 ) -> Operations:
     """Operations under chains that run every member, and the seconds of the default policies and those given."""
     members = loaded_pool(models)
-    forwards = {
-        member.name: ProfiledForwards([shape for shape in measured.shapes if shape.member == member.name], None)
-        for member in models.members
-        if member.model is not None
-    }
-    chains = [BASELINE, *(name for name in named if named[name].name == "chain")]
     return measure_operations(
         models,
         watched.prompts,
-        forwards,
-        {name: named[name].build(members) for name in chains},
-        {name: named[name].build(members) for name in named},
+        measured,
+        {name: PolicySpec.parse(name).build(members) for name in watched_chains(members)},
+        {name: spec.build(members) for name, spec in named.items()},
         watched.sampling,
         world=watched.world,
     )
 
 
 def _meta(
-    models: ModelPool | ForcedPool,
-    forwards: dict[str, Any],
-    measured: MeasuredForwards,
-    operations: Operations,
-    sampling: Sampling,
+    models: ModelPool | ForcedPool, measured: MeasuredMembers, operations: Operations, sampling: Sampling
 ) -> ProfileMeta:
     return ProfileMeta(
         pool=models.name,
@@ -233,12 +229,17 @@ def _meta(
                 name=member.name,
                 parameters=member.num_parameters,
                 dtype=member.dtype,
-                forward=forwards[member.name].name,
+                forward=measured.forward_names[member.name],
+                smooth=measured.smooth[member.name],
+                uneven=measured.uneven[member.name],
+                reload=measured.reloads[member.name],
                 in_decoding=operations.in_decoding[member.name],
-                smooth=fit_smooth([shape for shape in measured.shapes if shape.member == member.name]),
+                drafting=operations.drafting[member.name],
+                verifying=operations.verifying[member.name],
+                shares=measured.shares[member.name],
             )
             for member in models.members
-            if member.model is not None
+            if member.name in measured.names
         ),
         processor=processor(),
         device=device_name(models),
@@ -250,11 +251,9 @@ def _meta(
         sampling=sampling.mode,
         products=tuple(models.product_lines("auto")),
         measured_at=datetime.now(UTC),
-        drift=measured.drift,
-        left_out=measured.left_out,
-        draft=operations.draft,
-        verify=operations.verify,
-        lookup_s=operations.lookup_s,
+        drift=measured.even.drift,
+        left_out=measured.even.left_out,
+        lookup=operations.lookup,
         decide_s=operations.decide_s,
     )
 

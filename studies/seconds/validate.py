@@ -6,6 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from ...arguments import ArgumentError
 from ...counted import counted
 from ...decoding.ledger import DRAFT, VERIFY
@@ -215,15 +217,25 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
     """Seconds that a replay charged beside forwards."""
     if not isinstance(cost, OperationCost):
         return 0.0
-    tokens = {DRAFT: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
-    ran = log.ops["num_forwards"] > 0  # a prompt lookup has a price of its own
+    names = log.meta["members"]
     total = 0.0
-    for kind, counts in tokens.items():
-        rows = log.ops["num_rows"][(log.ops["kind"] == kind) & ran]
-        total += sum(cost.beside_s(drafting=kind == DRAFT, num_rows=int(each), num_tokens=0) for each in rows)
-        drafted = int(counts[(log.steps["kind"] == kind) & ran[log.steps["op"]]].sum())
-        one, none = (cost.beside_s(drafting=kind == DRAFT, num_rows=1, num_tokens=count) for count in (1, 0))
-        total += drafted * (one - none)
+    judged = {DRAFT: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
+    tokens = np.zeros(len(log.ops["kind"]))
+    for kind, counts in judged.items():
+        chosen = log.steps["kind"] == kind
+        np.add.at(tokens, log.steps["op"][chosen], counts[chosen])
+    for place, kind in enumerate(log.ops["kind"]):
+        num_rows, num_forwards = int(log.ops["num_rows"][place]), int(log.ops["num_forwards"][place])
+        if not num_forwards:
+            total += cost.lookups_s(num_rows)
+            continue
+        total += cost.beside_s(
+            "draft" if kind == DRAFT else "verify",
+            names[log.ops["level"][place]],
+            num_forwards=num_forwards,
+            num_rows=num_rows,
+            num_tokens=int(tokens[place]),
+        )
     return total
 
 

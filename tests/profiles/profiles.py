@@ -2,16 +2,34 @@
 
 from datetime import UTC, datetime
 
-from paceline.profiles.meta import BesideForwards, InDecoding, ProfiledMember, ProfileMeta, SmoothForward
+from paceline.profiles.forward_terms import Reload, SmoothForward, UnevenRows
+from paceline.profiles.meta import BesideForwards, ProfiledMember, ProfileMeta
 from paceline.profiles.profile import Profile, Shape
 
-ON_ITS_OWN = InDecoding(rows=(1,), again=(1.0,), after_others=(1.0,))
 ROWS, NEW_TOKENS, CONTEXTS = (1, 2, 4), (1, 3, 9), (0, 50, 200)
+NO_RELOAD = Reload(new_tokens=(1,), away_s=(1.0,), longer_s=((0.0,),))
 
 
 def seconds_of(rows, new_tokens, context, *, once=1e-3):
     """Bilinear in what a profile is linear in between its shapes: tokens of a row, then rows."""
     return once + rows * (1e-4 * new_tokens + 1e-6 * context)
+
+
+def made_member(name, **changes):
+    return ProfiledMember(
+        **{
+            "name": name,
+            "parameters": 1000,
+            "dtype": "float32",
+            "forward": "fused",
+            "smooth": SmoothForward(intercept_s=7.0, held_out_error=0.05),
+            "uneven": UnevenRows(),
+            "reload": NO_RELOAD,
+            "drafting": BesideForwards(per_op_s=1e-3, per_row_s=1e-4, per_token_s=1e-5),
+            "verifying": BesideForwards(per_op_s=2e-3, per_row_s=2e-4, per_token_s=2e-5),
+            **changes,
+        }
+    )
 
 
 def made_profile(*, names=("draft", "target"), processor="a processor", parameters=1000, **changes):
@@ -22,17 +40,10 @@ def made_profile(*, names=("draft", "target"), processor="a processor", paramete
         for new in NEW_TOKENS
         for context in CONTEXTS
     )
-    smooth = SmoothForward(intercept_s=7.0, held_out_error=0.05)
-    members = tuple(
-        ProfiledMember(
-            name=name, parameters=parameters, dtype="float32", forward="fused", in_decoding=ON_ITS_OWN, smooth=smooth
-        )
-        for name in names
-    )
     meta = ProfileMeta(
         **{
             "pool": "tiny",
-            "members": members,
+            "members": tuple(made_member(name, parameters=parameters) for name in names),
             "processor": processor,
             "device": "cpu",
             "threads": 1,
@@ -43,9 +54,7 @@ def made_profile(*, names=("draft", "target"), processor="a processor", paramete
             "sampling": "greedy",
             "measured_at": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
             "drift": 0.01,
-            "draft": BesideForwards(per_op_s=1e-3, per_row_s=1e-4, per_token_s=1e-5),
-            "verify": BesideForwards(per_op_s=2e-3, per_row_s=2e-4, per_token_s=2e-5),
-            "lookup_s": 1e-5,
+            "lookup": BesideForwards(per_op_s=1e-5),
             "decide_s": {"Chain": 1e-5, "Adaptive": 3e-5},
             **changes,
         }

@@ -4,15 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.profiles.forwards import ProfiledForwards
-from paceline.profiles.meta import InDecoding
 
 from .profiles import CONTEXTS, NEW_TOKENS, ROWS, made_profile, seconds_of
 
 PROFILE = made_profile()
 
 
-def forwards(in_decoding=None):
-    return ProfiledForwards(PROFILE.of("draft"), PROFILE.meta.members[0].smooth, in_decoding)
+def forwards():
+    return ProfiledForwards(PROFILE.of("draft"), PROFILE.meta.members[0].smooth)
 
 
 @given(
@@ -35,16 +34,6 @@ def test_beyond_the_shapes_the_smooth_model_answers(rows, new_tokens, context):
     assert found.measured(rows, new_tokens, context) is None
     assert found.seconds(rows, new_tokens, context) == 7.0
     assert found.beyond
-
-
-def test_in_decoding_forwards_take_longer_by_rows_and_after_others():
-    found = forwards(InDecoding(rows=(1, 3), again=(1.0, 2.0), after_others=(1.5, 2.0)))
-    assert found.seconds(1, 1, 0) == pytest.approx(seconds_of(1, 1, 0))
-    assert found.seconds(2, 2, 0) == pytest.approx(1.5 * seconds_of(2, 1, 0))
-    assert found.seconds(9, 9, 0) == 14.0
-    assert found.measured(3, 3, 0) == pytest.approx(seconds_of(3, 1, 0))
-    assert [found.longer_after_others(rows) for rows in (1, 3, 9)] == pytest.approx([0.5, 0.0, 0.0])
-    assert forwards().longer_after_others(1) == 0.0
 
 
 def test_without_a_smooth_model_there_is_no_answer():

@@ -26,12 +26,12 @@ def test_what_operations_cost_comes_out(per_op, per_row, per_token):
     ]
     found = fit_beside(ops)
     for one in ops:
-        assert found.seconds(one.num_rows, one.num_tokens) == pytest.approx(one.beside_s, rel=1e-6)
+        assert found.seconds(0, one.num_rows, one.num_tokens) == pytest.approx(one.beside_s, rel=1e-6)
 
 
 def test_an_operation_that_was_interrupted_is_left_out():
     ops = [op(rows, rows, 1e-3 * rows) for rows in (1, 2, 4) for _ in range(9)]
-    assert fit_beside([*ops, op(1, 1, 1.0)]).seconds(1, 1) == pytest.approx(1e-3)
+    assert fit_beside([*ops, op(1, 1, 1.0)]).seconds(0, 1, 1) == pytest.approx(1e-3)
 
 
 @settings(deadline=None)

@@ -1,8 +1,9 @@
 """What if a model were faster: seconds of another cost model, scaled by member."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ....arguments import check_within
+from ....profiles.batch_shape import BatchShape
 from ..base import CostModel, DraftTerms, OperationCost, RoundCost, RoundScale
 
 
@@ -87,6 +88,16 @@ class ScaledOperationCost(ScaledCost):
 
     def __init__(self, cost: OperationCost, factors: Mapping[str, float]) -> None:
         super().__init__(cost, factors)
+        self._operations = cost
+        self.shares = cost.shares
+        self.lookups_s = cost.lookups_s
         self.beside_s = cost.beside_s
-        self.longer_after_others = cost.longer_after_others
         self.decide_s = cost.decide_s
+
+    def batch_s(self, model: str, shape: BatchShape, *, first: bool) -> float:
+        """See `OperationCost`."""
+        return self._operations.batch_s(model, shape, first=first) * self._factors.get(model, 1.0)
+
+    def reloads_s(self, model: str, new_tokens: int, away: Iterable[tuple[float, float]]) -> float:
+        """See `OperationCost`."""
+        return self._operations.reloads_s(model, new_tokens, away) * self._factors.get(model, 1.0)

@@ -6,6 +6,8 @@ import pytest
 from paceline.machine import FOLDER_VARIABLE, processor
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.spec import make_policy
+from paceline.profiles.batch_shape import BatchShape
+from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import write_profile
 from paceline.sim.cost.base import CostRangeError, OperationCost
 from paceline.sim.cost.make import make_cost
@@ -62,11 +64,12 @@ def test_every_operation_and_every_step_is_charged_for():
     drafted = log.steps["drafted"].sum()
     judged = (log.steps["judged"] + 1)[log.steps["kind"] == 1].sum()
     meta = matching().meta
+    drafting, verifying = meta.members[0].drafting, meta.members[-1].verifying
     beside = (
-        drafts.sum() * meta.draft.seconds(1, 0)
-        + drafted * meta.draft.per_token_s
-        + verifies.sum() * meta.verify.seconds(1, 0)
-        + judged * meta.verify.per_token_s
+        drafts.sum() * drafting.seconds(0, 1, 0)
+        + drafted * drafting.per_token_s
+        + verifies.sum() * verifying.seconds(0, 1, 0)
+        + judged * verifying.per_token_s
     )
     decided = (log.steps["prefill"] == 0).sum() * meta.decide_s["Chain"]
     total, without = (float(one.requests["finished_at_s"].max()) for one in (log, bare))
@@ -90,15 +93,21 @@ def test_a_member_made_faster_keeps_what_is_beside_its_forwards(tmp_path):
     cost = make_cost(str(path), RECORDING, scale={"draft": 0.5})
     assert isinstance(cost, OperationCost)
     assert seconds(cost, 3, model="draft") == pytest.approx(0.5 * seconds_of(1, 3, 0))
-    assert cost.beside_s(drafting=True, num_rows=2, num_tokens=3) == matching().meta.draft.seconds(2, 3)
+    beside_s = cost.beside_s("draft", "draft", num_forwards=1, num_rows=2, num_tokens=3)
+    assert beside_s == matching().meta.members[0].drafting.seconds(1, 2, 3)
+    slow, quick = (one.batch_s("draft", BatchShape(1, 1, 1, 1), first=True) for one in (cost_of(), cost))
+    assert quick == pytest.approx(0.5 * slow)
 
 
 def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     with pytest.raises(ValueError, match="`cost` here needs a profile of draft, target on this machine"):
         make_cost("here", RECORDING)
-    write_profile(matching(lookup_s=1.0), tmp_path / "profiles" / "a.profile")
-    write_profile(matching(lookup_s=2.0, measured_at="2026-05-01T00:00:00Z"), tmp_path / "profiles" / "b.profile")
+    write_profile(matching(lookup=BesideForwards(per_op_s=1.0)), tmp_path / "profiles" / "a.profile")
+    write_profile(
+        matching(lookup=BesideForwards(per_op_s=2.0), measured_at="2026-05-01T00:00:00Z"),
+        tmp_path / "profiles" / "b.profile",
+    )
     write_profile(
         made_profile(names=NAMES, processor=processor(), measured_at="2026-06-01T00:00:00Z"),
         tmp_path / "profiles" / "other-models.profile",

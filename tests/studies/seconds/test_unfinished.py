@@ -14,7 +14,7 @@ from ...tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(4, seed=3)
-GRID = Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84)
+GRID = Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
 GIVEN = {"grid": GRID, "repeats": 3, "most_drift": 9.0}
 NUM_GROUPS = 4 * 4  # of rows and tokens held, in four rounds
 
@@ -73,7 +73,12 @@ def test_it_goes_on_where_it_was_and_says_so(interrupted, monkeypatch, capsys):
         (0.5, 0, {"most_drift": 0.1}, "'s forwards take 0.50 times as long as then"),
         (1.0, 3700, {}, "an interrupted profile is begun anew: it is 62 min old"),
         (1.0, 0, {"restart": True}, ""),
-        (1.0, 0, {"grid": Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 21), most_tokens=84)}, ""),
+        (
+            1.0,
+            0,
+            {"grid": Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 21), most_tokens=84, away_s=(0.001,))},
+            "",
+        ),
     ],
 )
 def test_what_is_of_no_use_is_begun_anew(interrupted, monkeypatch, capsys, ratio, older_s, options, says):

@@ -17,7 +17,7 @@ from ...tiny_models import random_prompts, tiny_pool_of_four
 
 POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(6, seed=3)
-GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84)
+GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84, away_s=(0.001,))
 POLICIES = ["plain", "draft:3/target", "draft:2/mid:4/target", "ngram", "adaptive"]
 
 
@@ -40,8 +40,12 @@ def test_a_profile_says_what_was_measured(made):
         (rows, new) for rows in GRID.rows for new in GRID.new_tokens
     }
     assert all(shape.seconds > 0 and shape.spread >= 0 for shape in profiled.profile.shapes)
-    assert meta.draft.seconds(1, 3) > 0
-    assert meta.verify.seconds(1, 4) > 0
+    for member in meta.members:
+        assert member.drafting.seconds(3, 1, 3) > 0
+        assert member.verifying.seconds(1, 1, 4) > 0
+        assert member.reload.away_s == GRID.away_s
+    assert meta.members[-1].shares.keys() == {"draft", "mid", "slim"}  # which are all made of its layers
+    assert all(member.shares["target"] == 1.0 for member in meta.members[:-1])
     assert {"Plain", "Chain", "Adaptive", "Confident", "Ngram"} <= meta.decide_s.keys()
     assert repr(profiled).startswith("pool tiny on ")
     assert len(profiled.to_dicts()) == len(profiled.profile.shapes)

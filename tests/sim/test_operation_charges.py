@@ -1,0 +1,91 @@
+"""Operations are charged by the rows they have, in the places that the runtime's caches give them."""
+
+from types import SimpleNamespace
+
+import pytest
+from paceline.profiles.batch_shape import BatchShape
+from paceline.profiles.meta import BesideForwards
+from paceline.sim.cost.profiled import ProfiledCost
+from paceline.sim.operation_charges import OperationCharges
+
+from ..profiles.profiles import made_profile
+
+DRAFT, TARGET = range(2)
+
+
+class Seen(ProfiledCost):
+    """Notes the shapes that are charged."""
+
+    def __init__(self, profile):
+        super().__init__(profile, "seen", ["draft", "target"])
+        self.shapes, self.away = [], []
+
+    def batch_s(self, model, shape, *, first):
+        self.shapes.append(shape)
+        return super().batch_s(model, shape, first=first)
+
+    def reloads_s(self, model, new_tokens, away):
+        self.away.append((model, list(away)))
+        return super().reloads_s(model, new_tokens, away)
+
+
+def charges_of(cost):
+    return OperationCharges(cost, SimpleNamespace(names=("draft", "target")))
+
+
+def request(name, *, new=1, held=10, pending=0):
+    return SimpleNamespace(
+        request_id=name,
+        feed=lambda level, verify: (new, held),
+        tokens=[0] * pending,
+        first_unjudged=lambda level: 0,
+    )
+
+
+def drafted(count):
+    return SimpleNamespace(tokens=[0] * count)
+
+
+def test_a_draft_is_a_forward_for_each_token_while_any_row_writes():
+    cost = Seen(made_profile())
+    rows = [(request("a", new=3, held=10), None), (request("b", held=20), None), (request("c"), None)]
+    forwards, seconds = charges_of(cost).draft(DRAFT, rows, [drafted(3), drafted(1), drafted(2)])
+    assert cost.shapes == [
+        BatchShape(3, 5, 3, 21),
+        BatchShape(2, 2, 1, 14, apart=True),  # b stopped, and its row stands between
+        BatchShape(1, 1, 1, 15),
+    ]
+    beside_s = made_profile().meta.members[0].drafting.seconds(3, 3, 6)
+    assert seconds == pytest.approx(beside_s + sum(each_s for *_, each_s in forwards))
+
+
+def test_a_draft_of_nothing_has_no_forward():
+    forwards, seconds = charges_of(Seen(made_profile())).draft(DRAFT, [(request("a"), None)], [drafted(0)])
+    assert forwards == []
+    assert seconds == pytest.approx(made_profile().meta.members[0].drafting.seconds(0, 1, 0))
+
+
+def test_a_new_request_takes_the_first_free_row():
+    cost = Seen(made_profile())
+    charges = charges_of(cost)
+    charges.verify(TARGET, [(request(name), None) for name in "abc"])
+    charges.close("a")
+    charges.verify(TARGET, [(request("b"), None), (request("c"), None)])
+    charges.verify(TARGET, [(request("b"), None), (request("d"), None)])
+    charges.verify(TARGET, [(request("d"), None), (request("c"), None)])
+    assert [shape.apart for shape in cost.shapes] == [False, False, False, True]
+
+
+def test_weights_are_away_since_the_member_ran_last():
+    cost = Seen(made_profile())
+    charges = charges_of(cost)
+    _, first_s = charges.verify(TARGET, [(request("a", pending=2), None)])
+    lookups_s = charges.lookup_s(1)
+    _, drafts_s = charges.draft(DRAFT, [(request("a"), None)], [drafted(2)])
+    charges.verify(TARGET, [(request("a"), None)])
+    (_, never), (_, never_either), (name, since) = cost.away
+    assert never == never_either == [(1.0, float("inf"))]
+    assert name == "target"
+    assert since == [(1.0, pytest.approx(lookups_s + drafts_s))]
+    assert lookups_s == BesideForwards(per_op_s=1e-5).seconds(0, 1, 0)
+    assert first_s > 0
