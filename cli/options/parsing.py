@@ -5,6 +5,8 @@ from math import isfinite
 
 from ...sim.simulate import MOST_BATCH
 
+_MOST_DIGITS = 7
+
 
 def numbers(option: str, text: str) -> tuple[float, ...]:
     """The comma-separated numbers of an option; raises ValueError with the part that is none."""
@@ -15,6 +17,15 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
         except ValueError:
             raise ValueError(f"{option} must hold numbers with commas between, got {part!r}") from None
     return tuple(values)
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """The comma-separated whole numbers of an option; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= _MOST_DIGITS):
+            raise ValueError(f"{option} must hold whole numbers with commas between, got {part!r}")
+    return tuple(int(part) for part in parts)
 
 
 def words(option: str, text: str) -> tuple[str, ...]:
