@@ -23,7 +23,7 @@ from shared.contenders import Answered, Job, Task, by_hand, generating, mean_rou
 from shared.report import parser_of, show
 
 WINDOWS = (2, 4, 8)
-ASSISTED_GOAL, BY_HAND_GOAL, OUTSIDE_GOAL_S = 1.5, 1.2, 0.25e-3
+ASSISTED_GOAL, BY_HAND_GOAL, OUTSIDE_GOAL_S = 1.5, 1.2, 0.4e-3
 CHAINS = ("plain", "draft:4/target", "draft:3/mid:6/target", "draft:3/slim:6/target")
 BATCHES = (1, 4, 16)
 CACHES = ("slots", "mask")
