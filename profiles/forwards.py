@@ -58,7 +58,7 @@ class ProfiledForwards:
         rows = self._rows
         each, held = new_tokens / num_rows, context_tokens / num_rows
         right = bisect_left(rows, num_rows)
-        if right == len(rows):
+        if right == len(rows) or num_rows < rows[0]:
             return None
         upper = self._by_rows[rows[right]].seconds(each, held)
         if upper is None or rows[right] == num_rows:

@@ -15,7 +15,7 @@ from .cost.base import Beside, OperationCost
 
 
 class OperationCharges:
-    """Charges operations, one after another; mutated by each.
+    """Charges operations, one after another; mutated by each. What policies take to decide passes unnoticed here.
 
     Args:
         cost: knows operations.
@@ -84,10 +84,10 @@ class OperationCharges:
         """Seconds of an operation; the clock moves on."""
         name = self._name(level)
         beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
-        seconds = self._pass(beside_s + sum(each_s for *_, each_s in forwards))
+        forwards_s = self._pass(sum(each_s for *_, each_s in forwards))
         if forwards:
             self._read.note(name, self._now_s)
-        return seconds
+        return forwards_s + self._pass(beside_s)
 
     def _pass(self, seconds: float) -> float:
         self._now_s += seconds

@@ -93,7 +93,9 @@ def profile(
     check_json_path(json, out, prompts, trace, file)
     if check:
         given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
-        _refuse_beside_check(given | shapes.given(), sampling=mode.mode != "greedy", repeats=rounds != _Rounds())
+        unchanged = asdict(_Rounds())
+        changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
+        _refuse_beside_check(given | shapes.given() | changed, sampling=mode.mode != "greedy")
         _check(pool, file, threads=threads, debug=debug, json=json)
         return
     _check_files(file, out)

@@ -18,8 +18,10 @@ def fit_beside(ops: Sequence[ProbedOp]) -> BesideForwards:
     """Seconds by operation, forward, row and token, by non-negative least squares over means of operations alike.
 
     Args:
-        ops: of one kind, at least one.
+        ops: of one kind; without any it is nothing.
     """
+    if not ops:
+        return BesideForwards()
     alike: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for op in ops:
         alike[len(op.forwards), op.num_rows, op.num_tokens].append(op.beside_s)

@@ -85,6 +85,6 @@ def settle(run: Callable[[], object]) -> None:
             return
 
 
-def forwards_run(num_tokens: int) -> int:
-    """How many forwards of so many tokens `settled_s` runs."""
-    return 2 if num_tokens > _MANY_TOKENS else SETTLING + TIMED
+def forwards_run(num_tokens: int, seconds: float) -> int:
+    """How many forwards of so many tokens `settled_s` runs, each of which takes so long."""
+    return 2 if num_tokens > _MANY_TOKENS else min(SETTLING, int(_SETTLING_S / seconds) + 1) + TIMED

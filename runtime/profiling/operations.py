@@ -70,9 +70,13 @@ def measure_operations(
         policies: those whose own seconds are wanted, by the name they will be looked up by.
         sampling: how tokens are chosen.
         world: where prompts are decoded; None makes one of the pool.
+
+    Raises:
+        ArgumentError: a prompt that leaves no room for an answer.
     """
     world = world or ProbedWorld(pool=pool, sampling=sampling)
-    tokens_each = _tokens_each(measured, len(chains))
+    longest = max(session.num_prompt for session in world.sessions(_several(prompts, len(prompts)), 1))
+    tokens_each = min(_tokens_each(measured, len(chains)), pool.context_tokens - longest)
     with Progress("profiling operations", (len(_BATCHES) + 1) * len(chains) + len(policies), unit="runs") as progress:
         ops = _watched(world, prompts, chains, tokens_each, progress)
         decide_s = _decided(world, prompts, policies, tokens_each, progress)

@@ -44,7 +44,7 @@ def _among(shapes: Sequence[Shape], grid: Grid) -> dict[tuple[str, int, int, int
 def _round_s(shapes: Sequence[Shape], grid: Grid) -> float:
     """Seconds of a round over all members."""
     asked = _among(shapes, grid).values()
-    return sum(shape.seconds * forwards_run(shape.rows * shape.new_tokens) for shape in asked)
+    return sum(shape.seconds * forwards_run(shape.rows * shape.new_tokens, shape.seconds) for shape in asked)
 
 
 def measure_again(

@@ -71,7 +71,7 @@ def check_profile(
     threads: int = 1,
     debug: bool = False,
 ) -> CheckedProfile:
-    """Measure a few forwards again, for some two seconds, and compare them with a profile's.
+    """Measure a few forwards again, for some four seconds, and compare them with a profile's.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_models`).

@@ -80,7 +80,7 @@ class Freshness:
 
 
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
-    """Measure a few forwards of every profiled member again, for some two seconds.
+    """Measure a few forwards of every profiled member again, for some four seconds.
 
     Args:
         profile: of these models, with `mismatches` against none that matters.
@@ -92,7 +92,7 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
         if member.model is not None and profile.of(member.name)
     }
     age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
-    again = measure_again(forwards, profile.shapes)
+    again = measure_again(forwards, [shape for shape in profile.shapes if shape.member in forwards])
     return Freshness(age_s=age_s, members={name: _pace(pairs, profile.meta.drift) for name, pairs in again.items()})
 
 
@@ -136,7 +136,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
         words += [
             f"its {member.name} ran {member.forward}, here it runs {runs[member.name]}"
             for member in meta.members
-            if runs[member.name] != member.forward
+            if runs.get(member.name, member.forward) != member.forward
         ]
     return words
 

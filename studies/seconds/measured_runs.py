@@ -132,7 +132,10 @@ class ForcedRuns:
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """See `MeasuredRuns`."""
-        tables = self._tables.setdefault(tuple(request.request_id for request in part.requests), TrieTables(part))
+        asked = tuple(request.request_id for request in part.requests)
+        if asked not in self._tables:
+            self._tables[asked] = TrieTables(part)
+        tables = self._tables[asked]
         # What the decisions would cost is nobody's business here.
         decisions = tables.world(made_up_cost(part.meta.model_names), seed=0, strict=False)
         sessions = list(decisions.sessions(tables.prefill_before(Start.prefill)))

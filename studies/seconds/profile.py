@@ -95,17 +95,17 @@ class Profiled(Printed):
 
     def _member_row(self, member: ProfiledMember) -> dict[str, str]:
         shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
-        smallest, rows = min(shapes), max(one[0] for one in shapes)
+        (rows, new, _), most = min(shapes), max(one[0] for one in shapes)
         widest = max(shapes, key=lambda one: one[0] * one[1])
         spread = sorted(shape.spread for shape in shapes.values())[len(shapes) // 2]
         return {
             "member": member.name,
             "forward": member.forward,
-            "ms, 1 token": f"{shapes[smallest].seconds * 1e3:.3f}",
-            f"ms, {rows} rows of 1": f"{shapes[(rows, *smallest[1:])].seconds * 1e3:.3f}",
+            f"ms, {rows} x {new}": f"{shapes[min(shapes)].seconds * 1e3:.3f}",
+            f"ms, {most} x {new}": f"{shapes[(most, *min(shapes)[1:])].seconds * 1e3:.3f}",
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
             "spread": f"{spread:.1%}",
-            "after 10 ms": f"{1 + forwards_of(self.profile, member).reload_s(1, 0.01) / shapes[smallest].seconds:.2f}x",
+            "after 10 ms": f"+{forwards_of(self.profile, member).reload_s(rows * new, 0.01) * 1e3:.3f}",
             "smooth error": f"{member.smooth.held_out_error:.1%}",
         }
 
@@ -176,7 +176,8 @@ def _floor(models: LoadedMembers, made: Profile) -> str | None:
     target = models.target
     if target.model is None or target.model.device.type != "cuda":
         return None
-    return memory_floor(target).said_of(made.of(target.name))
+    shapes = made.of(target.name)
+    return memory_floor(target).said_of(shapes) if any(shape.new_tokens == 1 for shape in shapes) else None
 
 
 def _refuse_drift(drift: float, most_drift: float, journal: Journal) -> None:

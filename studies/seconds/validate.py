@@ -226,12 +226,13 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
         np.add.at(tokens, log.steps["op"][chosen], counts[chosen])
     for place, kind in enumerate(log.ops["kind"]):
         num_rows, num_forwards = int(log.ops["num_rows"][place]), int(log.ops["num_forwards"][place])
-        if not num_forwards:
+        name = names[log.ops["level"][place]]
+        if name not in cost.shares:  # a lookup, which has no model
             total += cost.lookups_s(num_rows)
             continue
         total += cost.beside_s(
             "draft" if kind == DRAFT else "verify",
-            names[log.ops["level"][place]],
+            name,
             num_forwards=num_forwards,
             num_rows=num_rows,
             num_tokens=int(tokens[place]),

@@ -26,6 +26,12 @@ def test_between_shapes_it_is_linear(rows, each, context):
     assert not found.beyond
 
 
+def test_fewer_rows_than_were_measured_are_beyond_too():
+    found = ProfiledForwards([shape for shape in PROFILE.of("draft") if shape.rows == 4], None)
+    assert found.measured(1, 3, 50) is None
+    assert found.measured(4, 12, 200) == pytest.approx(seconds_of(4, 3, 50))
+
+
 @pytest.mark.parametrize(
     ("rows", "new_tokens", "context"), [(5, 5, 0), (1, 10, 0), (1, 1, 201), (3, 30, 0), (3, 3, 3 * 201)]
 )
