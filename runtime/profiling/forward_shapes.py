@@ -100,9 +100,7 @@ def measure_forwards(
     """
     if repeats < 3:
         raise ValueError(f"repeats must be >= 3, got {repeats}")
-    asked = list(grid.shapes(longest))
-    if not asked:
-        raise ValueError(f"no shape of the grid fits {longest} tokens of context and `most_tokens` {grid.most_tokens}")
+    asked = _asked(grid, longest)
     taken: dict[ShapeKey, list[float]] = {}
     left_out: list[str] = []
     groups = sorted({(rows, context) for rows, context, _ in asked})
@@ -131,6 +129,14 @@ def measure_forwards(
         drift=_drift(taken, repeats),
         left_out=tuple(left_out),
     )
+
+
+def _asked(grid: Grid, longest: int) -> list[tuple[int, int, int]]:
+    """(rows, tokens held, new tokens) of all shapes; raises ValueError if there are none."""
+    asked = list(grid.shapes(longest))
+    if not asked:
+        raise ValueError(f"no shape of the grid fits {longest} tokens of context and `most_tokens` {grid.most_tokens}")
+    return asked
 
 
 def _due(counts: Sequence[int], rows: int, number: int) -> list[int]:
