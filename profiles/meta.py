@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..traces.meta import MOST_SECONDS, Record, Version
-from .forward_terms import InDecoding, Reload, SmoothForward, UnevenRows
+from ..traces.meta import Record, Version
+from .forward_terms import InDecoding, Reload, Seconds, SmoothForward, UnevenRows
 
-Seconds = Field(default=0.0, ge=0, le=MOST_SECONDS)
 Share = Annotated[float, Field(gt=0, le=1)]
 
 

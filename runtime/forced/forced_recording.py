@@ -5,9 +5,9 @@ from typing import Any
 
 from ...arguments import ArgumentError
 from ...counted import counted
-from ...traces.meta import ModelInfo, NgramInfo
+from ...traces.meta import NgramInfo
 from ...traces.tries.recording import TrieRecording
-from ..pools.loaded_members import LoadedMember
+from ..recording.recorded_members import model_info, ngram_info
 from .forced_pool import ForcedPool
 
 
@@ -35,7 +35,7 @@ def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecordin
                 f"got request {request.request_id} of {len(request.prompt)} and {request.max_new_tokens} new ones"
             )
     update: dict[str, Any] = {
-        "models": tuple(_info(member) for member in models),
+        "models": tuple(model_info(member) for member in models),
         "ngram": _lookup(recording, pool),
         "costs": {},
         "origin": f"forced: {meta.name} on pool {pool.name}",
@@ -43,25 +43,11 @@ def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecordin
     return replace(recording, meta=meta.model_copy(update=update))
 
 
-def _info(member: LoadedMember) -> ModelInfo:
-    return ModelInfo(
-        name=member.name,
-        parameters=member.num_parameters,
-        layers=member.num_layers,
-        hidden_size=member.hidden_size,
-        kv_bytes_per_token=member.kv_bytes_per_token,
-        dtype=member.dtype,
-    )
-
-
 def _lookup(recording: TrieRecording, pool: ForcedPool) -> NgramInfo | None:
     """The recorded prompt lookup under the pool's name for it; None where the pool has none."""
-    ours = [member for member in pool.members if member.lookup is not None]
-    if not ours:
+    asked, known = ngram_info(pool.members), recording.meta.ngram
+    if asked is None:
         return None
-    rule, known = ours[0].lookup, recording.meta.ngram
-    assert rule is not None
-    asked = NgramInfo(name=ours[0].name, max_match=rule.max_match, min_match=rule.min_match, occurrence=rule.occurrence)
     if known is None or known.model_copy(update={"name": asked.name}) != asked:
         raise ArgumentError(
             f"`recording` must hold the prompt lookup of pool {pool.name}, {asked.model_dump()}, got "

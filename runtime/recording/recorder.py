@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from ...arguments import ArgumentError
 from ...progress import Progress
-from ...traces.meta import Closure, CostTable, ModelInfo, NearTies, NgramInfo, Sampling, check_title
+from ...traces.meta import Closure, CostTable, NearTies, Sampling, check_title
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
@@ -29,6 +29,7 @@ from ..sampling.coupled_noise import noise_of
 from ..timing.forward_seconds import hardware
 from .finished_requests import Parts, Ties
 from .near_ties import BOUNDS
+from .recorded_members import model_info, ngram_info
 from .request_trie import RequestRecorder, TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
@@ -157,8 +158,8 @@ def _meta(
     return TrieMeta(
         name=name,
         kind="recorded",
-        models=tuple(_model_info(pool, member) for member in _recorded(pool)),
-        ngram=_ngram_info(pool),
+        models=tuple(model_info(member, submodel_of=_owner(pool, member)) for member in _recorded(pool)),
+        ngram=ngram_info(pool.members),
         vocab_size=_vocab_size(pool),
         eos_token_ids=pool.eos_token_ids,
         tokenizer_sha256=pool.tokenizer_sha256,
@@ -175,28 +176,6 @@ def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> T
     tokens = sum(len(request.trie.trunk) - 1 for request in requests)
     on_trunk = NearTies(count=ties.on_trunk, tokens=tokens, bound=BOUNDS[getattr(torch, meta.dtype)])
     return meta.model_copy(update={"near_ties": ties.anywhere, "trunk_near_ties": on_trunk})
-
-
-def _ngram_info(pool: ModelPool) -> NgramInfo | None:
-    for member in pool.members:
-        rule = member.lookup
-        if rule is not None:
-            return NgramInfo(
-                name=member.name, max_match=rule.max_match, min_match=rule.min_match, occurrence=rule.occurrence
-            )
-    return None
-
-
-def _model_info(pool: ModelPool, member: LoadedMember) -> ModelInfo:
-    return ModelInfo(
-        name=member.name,
-        parameters=member.num_parameters,
-        layers=member.num_layers,
-        hidden_size=member.hidden_size,
-        kv_bytes_per_token=member.kv_bytes_per_token,
-        dtype=member.dtype,
-        submodel_of=_owner(pool, member),
-    )
 
 
 def _owner(pool: ModelPool, member: LoadedMember) -> str | None:
