@@ -1,0 +1,60 @@
+"""What bounds one replica: how much a step may take, and how many blocks of keys and values each member has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...arguments import check_least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvLimits:
+    """Memory of one member's keys and values.
+
+    Attributes:
+        num_blocks: that the member has, >= 1.
+        block_tokens: tokens that a block holds, >= 1.
+        prefix_cache: whether full blocks are kept for later requests with the same text.
+        drop_units: last blocks of a prefix hit that are not taken, >= 0: a drafter that reads one token ahead (EAGLE,
+            MTP) loses one.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    num_blocks: int
+    block_tokens: int = 16
+    prefix_cache: bool = True
+    drop_units: int = 0
+
+    def __post_init__(self) -> None:
+        check_least("`num_blocks`", self.num_blocks, 1)
+        check_least("`block_tokens`", self.block_tokens, 1)
+        check_least("`drop_units`", self.drop_units, 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """That all blocks hold."""
+        return self.num_blocks * self.block_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """What an engine may do at once.
+
+    Attributes:
+        max_num_seqs: requests in the batch at most, >= 1.
+        token_budget: tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification.
+        kv: of each member that keeps keys and values, by name; prompt lookup keeps none.
+
+    Raises:
+        ArgumentError: a number out of range, or no member.
+    """
+
+    max_num_seqs: int
+    token_budget: int
+    kv: Mapping[str, KvLimits]
+
+    def __post_init__(self) -> None:
+        check_least("`max_num_seqs`", self.max_num_seqs, 1)
+        check_least("`token_budget`", self.token_budget, 1)
+        check_least("`kv` members", len(self.kv), 1)
