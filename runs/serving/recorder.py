@@ -1,0 +1,245 @@
+"""What an engine tells of a serving run while it runs.
+
+An engine calls this once per step and several times per request, so a call packs integers and does nothing else; no
+object is made per token. All times are whole picoseconds since the start of the workload.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...traces.workloads.arrival import Arrival
+from ..log import Columns
+from .log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
+from .meta import LevelTotals, Lookups, MemberTotals, ReplicaTotals, ServingAbout, ServingMeta
+from .states import States
+from .validate import check_log
+
+_GAP = Struct(f"={len(GAP_FIELDS)}q")
+
+
+class ServingRecorder:
+    """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
+
+    Letter: L levels. Calls check nothing: what they were told is checked as a whole by `log`.
+    """
+
+    def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
+        """Begin with no request.
+
+        Args:
+            members: `[L]` names of the pool, in level order.
+            replicas: by name, in the order of their indices, `[L]` the KV blocks of each member; None for a member
+                whose blocks nobody counts.
+        """
+        levels = len(members)
+        self._members = tuple(members)
+        self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
+        self._ids: list[str] = []
+        self._tags: list[str] = []
+        self._slos: list[str] = []
+        self._counts = {name: array("q") for name in ("replica", "prompt_tokens", "output_tokens", "emitted_tokens")}
+        self._arrived, self._scheduled, self._first, self._ended = (array("q") for _ in range(4))
+        self._cached = array("q")
+        self._nothing_cached = array("q", [0] * levels)
+        self._rejected: dict[int, str] = {}
+        self._preempted = array("q")
+        self._gaps = bytearray()
+        self._judged = [[0, 0, 0, 0] for _ in members]
+        self._busy = [[[0, 0] for _ in members] for _ in replicas]
+        self._lookups = [[[0, 0, 0, 0] for _ in members] for _ in replicas]
+        self._states = States(len(replicas), levels)
+        self._stopped: tuple[int, str] | None = None
+
+    def arrived(self, arrival: Arrival, replica: int) -> int:
+        """A request came and was given to a replica; its serial, which names it in every other call.
+
+        Raises:
+            ValueError: it comes too late for a clock of 64 bits.
+        """
+        if arrival.arrives_ps > MOST_PS:
+            raise ValueError(
+                f"request {arrival.request_id}: arrives_ps must be at most {MOST_PS}, got {arrival.arrives_ps}"
+            )
+        serial = len(self._ids)
+        self._ids.append(arrival.request_id)
+        self._tags.append(arrival.tag)
+        self._slos.append(arrival.slo)
+        counts = self._counts
+        counts["replica"].append(replica)
+        counts["prompt_tokens"].append(arrival.prompt_tokens)
+        counts["output_tokens"].append(arrival.output_tokens)
+        counts["emitted_tokens"].append(0)
+        self._arrived.append(arrival.arrives_ps)
+        self._scheduled.append(UNKNOWN)
+        self._first.append(UNKNOWN)
+        self._ended.append(UNKNOWN)
+        self._cached.extend(self._nothing_cached)
+        return serial
+
+    def rejected(self, serial: int, at_ps: int, reason: str) -> None:
+        """It will never be served; `reason` is not empty."""
+        self._ended[serial] = at_ps
+        self._rejected[serial] = reason
+
+    def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
+        """It enters the batch for the first time; `[L]` tokens of its prompt that each member's prefix cache held."""
+        self._scheduled[serial] = at_ps
+        place = serial * len(cached_tokens)
+        for level, tokens in enumerate(cached_tokens):
+            self._cached[place + level] = tokens
+
+    def preempted(self, serial: int, at_ps: int) -> None:
+        """It leaves the batch for lack of memory and waits again."""
+        self._preempted.append(serial)
+        self._preempted.append(at_ps)
+
+    def first_token(self, serial: int, at_ps: int) -> None:
+        """Its first token is out."""
+        self._first[serial] = at_ps
+
+    def finished(self, serial: int, at_ps: int) -> None:
+        """Its last token is out, and with it as many as it asked for."""
+        self._ended[serial] = at_ps
+        counts = self._counts
+        counts["emitted_tokens"][serial] = counts["output_tokens"][serial]
+
+    def emitted(self, serial: int, num_tokens: int) -> None:
+        """How many tokens of one that has not ended are out; to be told of each that has its first, at the end."""
+        self._counts["emitted_tokens"][serial] = num_tokens
+
+    def gaps(self, first_ps: int, increment_ps: int, count: int, rows: int) -> None:
+        """`rows` requests each saw `count` gaps between outputs: `first_ps`, `first_ps + increment_ps`, ...
+
+        A step's tokens come out together: a gap is between outputs, not tokens. The first one is after the first token.
+        """
+        self._gaps += _GAP.pack(first_ps, increment_ps, count, rows)
+
+    def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
+        """A member judged `drafted` tokens of `rows` requests together; `accepted` stayed, and it added `own` itself.
+
+        One that has nothing to judge and writes a token of its own is among them; a prefill is not.
+        """
+        sums = self._judged[level]
+        sums[0] += rows
+        sums[1] += drafted
+        sums[2] += accepted
+        sums[3] += own
+
+    def state(self, replica: int, at_ps: int, running: int, waiting: int, used_blocks: Sequence[int]) -> None:
+        """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
+        self._states.add(replica, at_ps, running, waiting, used_blocks)
+
+    def busy(self, replica: int, level: int, duration_ps: int, forwards: int = 1) -> None:
+        """A member ran on its device, for so many forwards."""
+        sums = self._busy[replica][level]
+        sums[0] += duration_ps
+        sums[1] += forwards
+
+    def looked_up(self, replica: int, level: int, asked: tuple[int, int], found: tuple[int, int]) -> None:
+        """A member's prefix cache was asked for (blocks, tokens) and held (blocks, tokens): of one look-up, or many."""
+        sums = self._lookups[replica][level]
+        sums[0] += asked[0]
+        sums[1] += found[0]
+        sums[2] += asked[1]
+        sums[3] += found[1]
+
+    def stopped(self, at_ps: int, reason: str) -> None:
+        """The run ends before all of its requests have; `reason` is not empty."""
+        self._stopped = at_ps, reason
+
+    def log(self, about: ServingAbout) -> ServingLog:
+        """All of it so far; the recorder can go on.
+
+        Raises:
+            TraceFormatError: what it was told does not go together; one line.
+        """
+        requests = self._requests()
+        ended_at_ps, reason = self._stopped or (int(requests["ended_at_ps"].max(initial=0)), "")
+        meta = ServingMeta(
+            about=about,
+            members=self._members,
+            replicas=self._replicas(ended_at_ps),
+            levels=tuple(LevelTotals(**_named(LevelTotals, sums)) for sums in self._judged),
+            ended_at_ps=ended_at_ps,
+            stopped=reason,
+        )
+        log = ServingLog(
+            meta=meta,
+            requests=requests,
+            preemptions=_columns(np.array(self._preempted), PREEMPTION_FIELDS),
+            series=self._series(),
+            gaps=_columns(np.frombuffer(bytes(self._gaps), dtype=np.int64), GAP_FIELDS),
+        )
+        check_log(log, Path("run"))
+        return log
+
+    def _requests(self) -> Columns:
+        rejected = np.full(len(self._ids), "", dtype=object)
+        for serial, reason in self._rejected.items():
+            rejected[serial] = reason
+        texts = {"request_id": self._ids, "tag": self._tags, "slo": self._slos}
+        times = {"arrived": self._arrived, "scheduled": self._scheduled, "first_token": self._first}
+        return {
+            **{name: np.array(column, dtype=object) for name, column in texts.items()},
+            **{name: np.array(column) for name, column in self._counts.items()},
+            **{f"{name}_at_ps": np.array(column) for name, column in (times | {"ended": self._ended}).items()},
+            "rejected": rejected,
+            "cached_tokens": np.array(self._cached).reshape(-1, len(self._members)),
+        }
+
+    def _replicas(self, ended_at_ps: int) -> tuple[ReplicaTotals, ...]:
+        found = []
+        for (name, blocks), states, busy, lookups in zip(
+            self._blocks.items(), self._states.all(), self._busy, self._lookups, strict=True
+        ):
+            (running, waiting, *blocks_ps) = states.until(ended_at_ps)
+            (most_running, most_waiting, *most_blocks) = states.most
+            members = tuple(
+                MemberTotals(
+                    num_blocks=blocks[level],
+                    most_blocks=most_blocks[level],
+                    block_ps=blocks_ps[level],
+                    busy_ps=busy[level][0],
+                    forwards=busy[level][1],
+                    lookups=Lookups(**_named(Lookups, lookups[level])),
+                )
+                for level in range(len(self._members))
+            )
+            found.append(
+                ReplicaTotals(
+                    name=name,
+                    states=states.count,
+                    most_running=most_running,
+                    running_ps=running,
+                    most_waiting=most_waiting,
+                    waiting_ps=waiting,
+                    members=members,
+                )
+            )
+        return tuple(found)
+
+    def _series(self) -> Columns:
+        kept = [states.kept for states in self._states.all()]
+        rows = np.concatenate(kept)
+        return {
+            "replica": np.repeat(np.arange(len(kept)), [len(part) for part in kept]),
+            "at_ps": rows[:, 0].copy(),
+            "running": rows[:, 1].copy(),
+            "waiting": rows[:, 2].copy(),
+            "used_blocks": rows[:, 3:].copy(),
+        }
+
+
+def _columns(packed: NDArray[np.int64], fields: Sequence[str]) -> Columns:
+    """Columns of rows that stand one behind the other."""
+    rows = packed.reshape(-1, len(fields))
+    return {name: rows[:, place].copy() for place, name in enumerate(fields)}
+
+
+def _named(record: type[LevelTotals | Lookups], sums: list[int]) -> dict[str, int]:
+    return dict(zip(record.model_fields, sums, strict=True))

@@ -1,0 +1,206 @@
+"""A recorder's log is what it was told; what does not go together is refused in one line."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.runs.serving.gap_sums import total_gaps, total_ps
+from paceline.runs.serving.log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
+from paceline.runs.serving.recorder import ServingRecorder
+from paceline.runs.serving.states import MOST_POINTS, States
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.workloads.arrival import Arrival
+
+from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
+
+
+@settings(max_examples=100, deadline=None)
+@given(run=played())
+def test_the_log_is_what_was_told(run):
+    log = run.log
+    requests = {name: column.tolist() for name, column in log.requests.items()}
+    assert tuple(requests) == REQUEST_FIELDS
+    assert requests["request_id"] == [told.arrival.request_id for told in run.told]
+    assert requests["tag"] == [told.arrival.tag for told in run.told]
+    assert requests["replica"] == [told.replica for told in run.told]
+    assert requests["scheduled_at_ps"] == [told.scheduled for told in run.told]
+    assert requests["first_token_at_ps"] == [told.outputs[0][0] if told.outputs else -1 for told in run.told]
+    assert requests["ended_at_ps"] == [told.ended for told in run.told]
+    assert requests["rejected"] == [told.rejected for told in run.told]
+    assert requests["emitted_tokens"] == [told.emitted for told in run.told]
+    assert log.finished.tolist() == [told.ended >= 0 and not told.rejected for told in run.told]
+    assert (log.meta.ended_at_ps, log.meta.stopped) == (run.ended, run.stopped)
+    gaps = [gap for told in run.told for gap in told.gaps]
+    assert (total_gaps(log.gaps), total_ps(log.gaps)) == (len(gaps), sum(gaps))
+    preempted = sorted((at, index) for index, told in enumerate(run.told) for at in told.preempted)
+    assert sorted(zip(*(log.preemptions[name].tolist() for name in ("at_ps", "request")), strict=True)) == preempted
+    assert [tuple(table) for table in (log.preemptions, log.series, log.gaps)] == [
+        PREEMPTION_FIELDS,
+        SERIES_FIELDS,
+        GAP_FIELDS,
+    ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(run=played())
+def test_sums_over_time_are_those_of_all_states(run):
+    for replica, states in zip(run.log.meta.replicas, run.states, strict=True):
+        ends = [*(at for at, *_ in states[1:]), run.ended]
+        spans = [end - at for (at, *_), end in zip(states, ends, strict=False)]
+        assert replica.states == len(states)
+        assert replica.running_ps == sum(state[1] * span for state, span in zip(states, spans, strict=True))
+        assert replica.waiting_ps == sum(state[2] * span for state, span in zip(states, spans, strict=True))
+        assert replica.most_waiting == max((state[2] for state in states), default=0)
+        target = replica.members[1]
+        assert target.block_ps == sum(state[3][1] * span for state, span in zip(states, spans, strict=True))
+        assert target.most_blocks == max((state[3][1] for state in states), default=0)
+        assert (target.forwards, target.busy_ps) == (len(states), sum(spans))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 3 * MOST_POINTS), min_size=1, max_size=8),
+    replicas=st.integers(1, 3),
+    data=st.data(),
+)
+def test_the_series_holds_every_so_many_th_state(sizes, replicas, data):
+    """However many states were packed at a time."""
+    states = States(replicas, 1)
+    told = [[] for _ in range(replicas)]
+    for size in sizes:
+        for number in range(size):
+            replica = data.draw(st.integers(0, replicas - 1)) if number == 0 else number % replicas
+            state = (sum(map(len, told)) * 7, number, len(told[replica]), (number,))
+            states.add(replica, *state)
+            told[replica].append((*state[:3], *state[3]))
+        states.all()
+    for found, every in zip(states.all(), told, strict=True):
+        stride = 1
+        while len(every[::stride]) > MOST_POINTS:
+            stride *= 2
+        assert list(map(tuple, found.kept.tolist())) == every[::stride]
+        assert found.count == len(every)
+
+
+def test_sums_outgrow_64_bits():
+    states = States(1, 1)
+    states.add(0, 0, 1000, 0, (10**6,))
+    states.add(0, 10**18, 0, 0, (0,))
+    (found,) = states.all()
+    assert found.until(2 * 10**18) == [1000 * 10**18, 0, 10**24]
+
+
+def test_states_in_thousands_are_added_up_as_they_come():
+    """Packed rows never pile up, and the sums are those of one go."""
+    states = States(2, 1)
+    for number in range(50_000):
+        states.add(number % 2, number, number, 1, (number % 7,))
+    assert states.all()[0].sums[0] == sum(2 * number for number in range(0, 49_998, 2))
+    assert states.all()[1].count == 25_000
+
+
+def told():
+    """One request that finished after two tokens."""
+    recorder = ServingRecorder(MEMBERS, BLOCKS)
+    recorder.arrived(Arrival("a", 5, 10, 2), 0)
+    recorder.scheduled(0, 6, (0, 3))
+    recorder.first_token(0, 20)
+    recorder.gaps(10, 0, 1, 1)
+    recorder.finished(0, 30)
+    return recorder
+
+
+WRONG = {
+    "twice": (
+        lambda told: told.arrived(Arrival("a", 9, 1, 1), 0),
+        "requests.parquet: request_id: must be unique (row 1), got 'a'",
+    ),
+    "no such replica": (
+        lambda told: told.arrived(Arrival("b", 9, 1, 1), 2),
+        "requests.parquet: replica: must be in [0, 1] (row 1), got 2",
+    ),
+    "a gap below zero": (
+        lambda told: told.gaps(10, -6, 3, 1),
+        f"gaps.parquet: increment_ps: must leave the last gap in [0, {MOST_PS}] (row 1), got -6",
+    ),
+    "gaps beyond all numbers": (
+        lambda told: told.gaps(10, MOST_PS, 2**30, 1),
+        f"gaps.parquet: increment_ps: must leave the last gap in [0, {MOST_PS}] (row 1), got {MOST_PS}",
+    ),
+    "never ended": (
+        lambda told: told.arrived(Arrival("b", 9, 1, 1), 0),
+        "requests.parquet: ended_at_ps: must be there where the run was not stopped (row 1), got -1",
+    ),
+    "scheduled early": (
+        lambda told: told.scheduled(0, 4, (0, 0)),
+        "requests.parquet: scheduled_at_ps: must not be before the arrival (row 0), got 4",
+    ),
+    "more cached than there is": (
+        lambda told: told.scheduled(0, 6, (0, 11)),
+        "requests.parquet: cached_tokens: must be in [0, prompt_tokens] (row 0), got [0, 11]",
+    ),
+    "rejected after its tokens": (
+        lambda told: told.rejected(0, 30, "too long"),
+        "requests.parquet: first_token_at_ps: must not be before the request was scheduled, "
+        "and not be there if it was rejected (row 0), got 20",
+    ),
+    "fewer tokens": (
+        lambda told: told.emitted(0, 1),
+        "requests.parquet: emitted_tokens: must be output_tokens of a finished request (row 0), got 1",
+    ),
+    "a gap too many": (
+        lambda told: told.gaps(10, 0, 1, 1),
+        "gaps.parquet: count: must add up to at most 1 gaps, as tokens were emitted, got 2",
+    ),
+    "a late end": (
+        lambda told: told.finished(0, 31),
+        "gaps.parquet: first_ps: must add up to the 11 ps between first and last tokens, got 10",
+    ),
+    "stopped too early": (
+        lambda told: told.stopped(29, "horizon"),
+        "requests.parquet: ended_at_ps: must be in [-1, 29] (row 0), got 30",
+    ),
+    "preempted before it ran": (
+        lambda told: told.preempted(0, 5),
+        "preemptions.parquet: at_ps: must be between the request's first step and the end of the run (row 0), got 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_go_together_is_refused(name):
+    spoil, line = WRONG[name]
+    recorder = told()
+    recorder.log(ABOUT)
+    spoil(recorder)
+    with pytest.raises(TraceFormatError) as refused:
+        recorder.log(ABOUT)
+    assert str(refused.value) == f"run/{line}"
+
+
+def test_more_blocks_than_there_are():
+    recorder = told()
+    recorder.state(1, 10, 1, 0, (41, 0))
+    with pytest.raises(ValueError, match="most_blocks must be at most num_blocks, 40, got 41"):
+        recorder.log(ABOUT)
+
+
+def test_states_go_on_in_time():
+    recorder = told()
+    recorder.state(0, 10, 1, 0, (0, 0))
+    recorder.state(1, 9, 1, 0, (0, 0))
+    recorder.state(0, 9, 1, 0, (0, 0))
+    with pytest.raises(ValueError, match="a state must not be before the one before it, at 10 ps, got 9 ps"):
+        recorder.log(ABOUT)
+
+
+def test_what_comes_too_late_is_refused():
+    with pytest.raises(ValueError, match=f"request late: arrives_ps must be at most {MOST_PS}, got {MOST_PS + 1}"):
+        told().arrived(Arrival("late", MOST_PS + 1, 1, 1), 0)
+
+
+def test_the_recorder_goes_on_after_a_log():
+    recorder = told()
+    assert len(recorder.log(ABOUT).requests["tag"]) == 1
+    recorder.arrived(Arrival("b", 9, 1, 1), 1)
+    recorder.rejected(1, 9, "too long")
+    assert recorder.log(ABOUT).requests["rejected"].tolist() == ["", "too long"]
