@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from ..arguments import ArgumentError, with_options
 from ..decoding.contract import PolicyError
 from ..foreign_code import raised_at, said
-from ..runtime.pools.pool_file import PoolFileError
+from ..strict_toml import TomlFileError
 from ..traces.errors import TraceFormatError
 from .ranks import is_heard, lost_rank, one_voice
 
@@ -131,7 +131,7 @@ def _told(error: Exception) -> str:
         # All files that are written are named: what is full without a name is where tables go.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
-    if isinstance(error, TraceFormatError | PoolFileError):
+    if isinstance(error, TraceFormatError | TomlFileError):
         return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
     return with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
 

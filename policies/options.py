@@ -15,14 +15,14 @@ Part = TypeVar("Part")
 PLAIN_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
-def policy_options(cls: PolicyClass) -> dict[str, inspect.Parameter]:
+def policy_options(cls: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The options that can be given as text: the constructor's parameters after the pool, values or policies."""
     parameters = list(inspect.signature(cls).parameters.values())[1:]
     named = [p for p in parameters if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}]
     return {parameter.name: parameter for parameter in named if _kinds(cls, parameter)}
 
 
-def any_key(cls: PolicyClass) -> str | None:
+def any_key(cls: Callable[..., object]) -> str | None:
     """What a constructor with `**name: Policy` calls the policies it takes under any key; None if it takes none."""
     for parameter in inspect.signature(cls).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD and Policy in _kinds(cls, parameter):
@@ -30,14 +30,14 @@ def any_key(cls: PolicyClass) -> str | None:
     return None
 
 
-def takes_policies(cls: PolicyClass) -> bool:
+def takes_policies(cls: Callable[..., object]) -> bool:
     """Whether it is made of other policies."""
     options = policy_options(cls).values()
     return any_key(cls) is not None or any(Policy in _kinds(cls, option) for option in options)
 
 
 def read_options(
-    cls: PolicyClass, options: Iterable[str], read_part: Callable[[str], Part]
+    cls: Callable[..., object], options: Iterable[str], read_part: Callable[[str], Part]
 ) -> dict[str, PlainValue | Part]:
     """The values that `options` give, each as its parameter wants it.
 
@@ -75,7 +75,7 @@ def _read_part(key: str, text: str, read_part: Callable[[str], Part]) -> Part:
         raise ValueError(f"option {key!r}: {error}") from error
 
 
-def _kinds(cls: PolicyClass, parameter: inspect.Parameter) -> tuple[type, ...]:
+def _kinds(cls: Callable[..., object], parameter: inspect.Parameter) -> tuple[type, ...]:
     """Of a parameter's type such as `int | None`, the kinds a text can be turned into; str where it has no type."""
     hint = parameter.annotation
     if hint is inspect.Parameter.empty:

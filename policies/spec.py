@@ -11,7 +11,7 @@ file that is there, that file's name may have any of these characters.
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os.path import isfile
 from typing import TypeAlias, Union, cast
@@ -19,9 +19,10 @@ from typing import TypeAlias, Union, cast
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..foreign_code import at, defined_at, is_foreign, pass_interrupt, said, told
+from ..named_classes import names_path
 from .lossless.chain import Chain
 from .options import PlainValue, PolicyClass, read_options
-from .registry import PolicySpecError, known_policies, names_path, policy_class
+from .registry import PolicySpecError, known_policies, policy_class
 
 OptionValue: TypeAlias = Union[PlainValue, "PolicySpec"]
 # Of a bare chain, such as `draft:4/target`, or `draft:4`, which lacks its end.
@@ -54,7 +55,7 @@ class PolicySpec:
             PolicySpecError: unknown file, module, class or option, or a value of another kind than the option.
         """
         try:
-            name, options = _split(text)
+            name, options = name_and_options(text)
             if _CHAIN.fullmatch(name) and not names_path(name):
                 if options:
                     raise ValueError(f"a bare chain takes no options; use chain,spec={name},...")
@@ -63,7 +64,7 @@ class PolicySpec:
             found = policy_class(name)
             values = {} if found is None else read_options(found, options, cls._parse_part)
             if found is not None:
-                _check_signature(found, values)
+                check_signature(found, values, first="the pool")
         except PolicySpecError:  # of what another package registered, which tells its own name
             raise
         except ValueError as error:
@@ -115,8 +116,8 @@ def make_policy(text: str, pool: Pool) -> Policy:
     return PolicySpec.parse(text).build(pool)
 
 
-def _split(text: str) -> tuple[str, list[str]]:
-    """(name, options as `key=value`) of a text."""
+def name_and_options(text: str) -> tuple[str, list[str]]:
+    """(name, options as `key=value`) of a text; raises ValueError for parentheses that do not pair."""
     file, rest = _file_first(text)
     name, *options = _parts(rest)
     if name.endswith(")"):
@@ -153,12 +154,13 @@ def _parts(text: str) -> list[str]:
     return [*parts, text[start:]]
 
 
-def _check_signature(cls: PolicyClass, options: Mapping[str, OptionValue]) -> None:
+def check_signature(cls: Callable[..., object], options: Mapping[str, object], *, first: str) -> None:
+    """Raise ValueError where a constructor does not take these options after its first argument, which is `first`."""
     try:
         inspect.signature(cls).bind(None, **options)
     except TypeError as error:
-        pool_first = f" (its constructor must take the pool first, then options){defined_at(cls)}"
-        raise ValueError(f"{error}{pool_first if is_foreign(cast(type, cls)) else ''}") from None
+        told_first = f" (its constructor must take {first} first, then options){defined_at(cls)}"
+        raise ValueError(f"{error}{told_first if is_foreign(cast(type, cls)) else ''}") from None
 
 
 def _unknown(name: str) -> PolicySpecError:

@@ -2,31 +2,22 @@
 
 import hashlib
 import re
-import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...decoding.prompt_lookup import LookupRule, Occurrence
+from ...strict_toml import TomlFileError, checked_toml, read_toml
 
 POOL_FILE_NAME = "pool.toml"
 CONFIG = "config"  # the key by which a member makes its pool a forced one
-DEEP_KEY = re.compile(r"""(?:["']?[\w-]+["']?[ \t]*\.[ \t]*){64}""")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-class PoolFileError(ValueError):
+class PoolFileError(TomlFileError):
     """One thing that is wrong with a pool file or with what it points to."""
-
-    def __init__(self, path: Path | str, field: str, rule: str, value: object) -> None:
-        """State that `field` of the file at `path` breaks `rule` by being `value`."""
-        super().__init__(f"{path}: {field} {rule}, got {value!r}")
-        self.path = path
-        self.field = field
-        self.rule = rule
-        self.value = value
 
 
 class NgramEntry(BaseModel):
@@ -195,7 +186,7 @@ def _read(path: Path) -> tuple[Path, dict[str, Any]]:
     file = path / POOL_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise PoolFileError(file, "pool file", "must exist", str(path))
-    return file, _decoded(file)
+    return file, read_toml(file, "pool file", PoolFileError)
 
 
 def _members_in(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -205,10 +196,7 @@ def _members_in(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _checked(file: Path, values: dict[str, Any], kind: type[Content]) -> Content:
-    try:
-        content = kind.model_validate(values)
-    except ValidationError as error:
-        raise _as_pool_error(file, error) from error
+    content = checked_toml(file, values, kind, PoolFileError)
     _check_members(file, content.members, CONFIG if isinstance(content, ForcedPoolFile) else "path")
     return content
 
@@ -224,36 +212,6 @@ def tokenizer_sha256(pool: Path) -> str:
     if not path.is_file():
         raise PoolFileError(file, "tokenizer", "must be a local file to be compared", content.tokenizer)
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _decoded(file: Path) -> dict[str, Any]:
-    """The values of the file; raises PoolFileError for one that is no TOML or cannot be read."""
-    try:
-        text = file.read_text(encoding="utf-8")
-        if DEEP_KEY.search(text):  # read at any depth, with memory that grows as its square
-            raise RecursionError
-        values = tomllib.loads(text)
-    except OSError as error:
-        raise PoolFileError(file, "pool file", "must be readable", error.strerror) from None
-    except RecursionError:
-        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", "tables or lists nested too deep") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PoolFileError(file, "pool file", "must be TOML in UTF-8", str(error)) from error
-    return values
-
-
-def _as_pool_error(file: Path, error: ValidationError) -> PoolFileError:
-    """The first complaint as one line."""
-    first = error.errors()[0]
-    field = ""
-    for part in first["loc"]:
-        field += f"[{part}]" if isinstance(part, int) else f".{part}" if field else str(part)
-    if first["type"] == "extra_forbidden":
-        return PoolFileError(file, field, "is not a known key", first["input"])
-    if first["type"] == "missing":
-        return PoolFileError(file, field, "must be given", None)
-    rule = first["msg"].removeprefix("Value error, ")
-    return PoolFileError(file, field, rule[0].lower() + rule[1:], first["input"])
 
 
 def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -> None:

@@ -4,8 +4,8 @@ import sys
 from importlib.metadata import EntryPoint
 
 import pytest
+from paceline import named_classes
 from paceline.policies import Draft, PolicySpecError, Verify, check_policy, make_policy
-from paceline.policies import registry as registry_module
 from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaptive import Adaptive
 from paceline.policies.lossless.chain import Chain
@@ -167,7 +167,7 @@ class TestEntryPoints:
 
     def register(self, monkeypatch, *pairs):
         points = [EntryPoint(name=name, value=value, group="paceline.policies") for name, value in pairs]
-        monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+        monkeypatch.setattr(named_classes, "entry_points", lambda group: points)
 
     def test_theirs_are_found_by_name(self, monkeypatch):
         self.register(monkeypatch, ("theirs", "paceline.policies.lossless.plain:Plain"))
