@@ -1,0 +1,139 @@
+"""What stands between arrivals and replicas: signals, stale or not, and the router that reads them.
+
+With `stale_ps` at 0 a router sees replicas as they are when a request arrives. Else it sees the newest snapshot: they
+are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that instant is routed. Whoever drives the
+run asks for the instant of the next one, and takes it. Letters: R replicas.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Protocol, SupportsIndex
+
+from ....arguments import check_least
+from ....foreign_code import pass_interrupt, said, told
+from ....traces.workloads.arrival import Arrival
+from .router import ReplicaSignals, Router, RouterError
+
+CachedTokens = Callable[[Arrival], int]
+
+
+class WatchedReplica(Protocol):
+    """A replica as routers need it; asking changes nothing."""
+
+    def signals(self) -> ReplicaSignals:
+        """As it is now."""
+        ...
+
+    def cached_tokens(self, arrival: Arrival) -> int:
+        """Tokens at the start of the prompt that the target's prefix cache holds now."""
+        ...
+
+    def frozen_prefixes(self) -> CachedTokens:
+        """`cached_tokens` of the prefix cache as it is now, whatever becomes of it until this is called again."""
+        ...
+
+
+class Dispatcher:
+    """Routes requests, and holds the router to its contract.
+
+    Args:
+        router: that picks.
+        label: of the router, for messages.
+        replicas: `[R]`, in order.
+        stale_ps: between two snapshots, >= 0; 0: signals are never stale.
+    """
+
+    def __init__(self, router: Router, label: str, replicas: Sequence[WatchedReplica], stale_ps: int = 0) -> None:
+        check_least("`stale_ps`", stale_ps, 0)
+        self._router = router
+        self._label = label
+        self._replicas = tuple(replicas)
+        self._stale_ps = stale_ps
+        self._reads_prefixes = bool(getattr(router, "reads_prefixes", False))
+        self._taken = 0
+        self._signals: tuple[ReplicaSignals, ...] | None = None
+        self._cached: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
+        self.take_snapshot()
+
+    def next_snapshot_ps(self, now_ps: int) -> int | None:
+        """When the first snapshot after now is due; None where signals are never stale."""
+        return None if self._stale_ps == 0 else (now_ps // self._stale_ps + 1) * self._stale_ps
+
+    def take_snapshot(self) -> None:
+        """Take the signals of all replicas as they are now; those that are never stale are asked for when looked at."""
+        self._taken += 1
+        if not self._stale_ps:
+            self._signals = None
+            return
+        self._signals = self._signals_now()
+        if self._reads_prefixes:
+            self._cached = tuple(replica.frozen_prefixes() for replica in self._replicas)
+
+    def pick(self, arrival: Arrival) -> int:
+        """The number of the replica for a request, which has to be handed to it before the next one is routed.
+
+        Raises:
+            RouterError: the router raised, or picked what is no replica.
+        """
+        if not self._stale_ps:
+            self.take_snapshot()
+        try:
+            picked = self._router.pick(arrival, _Seen(self, arrival))
+        except RouterError:
+            raise
+        except BaseException as error:  # foreign code
+            pass_interrupt(error)
+            raise RouterError(f"{self._named(arrival)}: pick raised {told(error)}") from error
+        return self._checked(picked, arrival)
+
+    def _checked(self, picked: object, arrival: Arrival) -> int:
+        number = -1
+        if isinstance(picked, SupportsIndex) and not isinstance(picked, bool):
+            number = index(picked)
+        if not 0 <= number < len(self._replicas):
+            raise RouterError(
+                f"{self._named(arrival)}: must pick a replica in [0, {len(self._replicas) - 1}], "
+                f"got {said(picked, repr)}"
+            )
+        return number
+
+    def _named(self, arrival: Arrival) -> str:
+        return f"router {self._label!r}, request {arrival.request_id}"
+
+    def _signals_now(self) -> tuple[ReplicaSignals, ...]:
+        return tuple(replica.signals() for replica in self._replicas)
+
+    def _seen_signals(self) -> tuple[ReplicaSignals, ...]:
+        if self._signals is None:
+            self._signals = self._signals_now()
+        return self._signals
+
+    def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
+        if self._stale_ps and not self._reads_prefixes:
+            rule = "asks for cached prefixes of stale signals, and does not say reads_prefixes = True"
+            raise RouterError(f"{self._named(arrival)}: {rule}")
+        return self._cached[replica](arrival)
+
+
+class _Seen:
+    """See `Seen`."""
+
+    __slots__ = ("_arrival", "_dispatcher")
+
+    def __init__(self, dispatcher: Dispatcher, arrival: Arrival) -> None:
+        self._dispatcher = dispatcher
+        self._arrival = arrival
+
+    @property
+    def signals(self) -> Sequence[ReplicaSignals]:
+        """See `Seen`."""
+        return self._dispatcher._seen_signals()
+
+    @property
+    def snapshot(self) -> int:
+        """See `Seen`."""
+        return self._dispatcher._taken
+
+    def cached_tokens(self, replica: int) -> int:
+        """See `Seen`."""
+        return self._dispatcher._cached_tokens(replica, self._arrival)
