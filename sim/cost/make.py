@@ -1,6 +1,6 @@
 """From the name a user gives to a cost model."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +112,7 @@ def _unscaled(
         if extrapolate:
             raise ArgumentError(f"`extrapolate` is for measured costs; {name} has no range to leave")
         unused = _unused(name, recording, tensor_parallel)
-        return _roofline(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
+        return roofline_of(sheet[name], name, recording, tensor_parallel=tensor_parallel, remarks=unused)
     if tensor_parallel != 1:
         raise ArgumentError(f"`tensor_parallel` is for devices of the sheet; {name} was measured as it is")
     if names_profile(name):
@@ -167,7 +167,7 @@ def _taken_to(cost: CostModel, name: str, recording: Recording, on: OnDevice) ->
             f"`on` must name another device than {name} was measured on, got {on.device} for {measured_on}"
         )
     asked = f"{name} `on` {on.device}"
-    rooflines = (_roofline(here, asked, recording), _roofline(there, asked, recording))
+    rooflines = (roofline_of(here, asked, recording), roofline_of(there, asked, recording))
     return mapped(cost, *rooflines, on.reading, target=recording.about.target)
 
 
@@ -177,22 +177,36 @@ def _of_sheet(sheet: Mapping[str, Device], option: str, name: str) -> Device:
     return sheet[name]
 
 
-def _roofline(
+def roofline_of(
     device: Device,
     name: str,
     recording: Recording,
     *,
     tensor_parallel: int = 1,
     remarks: tuple[str, ...] = (),
+    members: Collection[str] | None = None,
 ) -> RooflineCost:
-    """The roofline of a recording's models; raises ValueError for a model whose shape nobody says."""
-    missing = _without_shape(recording)
+    """The roofline of a recording's models, or of some of them.
+
+    Args:
+        device: that runs them.
+        name: of the cost, for messages.
+        recording: whose models they are.
+        tensor_parallel: devices they are split over, >= 1.
+        remarks: what its notes are to say first.
+        members: that lie on the device; None: all.
+
+    Raises:
+        ValueError: a model whose shape nobody says, or as `RooflineCost`.
+    """
+    missing = [model for model in _without_shape(recording) if members is None or model in members]
     if missing:
         raise ArgumentError(
             f"cost {name}: no shape for {', '.join(missing)}: give `models` {missing[0]}=PRESET, "
             f"{missing[0]}=config.json or FILE.json; presets: {', '.join(preset_names())}"
         )
-    known = recording.known_shapes()
+    shapes = recording.known_shapes()
+    known = {name: named for name, named in shapes.items() if members is None or name in members}
     words = [named.words for named in known.values() if named.words]
     assumed = f"assumed from names, unless `models` says otherwise: {'; '.join(words)}"
     return RooflineCost(

@@ -1,0 +1,176 @@
+"""The cluster file: which replicas there are, on what devices, within what limits, and who routes. As TOML."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ....strict_toml import TomlFileError, checked_toml, read_toml
+from ....traces.meta import MOST, NAME_PATTERN
+
+# What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
+ACTIVATION_RESERVE_BYTES = 2_000_000_000
+# Of vLLM v0.30.0, `vllm/config/cache.py`: `gpu_memory_utilization`, `DEFAULT_BLOCK_SIZE`, `enable_prefix_caching`.
+MEMORY_SHARE = 0.92
+BLOCK_TOKENS = 16
+PREFIX_CACHE = True
+MOST_REPLICAS = 100_000
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class ClusterFileError(TomlFileError):
+    """One thing that is wrong with a cluster file, or with what it asks of a recording."""
+
+
+class Table(BaseModel):
+    """Base of the tables of a cluster file: unknown keys and values of another kind are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class DeviceTable(Table):
+    """Figures of a device that the sheet does not have; attributes as of `Device`.
+
+    Attributes:
+        like: device of the sheet that has what is not given here; without it the first three are needed.
+        flops_per_s: dense peak by dtype.
+        bytes_per_s: memory bandwidth.
+        memory_bytes: of device memory.
+        link_bytes_per_s: to others of its kind, one direction.
+        link_latency_s: seconds an all-reduce adds to its bytes.
+        layer_launch_s: seconds a layer adds.
+    """
+
+    like: Text | None = None
+    flops_per_s: dict[str, Positive] | None = None
+    bytes_per_s: Positive | None = None
+    memory_bytes: Positive | None = None
+    link_bytes_per_s: Positive | None = None
+    link_latency_s: NotNegative | None = None
+    layer_launch_s: NotNegative | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        missing = [key for key in ("flops_per_s", "bytes_per_s", "memory_bytes") if getattr(self, key) is None]
+        if self.like is None and missing:
+            raise ValueError(f"must have {missing[0]}, or be like a device of the sheet")
+        return self
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Those that are given."""
+        return self.model_dump(exclude={"like"}, exclude_none=True)
+
+
+class MemberTable(Table):
+    """What one member of the pool has of its own in a replica; what is not given is the replica's.
+
+    Attributes:
+        device: that it lies on.
+        block_tokens: tokens of a block of its keys and values.
+        kv_blocks: of its memory; None: computed.
+        prefix_cache: whether full blocks are kept for later requests.
+        drop_units: last blocks of a prefix hit that are not taken.
+    """
+
+    device: Text | None = None
+    block_tokens: Count | None = None
+    kv_blocks: Count | None = None
+    prefix_cache: bool | None = None
+    drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
+
+
+class ReplicaTable(Table):
+    """Replicas that are alike.
+
+    Attributes:
+        name: unique in the file; None: the device's, or the place in the file where that does not do.
+        count: of them.
+        device: that members lie on which name none.
+        tensor_parallel: devices of a kind that each of them is split over.
+        policy: of these replicas; None: the run's.
+        cost: what forwards take, as `--cost`; None: the rooflines of the devices.
+        max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
+        token_budget: tokens of a step at most; None: as vLLM for the target's device.
+        block_tokens: tokens of a block of keys and values.
+        kv_blocks: of each member; None: computed from memory.
+        memory_share: of a device's memory that the engine uses.
+        activation_reserve_bytes: of each device, that is neither weights nor keys and values.
+        prefix_cache: whether full blocks are kept for later requests.
+        members: by name, what they have of their own.
+    """
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    device: Text | None = None
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    policy: Text | None = None
+    cost: Text | None = None
+    max_num_seqs: Count | None = None
+    token_budget: Count | None = None
+    block_tokens: Count = BLOCK_TOKENS
+    kv_blocks: Count | None = None
+    memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
+    activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
+    prefix_cache: bool = PREFIX_CACHE
+    members: dict[str, MemberTable] = Field(default_factory=dict)
+
+    def member(self, name: str) -> MemberTable:
+        """What a member has, with the replica's values where it has none of its own; `kv_blocks` may stay None."""
+        own = self.members.get(name, MemberTable())
+        return MemberTable(
+            device=own.device or self.device,
+            block_tokens=own.block_tokens or self.block_tokens,
+            kv_blocks=own.kv_blocks or self.kv_blocks,
+            prefix_cache=self.prefix_cache if own.prefix_cache is None else own.prefix_cache,
+            drop_units=own.drop_units,
+        )
+
+
+class RouterTable(Table):
+    """Who picks the replica of a request.
+
+    Attributes:
+        name: of the router with its options, as in `prefix-affinity,least_share=0.3`.
+        stale_s: seconds between two looks at the replicas; 0: it sees them as they are.
+    """
+
+    name: Text = "round-robin"
+    stale_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+
+class ClusterContent(Table):
+    """What a cluster file holds.
+
+    Attributes:
+        name: shown in tables; None: the file's.
+        horizon_s: simulated seconds after which a run ends, whatever is unfinished; None: it runs to its end.
+        devices: by name, those that the sheet does not have.
+        router: who picks replicas.
+        replicas: at least one table of them.
+    """
+
+    name: Text | None = None
+    horizon_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    devices: dict[str, DeviceTable] = Field(default_factory=dict)
+    router: RouterTable = RouterTable()
+    replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]
+
+
+def read_cluster_file(path: Path) -> ClusterContent:
+    """What a file holds; what it says of a recording's members is not looked at.
+
+    Raises:
+        ClusterFileError: the file is missing, is no TOML, or breaks a rule.
+    """
+    if not path.is_file():
+        raise ClusterFileError(path, "cluster file", "must exist", str(path))
+    content = checked_toml(path, read_toml(path, "cluster file", ClusterFileError), ClusterContent, ClusterFileError)
+    total = sum(table.count for table in content.replicas)
+    if total > MOST_REPLICAS:
+        raise ClusterFileError(path, "replicas", f"must be {MOST_REPLICAS:,} at most in all", total)
+    return content

@@ -1,0 +1,228 @@
+"""From a cluster file, or the name of a device, and a recording to a cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ....policies.spec import PolicySpec
+from ....traces.meta import ModelInfo
+from ....traces.recording import Recording
+from ...cost.base import CostModel
+from ...cost.devices import Device, device_sheet
+from ...cost.make import make_cost, roofline_of
+from ...recorded_pool import recorded_pool
+from ..limits import EngineLimits
+from ..routers import RouterSetting, RouterSpec
+from .cluster import Cluster, Replica
+from .cluster_devices import batch_limits, known_devices
+from .cluster_file import ClusterContent, ClusterFileError, ReplicaTable, read_cluster_file
+from .placed_cost import PlacedCost
+from .replica_memory import DeviceMemory, MemoryRuleError, device_memory
+
+FILE_ENDINGS = (".json", ".profile")
+
+
+def open_cluster(text: str | Path, recording: Recording) -> Cluster:
+    """The cluster of a file, or one replica on a device of the sheet with everything by default.
+
+    Args:
+        text: a path to a TOML file (docs/cluster.md), or a name of the sheet, as "h100".
+        recording: whose members the replicas serve.
+
+    Raises:
+        ClusterFileError: a file that breaks a rule, or does not go with the recording; one line.
+        ValueError: neither a device nor a file.
+    """
+    name, sheet = str(text), device_sheet()
+    if name in sheet:
+        return make_cluster(ClusterContent(name=name, replicas=(ReplicaTable(device=name),)), name, recording)
+    if not (name.endswith(".toml") or Path(name).exists()):
+        raise ValueError(f"unknown cluster {name!r}: a file is FILE.toml, a device one of {', '.join(sorted(sheet))}")
+    path = Path(name)
+    return make_cluster(read_cluster_file(path), path, recording)
+
+
+def make_cluster(content: ClusterContent, path: Path | str, recording: Recording) -> Cluster:
+    """The cluster that a content describes.
+
+    Args:
+        content: of a file.
+        path: of it, for messages; costs that are files lie relative to its folder.
+        recording: whose members the replicas serve.
+
+    Raises:
+        ClusterFileError: the content does not go with the recording, or weights or blocks do not fit; one line.
+    """
+    names = _group_names(content, path)
+    devices = known_devices(path, content.devices)
+    likes = {name: table.like for name, table in content.devices.items() if table.like is not None}
+    replicas = []
+    for row, (name, table) in enumerate(zip(names, content.replicas, strict=True)):
+        alike = _Group(path=path, row=row, table=table, devices=devices, likes=likes, recording=recording)
+        replicas += alike.replicas(name)
+    return Cluster(
+        name=content.name or Path(path).stem,
+        replicas=tuple(replicas),
+        router=_router(content, path, len(replicas)),
+        stale_s=content.router.stale_s,
+        horizon_s=content.horizon_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """One table of replicas, on its way to them."""
+
+    path: Path | str
+    row: int
+    table: ReplicaTable
+    devices: Mapping[str, Device]
+    likes: Mapping[str, str]
+    recording: Recording
+
+    def replicas(self, name: str) -> list[Replica]:
+        """As many as the table says; raises ClusterFileError."""
+        self._check_policy()
+        placement = self._placement()
+        memory = self._memory(placement)
+        cost = self._cost(placement)
+        device = placement[self.recording.about.target]
+        usual = batch_limits(device, self.likes.get(device.name, device.name))
+        limits = EngineLimits(
+            max_num_seqs=self.table.max_num_seqs or usual.max_num_seqs,
+            token_budget=self.table.token_budget or usual.token_budget,
+            kv={member.name: member.kv for device in memory for member in device.members},
+        )
+        return [
+            Replica(
+                name=name if self.table.count == 1 else f"{name}.{number}",
+                group=name,
+                policy=self.table.policy,
+                cost=cost,
+                cost_name=cost.name,
+                limits=limits,
+                placement={member: device.name for member, device in placement.items()},
+                tensor_parallel=self.table.tensor_parallel,
+                memory=memory,
+            )
+            for number in range(self.table.count)
+        ]
+
+    def _refuse(self, key: str, rule: str, value: object) -> NoReturn:
+        raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value) from None
+
+    def _placement(self) -> dict[str, Device]:
+        """The device of each member that has weights, in level order."""
+        members = self._weighted()
+        for name in self.table.members:
+            if name in self.recording.about.lookups or (name in self.recording.about.models and name not in members):
+                self._refuse(
+                    f"members.{name}", "must be left out: it copies text, and has neither weights nor KV", name
+                )
+            if name not in members:
+                self._refuse(f"members.{name}", f"must be a member of the recording ({', '.join(members)})", name)
+        return {name: self._device_of(name) for name in members}
+
+    def _weighted(self) -> list[str]:
+        shapes = self.recording.known_shapes()
+        return [name for name in self.recording.about.models if name not in shapes or shapes[name].shape is not None]
+
+    def _device_of(self, member: str) -> Device:
+        own = self.table.members.get(member)
+        asked = self.table.member(member)
+        if asked.device is None:
+            self._refuse("device", f"must be given, or one for {member}, which is not placed", None)
+        if asked.device not in self.devices:
+            key = "device" if own is None or own.device is None else f"members.{member}.device"
+            self._refuse(key, f"must be in [devices] or of the sheet ({', '.join(sorted(self.devices))})", asked.device)
+        if asked.drop_units and not asked.prefix_cache:
+            self._refuse(f"members.{member}.drop_units", "must be 0 without a prefix cache", asked.drop_units)
+        return self.devices[asked.device]
+
+    def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
+        shapes = _shapes(self.recording)
+        for name, device in placement.items():
+            model = shapes[name].submodel_of if name in shapes else None
+            if model is not None and placement.get(model, device) != device:
+                rule = f"must be that of {model} ({placement[model].name}), whose weights {name} shares"
+                self._refuse(f"members.{name}.device", rule, device.name)
+        found = []
+        for device in {device.name: device for device in placement.values()}.values():
+            here = [name for name, place in placement.items() if place == device]
+            try:
+                found.append(device_memory(device, self.table, here, shapes))
+            except MemoryRuleError as error:
+                self._refuse(error.key, error.rule, error.value)
+        return tuple(found)
+
+    def _cost(self, placement: Mapping[str, Device]) -> CostModel:
+        name = self.table.cost
+        try:
+            if name is None or (name in self.devices and name not in self.recording.about.costs):
+                return self._rooflines(name, placement)
+            return make_cost(self._located(name), self.recording)
+        except ClusterFileError:
+            raise
+        except ValueError as error:
+            self._refuse("cost", f"cannot be taken: {error}", name)
+
+    def _rooflines(self, name: str | None, placement: Mapping[str, Device]) -> CostModel:
+        if name is not None and any(device.name != name for device in placement.values()):
+            places = ", ".join(dict.fromkeys(device.name for device in placement.values()))
+            self._refuse("cost", f"must be left out or the device that every member lies on ({places})", name)
+        members: dict[str, list[str]] = {}
+        for member, device in placement.items():
+            members.setdefault(device.name, []).append(member)
+        about = self.recording.about
+        members[placement[about.target].name] += [member for member in about.models if member not in placement]
+        parallel = self.table.tensor_parallel
+        costs = {
+            place: roofline_of(self.devices[place], place, self.recording, tensor_parallel=parallel, members=here)
+            for place, here in members.items()
+        }
+        if len(costs) == 1:
+            return next(iter(costs.values()))
+        return PlacedCost(
+            {member: costs[device.name] for member, device in placement.items()}, self.recording.about.target
+        )
+
+    def _located(self, name: str) -> str:
+        """The name of a cost; of a file, where it lies."""
+        return str(Path(self.path).parent / name) if name.endswith(FILE_ENDINGS) else name
+
+    def _check_policy(self) -> None:
+        if self.table.policy is None:
+            return
+        try:
+            PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording))
+        except ValueError as error:
+            self._refuse("policy", f"cannot be built: {error}", self.table.policy)
+
+
+def _shapes(recording: Recording) -> dict[str, ModelInfo]:
+    """Of members with weights, as far as they are known."""
+    return {name: known.shape for name, known in recording.known_shapes().items() if known.shape is not None}
+
+
+def _group_names(content: ClusterContent, path: Path | str) -> list[str]:
+    """A name for each table: its own, else its device's, else that and its place in the file."""
+    given = [table.name for table in content.replicas]
+    for row, name in enumerate(given):
+        if name is not None and name in given[:row]:
+            raise ClusterFileError(path, f"replicas[{row}].name", "must be unique", name)
+    names: list[str] = []
+    for row, table in enumerate(content.replicas):
+        usual = table.device or "replica"
+        taken = usual in given or sum(usual == (other.device or "replica") for other in content.replicas) > 1
+        names.append(table.name or (f"{usual}-{row}" if taken else usual))
+    return names
+
+
+def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> RouterSpec:
+    try:
+        spec = RouterSpec.parse(content.router.name)
+        spec.build(RouterSetting(num_replicas=num_replicas))
+    except ValueError as error:
+        raise ClusterFileError(path, "router.name", f"cannot be built: {error}", content.router.name) from None
+    return spec

@@ -1,0 +1,33 @@
+"""Seconds of members that lie on different devices: each as on its own."""
+
+from collections.abc import Mapping
+
+from ...cost.base import CostModel, DraftTerms
+
+
+class PlacedCost:
+    """A cost model for each member; prompt lookup costs what it costs the target's.
+
+    Args:
+        costs: by member.
+        target: the pool's last member.
+    """
+
+    def __init__(self, costs: Mapping[str, CostModel], target: str) -> None:
+        self.name = ", ".join(f"{member} on {cost.name}" for member, cost in costs.items())
+        self._costs = dict(costs)
+        self._targets = costs[target]
+        self.lookup_s = self._targets.lookup_s
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        cost = self._costs.get(model, self._targets)
+        return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._costs.get(model, self._targets).draft_terms(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`: those of every device, each once."""
+        return tuple(dict.fromkeys(note for cost in self._costs.values() for note in cost.notes()))

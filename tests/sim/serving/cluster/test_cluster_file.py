@@ -1,0 +1,162 @@
+"""Every breach of a cluster file is one line with file, table, field, rule and value; defaults are vLLM's."""
+
+import pytest
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.serving.cluster import ClusterFileError, open_cluster, read_cluster_file
+from paceline.sim.serving.cluster.cluster_devices import batch_limits
+
+from .small_pools import LLAMA_1B, LLAMA_8B, llamas, recording_of
+
+ONE = '[[replicas]]\ndevice = "h100"\n'
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a cluster file and gives its path."""
+
+    def write(text):
+        path = tmp_path / "mine.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "replicas must be given, got None"),
+        ("replicas = []", "replicas tuple should have at least 1 item"),
+        ("[[replicas]]\ncount = 0", "replicas[0].count input should be greater than or equal to 1, got 0"),
+        ("[[replicas]]\ncount = true", "replicas[0].count input should be a valid integer, got True"),
+        ("[[replicas]]\ncount = 2.0", "replicas[0].count input should be a valid integer, got 2.0"),
+        (
+            "[[replicas]]\nmemory_share = 1.5",
+            "replicas[0].memory_share input should be less than or equal to 1, got 1.5",
+        ),
+        ("[[replicas]]\nmemory_share = nan", "replicas[0].memory_share input should be a finite number, got nan"),
+        (
+            "[[replicas]]\nmax_num_seqs = 0",
+            "replicas[0].max_num_seqs input should be greater than or equal to 1, got 0",
+        ),
+        ("[[replicas]]\ntoken_budget = -1", "replicas[0].token_budget input should be greater than or equal to 1"),
+        ("[[replicas]]\nblock_tokens = 0", "replicas[0].block_tokens input should be greater than or equal to 1"),
+        ("[[replicas]]\nkv_blocks = 0", "replicas[0].kv_blocks input should be greater than or equal to 1, got 0"),
+        ("[[replicas]]\nactivation_reserve_bytes = -1.0", "replicas[0].activation_reserve_bytes input should be"),
+        ("[[replicas]]\noffload = true", "replicas[0].offload is not a known key, got True"),
+        ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
+        ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),
+        ("[[replicas]]\n[replicas.members.draft]\nprefill = 1", "replicas[0].members.draft.prefill is not a known key"),
+        (f"horizon_s = 0\n{ONE}", "horizon_s input should be greater than 0, got 0"),
+        (f"{ONE}[router]\nstale_s = -0.5", "router.stale_s input should be greater than or equal to 0, got -0.5"),
+        (f"{ONE}[devices.mine]\nmemory_bytes = 1e9", "devices.mine must have flops_per_s, or be like a device"),
+        (f"{ONE}[[replicas]]\ncount = 100000", "replicas must be 100,000 at most in all, got 100001"),
+        ("replicas = ", "cluster file must be TOML in UTF-8, got"),
+    ],
+)
+def test_refused_by_the_schema(written, text, said):
+    path = written(text)
+    with pytest.raises(ClusterFileError) as refused:
+        read_cluster_file(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+ALONE = """
+[[replicas]]
+device = "alone"
+tensor_parallel = 2
+[devices.alone]
+flops_per_s = { bfloat16 = 1e14 }
+bytes_per_s = 1e12
+memory_bytes = 80e9
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[replicas]]\n", "replicas[0].device must be given, or one for draft, which is not placed, got None"),
+        (
+            '[[replicas]]\n[replicas.members.draft]\ndevice = "l40s"',
+            "replicas[0].device must be given, or one for target, which is not placed, got None",
+        ),
+        ('[[replicas]]\ndevice = "h300"', "replicas[0].device must be in [devices] or of the sheet (a100,"),
+        (f'{ONE}[replicas.members.draft]\ndevice = "x"', "replicas[0].members.draft.device must be in [devices] or"),
+        (
+            f"{ONE}[replicas.members.mid]\ndrop_units = 1",
+            "members.mid must be a member of the recording (draft, target)",
+        ),
+        (
+            f"{ONE}prefix_cache = false\n[replicas.members.draft]\ndrop_units = 1",
+            "replicas[0].members.draft.drop_units must be 0 without a prefix cache, got 1",
+        ),
+        (
+            '[[replicas]]\ndevice = "tiny"\n[devices.tiny]\nlike = "h100"\nmemory_bytes = 1e10',
+            "replicas[0].device must hold the weights of its members in 10,000,000,000 bytes of tiny "
+            "(draft 2,471,628,800, target 16,060,522,496), got '18,532,151,296 bytes'",
+        ),
+        (f'{ONE}[devices.h100]\nlike = "h200"', "devices.h100 must have a name of its own; the sheet has this one"),
+        (f'{ONE}[devices.mine]\nlike = "h300"', "devices.mine.like must be a device of the sheet (a100, a100-40gb"),
+        (ALONE, "replicas[0].cost cannot be taken: cost alone: no link to split models over, got tensor_parallel 2"),
+        (f'{ONE}policy = "draft:4/mid"', "replicas[0].policy cannot be built: policy 'draft:4/mid'"),
+        (f'{ONE}cost = "cpu"', "replicas[0].cost cannot be taken: unknown cost 'cpu'"),
+        (f'{ONE}cost = "h200"', "replicas[0].cost must be left out or the device that every member lies on (h100)"),
+        (f'{ONE}cost = "mine.json"', "mine.json: cannot be read: No such file or directory"),
+        (f'{ONE}[router]\nname = "fast"', "router.name cannot be built: router 'fast': known are round-robin"),
+        (f'{ONE}[router]\nname = "least-loaded,by=luck"', "by must be requests, tokens or kv, got 'luck'"),
+        (f'{ONE}name = "a"\n{ONE}name = "a"', "replicas[1].name must be unique, got 'a'"),
+    ],
+)
+def test_refused_beside_the_recording(written, text, said):
+    path = written(text)
+    with pytest.raises(ClusterFileError) as refused:
+        open_cluster(path, llamas())
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_submodel_lies_where_its_model_does(written):
+    slim = LLAMA_8B.model_copy(update={"name": "slim", "submodel_of": "target"})
+    path = written(f'{ONE}[replicas.members.slim]\ndevice = "h200"')
+    with pytest.raises(ClusterFileError, match=r"members.slim.device must be that of target \(h100\), whose weights"):
+        open_cluster(path, recording_of(slim, LLAMA_8B))
+
+
+@pytest.mark.parametrize("text", ["h300", "h100,h200", "somewhere"])
+def test_what_is_neither_file_nor_device(text):
+    with pytest.raises(ValueError, match=f"unknown cluster '{text}': a file is FILE.toml, a device one of a100"):
+        open_cluster(text, llamas())
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(ClusterFileError, match=r"none.toml: cluster file must exist"):
+        open_cluster(tmp_path / "none.toml", llamas())
+
+
+@pytest.mark.parametrize("name", sorted(device_sheet()))
+def test_every_large_enough_device_is_a_preset(name):
+    half = name != "cpu-roofline"  # which has no peak in half precision
+    models = [model if half else model.model_copy(update={"dtype": "float32"}) for model in (LLAMA_1B, LLAMA_8B)]
+    cluster = open_cluster(name, recording_of(*models))
+    (replica,) = cluster.replicas
+    assert (cluster.name, replica.name, replica.cost.name) == (name, name, name)
+    assert replica.policy is None
+    assert (cluster.router.label, cluster.stale_s, cluster.horizon_s) == ("round-robin", 0, None)
+    assert all(kv.block_tokens == 16 and kv.prefix_cache and kv.drop_units == 0 for kv in replica.limits.kv.values())
+
+
+@pytest.mark.parametrize(
+    ("device", "limits"),
+    [("a100", (256, 2048)), ("h100", (1024, 8192)), ("h200", (1024, 8192)), ("rtx4090", (256, 2048))],
+)
+def test_batches_are_those_of_vllms_server(device, limits):
+    usual = batch_limits(device_sheet()[device], device)
+    assert (usual.max_num_seqs, usual.token_budget) == limits
+
+
+def test_a_device_like_an_a100_has_its_batches(written):
+    path = written('[[replicas]]\ndevice = "mine"\n[devices.mine]\nlike = "a100"\nmemory_bytes = 85e9')
+    limits = open_cluster(path, llamas()).replicas[0].limits
+    assert (limits.max_num_seqs, limits.token_budget) == (256, 2048)

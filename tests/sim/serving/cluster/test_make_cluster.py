@@ -1,0 +1,112 @@
+"""What a file says is what replicas are: names, limits, costs, places."""
+
+import json
+
+import pytest
+from paceline.sim.cost.cost_file import FileCost
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.make import make_cost
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.limits import EngineLimits, KvLimits
+
+from .small_pools import llamas
+
+WHOLE = """
+name = "two kinds"
+horizon_s = 3600
+
+[devices.my-l40s]
+like = "l40s"
+memory_bytes = 47.8e9
+
+[router]
+name = "prefix-affinity,least_share=0.25"
+stale_s = 0.1
+
+[[replicas]]
+name = "chat"
+count = 2
+device = "h100"
+policy = "draft:4/target"
+max_num_seqs = 64
+token_budget = 2048
+block_tokens = 32
+kv_blocks = 1000
+memory_share = 0.8
+activation_reserve_bytes = 3e9
+prefix_cache = false
+
+[replicas.members.draft]
+device = "my-l40s"
+block_tokens = 16
+kv_blocks = 2000
+prefix_cache = true
+drop_units = 1
+
+[[replicas]]
+device = "h200"
+
+[[replicas]]
+device = "h200"
+tensor_parallel = 2
+cost = "mine.json"
+"""
+LINE = {"intercept_s": 0.01}
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({"draft": LINE, "target": LINE}))
+    (tmp_path / "whole.toml").write_text(WHOLE)
+    return open_cluster(tmp_path / "whole.toml", llamas())
+
+
+def test_every_key_of_the_file_is_read(cluster):
+    assert (cluster.name, cluster.horizon_s, cluster.stale_s) == ("two kinds", 3600, 0.1)
+    assert cluster.router.options == {"least_share": 0.25}
+    chat = cluster.replicas[0]
+    assert chat.policy == "draft:4/target"
+    assert chat.limits == EngineLimits(
+        max_num_seqs=64,
+        token_budget=2048,
+        kv={
+            "target": KvLimits(num_blocks=1000, block_tokens=32, prefix_cache=False),
+            "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=True, drop_units=1),
+        },
+    )
+    assert chat.placement == {"draft": "my-l40s", "target": "h100"}
+    lying = {memory.device: memory for memory in chat.memory}
+    assert (lying["my-l40s"].memory_bytes, lying["my-l40s"].memory_share) == (47_800_000_000, 0.8)
+    assert lying["h100"].reserve_bytes == 3_000_000_000
+
+
+def test_replicas_are_counted_and_named(cluster):
+    assert [replica.name for replica in cluster.replicas] == ["chat.0", "chat.1", "h200-1", "h200-2"]
+    assert {name: len(found) for name, found in cluster.groups.items()} == {"chat": 2, "h200-1": 1, "h200-2": 1}
+    assert cluster.replicas[0].cost is cluster.replicas[1].cost
+
+
+def test_each_member_costs_what_its_own_device_takes(cluster):
+    shape = {"num_rows": 3, "new_tokens": 12, "context_tokens": 900}
+    placed = cluster.replicas[0].cost
+    assert placed.forward_s("target", **shape) == make_cost("h100", llamas()).forward_s("target", **shape)
+    # The bandwidth and the peak are those of the sheet's L40S; only the memory is the file's.
+    assert placed.forward_s("draft", **shape) == make_cost("l40s", llamas()).forward_s("draft", **shape)
+    assert placed.name == "draft on my-l40s, target on h100"
+
+
+def test_costs_of_files_lie_beside_the_cluster_file(cluster):
+    split = cluster.replicas[3]
+    assert isinstance(split.cost, FileCost)
+    assert split.cost.forward_s("target", num_rows=1, new_tokens=1, context_tokens=0) == 0.01
+    assert split.memory[0].memory_bytes == 2 * int(device_sheet()["h200"].memory_bytes)
+
+
+def test_rooflines_are_split_where_members_are(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\ntensor_parallel = 2\n')
+    cost = open_cluster(path, llamas()).replicas[0].cost
+    shape = {"num_rows": 1, "new_tokens": 8, "context_tokens": 100}
+    assert cost.forward_s("target", **shape) == make_cost("h100", llamas(), tensor_parallel=2).forward_s(
+        "target", **shape
+    )

@@ -1,0 +1,135 @@
+"""Blocks are what memory holds: the hand calculations of docs/cluster.md, and what holds for any pool."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.serving.cluster import open_cluster
+from paceline.sim.serving.cluster.cluster_file import MemberTable, ReplicaTable
+from paceline.sim.serving.cluster.replica_memory import MemoryRuleError, device_memory
+from paceline.traces.meta import ModelInfo
+
+from .small_pools import LLAMA_8B, llamas, recording_of
+
+
+def test_one_h100_with_a_draft_model_by_hand():
+    """The first calculation of docs/cluster.md, figure by figure."""
+    memory = open_cluster("h100", llamas()).replicas[0].memory[0]
+    usable = 80_000_000_000 * 92 // 100
+    assert memory.usable_bytes == usable == 73_600_000_000
+    weights = {member.name: member.weights_bytes for member in memory.members}
+    assert weights == {"draft": 2 * 1_235_814_400, "target": 2 * 8_030_261_248}
+    free = usable - 2_471_628_800 - 16_060_522_496 - 2_000_000_000
+    assert free == 53_067_848_704
+    token_bytes = 2 * 16 * 8 * 64 * 2 + 2 * 32 * 8 * 128 * 2  # keys and values, layers, heads, size, bytes
+    assert token_bytes == 32_768 + 131_072
+    blocks = free // (16 * token_bytes)
+    assert blocks == 20_243
+    assert {member.name: member.kv.num_blocks for member in memory.members} == {"draft": blocks, "target": blocks}
+    assert memory.spare_bytes == free - blocks * 16 * token_bytes
+
+
+def test_what_vllm_logged_of_one_a100():
+    """Its log: 79.14 GiB x 0.90, weights 14.99, beside them 0.12 + 1.19, the rest 54.93 GiB."""
+    table = ReplicaTable(memory_share=0.9, activation_reserve_bytes=(0.12 + 1.19) * 2**30)
+    device = device_sheet()["a100"]
+    memory = device_memory(replace(device, memory_bytes=79.14 * 2**30), table, ["target"], {"target": LLAMA_8B})
+    logged = 54.93 * 2**30 / 131_072
+    assert memory.members[0].kv.num_tokens == pytest.approx(logged, rel=0.001)
+
+
+dtypes = st.sampled_from(["float32", "bfloat16", "float16"])
+members = st.lists(
+    st.tuples(
+        st.integers(1, 10**9),
+        st.integers(0, 10**5),
+        dtypes,
+        st.sampled_from([1, 8, 16, 24, 32, 48]),
+        st.one_of(st.none(), st.integers(1, 50)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(deadline=None)
+@given(found=members, share=st.floats(0.01, 1), reserve=st.integers(0, 10**9), parallel=st.integers(1, 4))
+def test_what_is_computed_fits_and_one_block_more_would_not(found, share, reserve, parallel):
+    shapes, tables = {}, {}
+    for number, (parameters, kv_bytes, dtype, block_tokens, blocks) in enumerate(found):
+        name = f"m{number}"
+        shapes[name] = ModelInfo(
+            name=name, parameters=parameters, layers=1, hidden_size=1, kv_bytes_per_token=kv_bytes, dtype=dtype
+        )
+        tables[name] = MemberTable(block_tokens=block_tokens, kv_blocks=blocks)
+    table = ReplicaTable(
+        memory_share=share, activation_reserve_bytes=float(reserve), tensor_parallel=parallel, members=tables
+    )
+    try:
+        memory = device_memory(device_sheet()["rtx4090"], table, list(shapes), shapes)
+    except MemoryRuleError:
+        return
+    computed = [member for member in memory.members if not member.given]
+    assert all(member.kv.num_blocks == tables[member.name].kv_blocks for member in memory.members if member.given)
+    assert memory.weights_bytes + memory.kv_bytes <= memory.memory_bytes
+    if computed:
+        assert memory.spare_bytes >= 0
+        assert len({member.kv.num_tokens for member in computed}) == 1
+        most = max(member.kv.block_tokens for member in computed)
+        a_group = 48 * 5 * sum(member.shape.kv_bytes_per_token for member in computed)  # 240: of any of these sizes
+        assert memory.spare_bytes < max(a_group, most)
+
+
+def test_submodels_share_the_weights_of_their_model():
+    slim = LLAMA_8B.model_copy(
+        update={"name": "slim", "submodel_of": "target", "kv_bytes_per_token": 65_536, "parameters": 4_000_000_000}
+    )
+    memory = open_cluster("h100", recording_of(slim, LLAMA_8B)).replicas[0].memory[0]
+    assert [member.weights_bytes for member in memory.members] == [0, 2 * 8_030_261_248]
+    assert memory.weights_bytes == 2 * 8_030_261_248
+
+
+def test_tensor_parallel_adds_memory_and_reserve_device_by_device():
+    table = ReplicaTable(tensor_parallel=2)
+    memory = device_memory(device_sheet()["rtx4090"], table, ["target"], {"target": LLAMA_8B})
+    assert memory.usable_bytes == 2 * 22_080_000_000
+    assert memory.reserve_bytes == 2 * 2_000_000_000
+    assert memory.members[0].kv.num_blocks == (44_160_000_000 - 16_060_522_496 - 4_000_000_000) // (16 * 131_072)
+
+
+@pytest.mark.parametrize(
+    ("key", "table", "shape", "said"),
+    [
+        ("device", {}, {"parameters": 13 * 10**9}, "must hold the weights of its members in 24,000,000,000 bytes"),
+        (
+            "memory_share",
+            {"memory_share": 0.7},
+            {},
+            "must leave room for a block of target on rtx4090: 2,097,152 bytes",
+        ),
+        ("kv_blocks", {"kv_blocks": 4000}, {}, "must fit rtx4090 beside the weights: 24,000,000,000 bytes hold"),
+        ("kv_blocks", {}, {"kv_bytes_per_token": 0}, "must be given on rtx4090: no token takes memory of target"),
+        ("members.target", {}, {"dtype": "int4"}, "must be of weights in float32, bfloat16, float16"),
+    ],
+    ids=["weights", "no block", "given", "no bytes", "dtype"],
+)
+def test_what_does_not_fit_is_refused(key, table, shape, said):
+    with pytest.raises(MemoryRuleError) as refused:
+        device_memory(
+            device_sheet()["rtx4090"],
+            ReplicaTable(**table),
+            ["target"],
+            {"target": LLAMA_8B.model_copy(update=shape)},
+        )
+    assert refused.value.key == key
+    assert said in refused.value.rule
+
+
+def test_a_shape_nobody_knows_needs_given_blocks():
+    device = device_sheet()["rtx4090"]
+    with pytest.raises(MemoryRuleError, match="the shape of draft is not known"):
+        device_memory(device, ReplicaTable(), ["draft", "target"], {"target": LLAMA_8B})
+    given_blocks = device_memory(device, ReplicaTable(kv_blocks=7), ["draft", "target"], {"target": LLAMA_8B})
+    assert [member.kv.num_blocks for member in given_blocks.members] == [7, 7]
