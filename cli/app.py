@@ -14,6 +14,7 @@ from .commands.experiment import experiment_commands
 from .commands.profile import profile
 from .commands.record import record
 from .commands.run import run
+from .commands.serving.cluster import cluster
 from .commands.trace_import import import_
 from .commands.validate import validate
 from .options.records import spelled_out
@@ -50,7 +51,15 @@ def command() -> Callable[..., object]:
     app.callback()(paceline)
     _add(
         app,
-        {"compare": compare, "run": run, "record": record, "agree": agree, "profile": profile, "validate": validate},
+        {
+            "compare": compare,
+            "cluster": cluster,
+            "run": run,
+            "record": record,
+            "agree": agree,
+            "profile": profile,
+            "validate": validate,
+        },
     )
     for name, purpose, commands in _groups():
         group = typer.Typer(help=purpose, no_args_is_help=True)

@@ -19,6 +19,7 @@ READ = {
     "rounds.trace/rounds.parquet": (("trace", "inspect", "rounds.trace"),),
     "rounds.trace/requests.parquet": (("trace", "check", "rounds.trace"),),
     "costs.json": (("compare", "--trace", "small.trace", "--policy", "plain", "--cost", "./costs.json"),),
+    "cluster.toml": (("cluster", "cluster.toml", "--trace", "small.trace"),),
     "models.json": (
         ("trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace", "--models", "models.json"),
     ),
@@ -64,6 +65,10 @@ def file_cases(world: Path, logs: dict[str, list[Path]]) -> dict[str, list[Case]
         for case in _fields(world, "pool/target/config.json", READ["pool/target/config.json"][0])
     ]
     cases["prompts.jsonl"] += _fields(world, "prompts.jsonl", RUN, lines=True)
+    cases["cluster.toml"] += [
+        Case(name=f"cluster.toml: {what}", args=READ["cluster.toml"][0], spoil=spoil, must=False)
+        for what, spoil in toml_values("cluster.toml", (world / "cluster.toml").read_text())
+    ]
     text = (world / "pool" / "pool.toml").read_text()
     cases["pool/pool.toml"] += [
         Case(

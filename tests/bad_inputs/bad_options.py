@@ -15,6 +15,7 @@ PROMPTS = ("--prompts", "prompts.jsonl", "--max-new-tokens", "3", "--limit", "1"
 # A quick sound call of each command.
 SOUND: dict[str, tuple[str, ...]] = {
     "compare": ("--trace", "small.trace", "--policy", "draft:2/target", "--seeds", "2"),
+    "cluster": ("h100", "--trace", "small.trace"),
     "run": (*PROMPTS, *POOL),
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),

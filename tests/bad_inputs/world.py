@@ -25,6 +25,36 @@ COSTS = {
     },
 }
 SHAPE = {"parameters": 68, "layers": 2, "hidden_size": 8, "kv_bytes_per_token": 64, "dtype": "float16"}
+CLUSTER = """
+name = "mine"
+horizon_s = 3600
+
+[devices.mine]
+like = "h100"
+memory_bytes = 24e9
+
+[router]
+name = "least-loaded,by=kv"
+stale_s = 0.1
+
+[[replicas]]
+name = "chat"
+count = 2
+device = "mine"
+tensor_parallel = 1
+policy = "draft:4/target"
+cost = "mine"
+max_num_seqs = 64
+token_budget = 2048
+block_tokens = 16
+memory_share = 0.9
+activation_reserve_bytes = 2e9
+prefix_cache = true
+
+[replicas.members.draft]
+kv_blocks = 100
+drop_units = 1
+"""
 POLICY = """
 from paceline.policies import Draft, Verify
 
@@ -65,6 +95,7 @@ def make_world(folder: Path) -> dict[str, list[Path]]:
     (folder / "costs.json").write_text(json.dumps(COSTS))
     (folder / "models.json").write_text(json.dumps([{"name": "draft", **SHAPE}, {"name": "target", **SHAPE}]))
     (folder / "my_policy.py").write_text(POLICY)
+    (folder / "cluster.toml").write_text(CLUSTER)
     _odd_files(folder)
     return {name: [path.relative_to(folder) for path in paths] for name, paths in logs.items()}
 

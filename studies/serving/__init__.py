@@ -1,0 +1,1 @@
+"""Studies of serving under load, as functions."""
