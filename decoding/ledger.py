@@ -5,6 +5,9 @@ Their fields, in this order, are the columns of a run log; every other form is d
 
 from typing import NamedTuple, Protocol
 
+from .contract import Outcome
+from .results import Results, made
+
 # Kinds of steps and operations.
 DRAFT, VERIFY, COMMIT = range(3)
 
@@ -59,6 +62,30 @@ class StepRecord(NamedTuple):
     end_s: float
     escalated: int = 0
     prefill: int = 0
+
+
+def op_record(kind: int, level: int, num_rows: int, results: Results, start_s: float) -> OpRecord:
+    """Of an operation in which `num_rows` requests ran."""
+    num_forwards = new_tokens = 0
+    for _, new, repeats, _ in results.forwards:
+        num_forwards += repeats if new else 0
+        new_tokens += repeats * new
+    return made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
+
+
+def judged_record(level: int, outcome: Outcome, num_modelled: int, end_s: float, prefill: int) -> StepRecord:
+    """Of a Verify by the member at `level`, or of the loop's own prefill (1)."""
+    request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
+    # fmt: off
+    return made(StepRecord, (
+        request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, num_modelled, end_s, escalated, prefill,
+    ))
+    # fmt: on
+
+
+def committed_record(level: int, outcome: Outcome, end_s: float) -> StepRecord:
+    """Of a Commit; `level` is the target's."""
+    return StepRecord(outcome.request_id, COMMIT, level, 0, 0, 0, 0, 0, outcome.num_emitted, 0, end_s)
 
 
 class Ledger(Protocol):

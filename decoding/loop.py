@@ -8,28 +8,23 @@ Letters: B requests of one operation.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeGuard, TypeVar
 
-from ..foreign_code import at, decides_at, pass_interrupt, said
-from .contract import Commit, Draft, Outcome, PolicyError, Step
-from .ledger import COMMIT, DRAFT, VERIFY, Ledger, OpRecord, StepRecord
+from ..foreign_code import pass_interrupt, said
+from .contract import Commit, Draft, Outcome, Step
+from .ledger import DRAFT, VERIFY, Ledger, StepRecord, committed_record, judged_record, op_record
 from .legal_steps import check_step
 from .observation import Load, Observation
-from .policy import Policy
+from .policy import Policy, breach, raised
 from .pool import Pool
 from .prefill import Prefills
-from .results import Deferred, DraftResults, Failed, Judged, Results, Row, VerifyResults, made
+from .results import DraftResults, Judged, Results, Row, Rows, VerifyResults, all_ran, made
 from .session import Session
-from .world import DraftItem, DraftOp, Op, VerifyItem, VerifyOp, WaitingOps, World
+from .world import DraftOp, Item, Op, VerifyItem, VerifyOp, WaitingOps, World, set_apart
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
 # Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.
 DEFERRED_OPS = 8
-
-SET_ASIDE = frozenset((Failed, Deferred))
-
-Item = TypeVar("Item", DraftItem, VerifyItem)
 
 
 class Loop:
@@ -42,6 +37,7 @@ class Loop:
         world: where sessions are opened and pending tokens read.
         ledger: told of every operation and step.
         decide_s: seconds a decision takes, by which `next_op` moves the clock `load.now_s` on.
+        view: what policies see of a request.
 
     Attributes:
         load: what policies see of the server. `num_waiting` is set by whoever drives the loop, all else by the loop.
@@ -50,7 +46,15 @@ class Loop:
     """
 
     def __init__(
-        self, *, pool: Pool, policy: Policy, name: str, world: World, ledger: Ledger, decide_s: float = 0.0
+        self,
+        *,
+        pool: Pool,
+        policy: Policy,
+        name: str,
+        world: World,
+        ledger: Ledger,
+        decide_s: float = 0.0,
+        view: type[Observation] = Observation,
     ) -> None:
         self.pool = pool
         self.load = Load(len(pool.members))
@@ -61,24 +65,51 @@ class Loop:
         self._world = world
         self._ledger = ledger
         self._decide_s = decide_s
+        self._view = view
         self._ready: deque[Session] = deque()
         self._waiting = WaitingOps()
         self._views: dict[str, Observation] = {}
         self._idle: dict[str, int] = {}
+        self._withdrawn: set[str] = set()
         self._prefills = Prefills(pool)
         self._deferred_ops = 0
 
     def admit(self, session: Session) -> None:
         """Take a request in; raises ValueError if its id is already running."""
-        if session.request_id in self._views:
-            raise ValueError(f"request {session.request_id} is already running")
-        self._world.open(session)
-        self._views[session.request_id] = Observation(session, self.load, self._world.signal)
-        self.load.num_running += 1
+        item = self.admit_apart(session)
         if self._prefills.due_first(session):
-            self._waiting.join(self.pool.target_level, session, self._prefills.step)
+            self._waiting.join(self.pool.target_level, *item)
         else:
             self._ready.append(session)
+
+    def admit_apart(self, session: Session) -> VerifyItem:
+        """Take in a request whose prefill is run, in chunks for one, by whoever drives the loop.
+
+        It is asked for nothing before the item returned was part of an operation of the target that `finish` was told
+        of. Raises ValueError if its id is already running.
+        """
+        request_id = session.request_id
+        if request_id in self._views:
+            raise ValueError(f"request {request_id} is already running")
+        if request_id not in self._withdrawn:
+            self._world.open(session)
+        self._withdrawn.discard(request_id)
+        self._views[request_id] = self._view(session, self.load, self._world.signal)
+        self.load.num_running += 1
+        self.load.context_tokens += session.num_prompt + len(session.emitted)
+        return session, self._prefills.step
+
+    def withdraw(self, session: Session) -> None:
+        """Put a running request back, without its pending tokens, until it is admitted again; its world keeps it open.
+
+        Its policy is told nothing: when it is asked next, what was drafted is gone, and `last` stays as it was. No
+        operation that `next_op` returned before may be finished with it.
+        """
+        self._waiting.drop(session)
+        self._ready = deque(other for other in self._ready if other is not session)
+        session.drop_pending()
+        self._forget(session)
+        self._withdrawn.add(session.request_id)
 
     def next_op(self, now_s: float) -> Op | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
@@ -155,72 +186,44 @@ class Loop:
                 self._feed_back(session, outcome)
 
     def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
-        request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
-        modelled, now_s = row.num_modelled, self.load.now_s
-        # fmt: off
-        self._ledger.note_step(made(StepRecord, (
-            request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, modelled, now_s, escalated, prefill,
-        )))
-        # fmt: on
+        self.load.context_tokens += outcome.num_emitted
+        self._ledger.note_step(judged_record(level, outcome, row.num_modelled, self.load.now_s, prefill))
 
     def _begin(self, session: Session, outcome: Outcome) -> None:
         """The prefill is done: the policy is asked next, or what it asked for before is carried out."""
         if outcome.done:
             self._end(session)
-            return
-        draft = self._prefills.waiting(session.request_id)
-        if draft is None:
+        elif (draft := self._prefills.waiting(session.request_id)) is None:
             self._ready.append(session)
         else:  # it is legal as long as there is room
             self._waiting.join(check_step(session, draft), session, draft)
 
     def _commit(self, session: Session, step: Commit) -> None:
         outcome = session.committed(step)
-        level, emitted = self.pool.target_level, outcome.num_emitted
-        self._ledger.note_step(
-            StepRecord(session.request_id, COMMIT, level, 0, 0, 0, 0, 0, emitted, 0, self.load.now_s)
-        )
+        self.load.context_tokens += outcome.num_emitted
+        self._ledger.note_step(committed_record(self.pool.target_level, outcome, self.load.now_s))
         self._feed_back(session, outcome)
 
     def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
-        _, forwards, duration_s, _ = results
-        load = self.load
         self._deferred_ops = 0
-        load.batch[level] = num_rows
-        load.duration_s[level] = duration_s
-        num_forwards = new_tokens = 0
-        for _, new, repeats, _ in forwards:
-            num_forwards += repeats if new else 0
-            new_tokens += repeats * new
-        self._ledger.note_op(made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, duration_s)))
+        self.load.batch[level] = num_rows
+        self.load.duration_s[level] = results.duration_s
+        self._ledger.note_op(op_record(kind, level, num_rows, results, start_s))
 
-    def _set_aside(
-        self, level: int, items: list[Item], rows: Sequence[Row | Failed | Deferred]
-    ) -> tuple[list[Item], Sequence[Row], int]:
+    def _set_aside(self, level: int, items: list[Item], rows: Rows[Row]) -> tuple[list[Item], Sequence[Row], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""
-        if _all_ran(rows):
+        if all_ran(rows):
             return items, rows, len(items)
-        ran: list[Item] = []
-        others: list[Row] = []
-        failures: list[tuple[Session, Exception]] = []
-        reason = ""
-        for item, row in zip(items, rows, strict=True):
-            session, step = item
-            if isinstance(row, Deferred):
-                self._waiting.held.append((level, session, step))
-                self._ledger.note_preempted(session.request_id)
-                reason = row.reason
-            elif isinstance(row, Failed):
-                failures.append((session, row.error))
-            else:
-                ran.append(item)
-                others.append(row)
-        num_ran = len(ran) + len(failures)
+        apart = set_apart(items, rows)
+        for session, step in apart.deferred:
+            self._waiting.held.append((level, session, step))
+            self._ledger.note_preempted(session.request_id)
+        num_ran = len(apart.ran) + len(apart.failed)
         if not num_ran:
-            self._guard_memory(reason)
-        for session, error in failures:
+            self._guard_memory(apart.reason)
+        for session, error in apart.failed:
             self._fail(session, error)
-        return ran, others, num_ran
+        return apart.ran, apart.rows, num_ran
 
     def _guard_memory(self, reason: str) -> None:
         """Fail the latest held request of a world that defers all there is, over and over."""
@@ -232,35 +235,39 @@ class Loop:
 
     def _fail(self, session: Session, error: Exception) -> None:
         self._ledger.note_failed(session.request_id, str(error) or repr(error), self.load.now_s)
-        self._idle.pop(session.request_id, None)
         self.failed.append((session, error))
         self._leave(session)
 
     def _leave(self, session: Session) -> None:
         """Forget a request that is done or failed; what it held in memory may do for those that wait."""
-        self._views.pop(session.request_id)
-        self._prefills.forget(session.request_id)
+        self._forget(session)
         self._world.close(session)
-        self.load.num_running -= 1
         self._waiting.release()
+
+    def _forget(self, session: Session) -> None:
+        self._views.pop(session.request_id)
+        self._idle.pop(session.request_id, None)
+        self._prefills.forget(session.request_id)
+        self.load.num_running -= 1
+        self.load.context_tokens -= session.num_prompt + len(session.emitted)
 
     def _ask(self, session: Session) -> tuple[Step, int]:
         self.load.now_s += self._decide_s
         try:
             step = self._policy.decide(self._views[session.request_id])
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
-            raise self._raised(session, None, "decide", error) from error
+            raise raised(self._name, session.request_id, None, "decide", error) from error
         try:
             return step, check_step(session, step)
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
-            raise self._breach(session, step, said(error)) from error
+            raise breach(self._policy, self._name, session.request_id, step, said(error)) from error
 
     def _feed_back(self, session: Session, outcome: Outcome) -> None:
         try:
             self._policy.learn(outcome)
         except BaseException as error:  # foreign code, as above
-            raise self._raised(session, outcome.step, "learn", error) from error
+            raise raised(self._name, session.request_id, outcome.step, "learn", error) from error
         if outcome.done:
             self._end(session)
             return
@@ -278,23 +285,6 @@ class Loop:
     def _guard_progress(self, session: Session, outcome: Outcome) -> None:
         idle = self._idle.get(session.request_id, 0) + 1
         self._idle[session.request_id] = idle
+        rule = f"no progress in {idle} steps: nothing was drafted or judged"
         if idle >= IDLE_STEPS:
-            raise self._breach(session, outcome.step, f"no progress in {idle} steps: nothing was drafted or judged")
-
-    def _raised(self, session: Session, step: Step | None, method: str, error: BaseException) -> PolicyError:
-        """What a method of the policy raised, and where; Ctrl-C is raised on."""
-        pass_interrupt(error)
-        return PolicyError(self._name, session.request_id, step, f"{method} raised {said(error, repr)}{at(error)}")
-
-    def _breach(self, session: Session, step: object, rule: str) -> PolicyError:
-        """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""
-        place = decides_at(self._policy)
-        return PolicyError(self._name, session.request_id, step, rule if place is None else f"{rule} (decide: {place})")
-
-
-def _all_ran(rows: Sequence[Row | Failed | Deferred]) -> TypeGuard[Sequence[Row]]:
-    """Whether no row failed or was deferred."""
-    for row in rows:  # noqa: SIM110 - a generator costs as much as the rest
-        if row.__class__ in SET_ASIDE:
-            return False
-    return True
+            raise breach(self._policy, self._name, session.request_id, outcome.step, rule)

@@ -30,18 +30,21 @@ class Load:
 
     Attributes:
         num_running: requests admitted and not done.
-        num_waiting: requests that are there and not admitted yet.
-        free_kv_share: share of KV memory that is free, 0 to 1; always 1 in the simulator, which models no memory.
+        num_waiting: requests that are there and not admitted yet, those that were put back among them.
+        context_tokens: prompt and committed tokens of the requests that run.
+        free_kv_share: share of KV memory that is free, 0 to 1, of the member with the least; always 1 where memory has
+            no limit, as in `simulate`.
         batch: per level, rows of that member's latest operation, 0 before the first.
         duration_s: per level, seconds of that operation.
         now_s: the clock, seconds since the run began.
     """
 
-    __slots__ = ("batch", "duration_s", "free_kv_share", "now_s", "num_running", "num_waiting")
+    __slots__ = ("batch", "context_tokens", "duration_s", "free_kv_share", "now_s", "num_running", "num_waiting")
 
     def __init__(self, num_members: int) -> None:
         self.num_running = 0
         self.num_waiting = 0
+        self.context_tokens = 0
         self.free_kv_share = 1.0
         self.batch = [0] * num_members
         self.duration_s = [0.0] * num_members
@@ -67,6 +70,16 @@ class Observation:
     def tag(self) -> str:
         """Task or domain of the request."""
         return self._session.tag
+
+    @property
+    def slo(self) -> str:
+        """Name of the request's class of service levels; "" for none, as everywhere but in served workloads."""
+        return ""
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When its class wants the next token, on the clock of `load.now_s`; None where there is no such class."""
+        return None
 
     @property
     def pool(self) -> Pool:

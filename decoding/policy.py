@@ -1,11 +1,12 @@
-"""The one question a policy answers about one request: what next?
+"""The one question a policy answers about one request: what next? And what is said of a policy that fails at it.
 
 Two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
 """
 
 from typing import Protocol
 
-from .contract import Outcome, Step
+from ..foreign_code import at, decides_at, pass_interrupt, said
+from .contract import Outcome, PolicyError, Step
 from .observation import Observation
 
 
@@ -19,3 +20,15 @@ class Policy(Protocol):
     def learn(self, outcome: Outcome) -> None:
         """What came of a step, in the order the steps finished."""
         ...
+
+
+def raised(name: str, request_id: str, step: Step | None, method: str, error: BaseException) -> PolicyError:
+    """What a method of the policy raised, and where; Ctrl-C is raised on."""
+    pass_interrupt(error)
+    return PolicyError(name, request_id, step, f"{method} raised {said(error, repr)}{at(error)}")
+
+
+def breach(policy: Policy, name: str, request_id: str, step: object, rule: str) -> PolicyError:
+    """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""
+    place = decides_at(policy)
+    return PolicyError(name, request_id, step, rule if place is None else f"{rule} (decide: {place})")

@@ -156,6 +156,13 @@ class RequestText:
         """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
         self.cached[:] = [0] * len(self.cached)
 
+    def drop_pending(self) -> None:
+        """Forget what was drafted and not committed; caches hold none of it."""
+        for pending in (self.tokens, self.places, self.drafters, self.judges):
+            pending.clear()
+        limit = self.num_prompt + len(self.emitted)
+        self.cached[:] = [min(held, limit) for held in self.cached]
+
     def _roll_back(self, level: int, limit: int) -> None:
         """Let no cache hold more than `limit` tokens of the context; that of the verifier at `level` holds them all."""
         cached = self.cached
@@ -235,7 +242,4 @@ class RequestText:
             )
         self._ended = True
         del self.emitted[kept:]
-        for pending in (self.tokens, self.places, self.drafters, self.judges):
-            pending.clear()
-        limit = self.num_prompt + kept
-        self.cached[:] = [min(held, limit) for held in self.cached]
+        self.drop_pending()

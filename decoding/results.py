@@ -1,7 +1,7 @@
 """What a world answers: for one request what was drafted or judged, and for an operation what ran and how long."""
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 # `made(Drafted, (...))`, all fields given, is `Drafted(...)` at half the price: for what replay makes in every step.
 made = tuple.__new__
@@ -54,7 +54,22 @@ class Deferred(NamedTuple):
 # every step.
 Forward = tuple[int, int, int, float]
 
+
 Row = TypeVar("Row", Drafted, Judged)
+
+
+# What came of the requests of one operation.
+Rows: TypeAlias = Sequence[Row | Failed | Deferred]
+
+SET_ASIDE = frozenset((Failed, Deferred))
+
+
+def all_ran(rows: Rows[Row]) -> TypeGuard[Sequence[Row]]:
+    """Whether no row failed or was deferred."""
+    for row in rows:  # noqa: SIM110 - a generator costs as much as the rest
+        if row.__class__ in SET_ASIDE:
+            return False
+    return True
 
 
 class RowResults(NamedTuple, Generic[Row]):
@@ -67,7 +82,7 @@ class RowResults(NamedTuple, Generic[Row]):
         free_kv_share: share of KV memory that is free after the operation, 0 to 1.
     """
 
-    rows: Sequence[Row | Failed | Deferred]
+    rows: Rows[Row]
     forwards: list[Forward]
     duration_s: float
     free_kv_share: float = 1.0

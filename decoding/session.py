@@ -121,8 +121,9 @@ class Session(RequestText):
 
     def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Commit the first token, which the target wrote with nothing pending; no policy's step, so `last` stays."""
+        last = self.last  # of a request that was put back and is read anew
         outcome = self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
-        self.last = None
+        self.last = last
         return outcome
 
     def committed(self, step: Commit) -> Outcome:

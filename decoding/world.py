@@ -4,16 +4,17 @@ Letters: B requests of one operation.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .contract import Draft, Verify
-from .results import DraftResults, VerifyResults
+from .results import Deferred, DraftResults, Failed, Row, Rows, VerifyResults
 from .rules.signal import Signal
 from .session import Session
 
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]
 VerifyItem = tuple[Session, Verify]
+Item = TypeVar("Item", DraftItem, VerifyItem)
 
 
 class World(Protocol):
@@ -109,6 +110,18 @@ class WaitingOps:
                 self.verifies[level] = VerifyOp(level, [])
             self.verifies[level].items.append((session, step))
 
+    def drop(self, session: Session) -> None:
+        """Forget the step of a request, wherever it waits."""
+        for level, draft in list(self.drafts.items()):
+            draft.items[:] = [item for item in draft.items if item[0] is not session]
+            if not draft.items:
+                del self.drafts[level]
+        for level, verify in list(self.verifies.items()):
+            verify.items[:] = [row for row in verify.items if row[0] is not session]
+            if not verify.items:
+                del self.verifies[level]
+        self.held = [step for step in self.held if step[1] is not session]
+
     def release(self) -> None:
         """Let held steps join their operations again."""
         for level, session, step in self.held:
@@ -125,3 +138,40 @@ class WaitingOps:
             self.release()
         level = min([*self.drafts, *self.verifies], default=-1)
         return self.drafts.pop(level) if level in self.drafts else self.verifies.pop(level, None)
+
+
+class SetApart(NamedTuple, Generic[Item, Row]):
+    """The requests of one operation by what came of them.
+
+    Attributes:
+        ran: requests that got a result.
+        rows: their results.
+        deferred: requests that did not run.
+        reason: why, "" if all ran.
+        failed: requests that failed, with their errors.
+    """
+
+    ran: list[Item]
+    rows: list[Row]
+    deferred: list[Item]
+    reason: str
+    failed: list[tuple[Session, Exception]]
+
+
+def set_apart(items: Sequence[Item], rows: Rows[Row]) -> SetApart[Item, Row]:
+    """Tell results from rows that failed or were deferred."""
+    ran: list[Item] = []
+    results: list[Row] = []
+    deferred: list[Item] = []
+    failed: list[tuple[Session, Exception]] = []
+    reason = ""
+    for item, row in zip(items, rows, strict=True):
+        if isinstance(row, Deferred):
+            deferred.append(item)
+            reason = row.reason
+        elif isinstance(row, Failed):
+            failed.append((item[0], row.error))
+        else:
+            ran.append(item)
+            results.append(row)
+    return SetApart(ran, results, deferred, reason, failed)
