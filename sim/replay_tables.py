@@ -14,6 +14,7 @@ from ..runs.text_quality import TextQuality
 from ..traces.forms import by_form
 from ..traces.recording import Recording
 from .cost.base import CostModel
+from .recorded_answers import RecordedAnswers
 from .rounds.tables import RoundsTables
 from .tries.tables import TrieTables
 
@@ -70,6 +71,10 @@ class ReplayTables(Protocol):
             seed: of decisions that have to be modelled.
             strict: refuse what is not recorded instead of modelling it.
         """
+        ...
+
+    def answers(self, *, seed: int, strict: bool) -> RecordedAnswers:
+        """What it answers row by row, to sessions that choose what they replay; arguments as of `world`."""
         ...
 
     def foreseen(self, cost: CostModel, *, seed: int, strict: bool, prefill_before: tuple[bool, ...]) -> Foreseen:

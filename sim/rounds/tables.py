@@ -8,7 +8,8 @@ from ...traces.rounds.recording import RoundsRecording
 from ..cost.base import CostModel
 from ..hazard.draws import Hazard
 from ..recorded_pool import recorded_pool
-from .world import ON_TRUNK, RoundsWorld
+from .answers import ON_TRUNK, RoundAnswers
+from .world import RoundsWorld
 
 
 class RoundsTables:
@@ -50,3 +51,9 @@ class RoundsTables:
             cost=cost,
             hazard=None if strict else self._fitted.reseeded(seed),
         )
+
+    def answers(self, *, seed: int, strict: bool) -> RoundAnswers:
+        """See `ReplayTables`."""
+        num_free = len(self.pool.members) - len(self.trace.meta.drafters) - 1
+        hazard = None if strict else self._fitted.reseeded(seed)
+        return RoundAnswers(trace=self.trace, num_free=num_free, hazard=hazard)

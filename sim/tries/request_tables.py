@@ -16,6 +16,7 @@ class RequestTables:
     Letters: L levels, N nodes.
 
     Attributes:
+        request_id: of the recording.
         token: `[N]` token that leads to each node.
         trunk: nodes of the trunk from the root down.
         trunk_tokens: the tokens of the trunk, which the target writes.
@@ -26,10 +27,11 @@ class RequestTables:
             member, which has no distribution.
     """
 
-    __slots__ = ("child", "entropy", "gap", "next_log_prob", "next_token", "own_log_prob", "token", "top_log_prob",
-                 "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+    __slots__ = ("child", "entropy", "gap", "next_log_prob", "next_token", "own_log_prob", "request_id", "token",
+                 "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int) -> None:
+        self.request_id = record.request_id
         trie = record.trie
         free: list[list[int]] = [[] for _ in range(num_free)]
         free_floats: list[list[float]] = [[] for _ in range(num_free)]
@@ -75,6 +77,10 @@ class TablesByRequest:
         self.num_free = 1 if trace.meta.ngram else 0
         self._tables: dict[str, RequestTables] = {}
         self._records = {record.request_id: record for record in trace.requests}
+
+    def record(self, request_id: str) -> TrieRequest:
+        """One request as recorded; raises KeyError for a request the trace does not hold."""
+        return self._records[request_id]
 
     def of(self, request_id: str) -> RequestTables:
         """One request's tables; raises KeyError for a request the trace does not hold."""

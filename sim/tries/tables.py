@@ -8,6 +8,7 @@ from ...traces.tries.recording import TrieRecording
 from ..cost.base import CostModel
 from ..recorded_pool import recorded_pool
 from .agreement_rates import Fallback
+from .answers import TrieAnswers
 from .request_tables import TablesByRequest
 from .world import ReplayWorld
 
@@ -41,3 +42,7 @@ class TrieTables(TablesByRequest):
         """A world that replays it."""
         fallback = None if strict else Fallback(self.trace, seed=seed)
         return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback)
+
+    def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
+        """See `ReplayTables`."""
+        return TrieAnswers(tables=self, fallback=None if strict else Fallback(self.trace, seed=seed))

@@ -1,0 +1,240 @@
+"""What a recording of contexts answers to drafts and verifications: walks in a request's trie.
+
+A token whose context is recorded is *replayed*. Beyond the record, tokens are `UNKNOWN`, verdicts come from the
+fitted fallback, and each such decision is counted as modelled. The target's verdict on a draft that starts on the
+trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
+"""
+
+from math import exp, nan
+
+from ...decoding.contract import Draft, Verify
+from ...decoding.prompt_lookup import prompt_lookup
+from ...decoding.results import Drafted, Judged, made
+from ...decoding.rules.acceptance import Ruling, ruling
+from ...decoding.rules.facts import unknown_facts
+from ...decoding.rules.signal import NO_SIGNAL, Signal
+from ...decoding.session import Session
+from ..recorded_answers import Replayed
+from ..recorded_pool import recorded_rule
+from ..unrecorded_error import UnrecordedContextError
+from .agreement_rates import Fallback
+from .recorded_facts import lacks, recorded_facts
+from .request_tables import RequestTables, TablesByRequest
+
+UNKNOWN = -1
+
+
+class TrieAnswers:
+    """Answers for sessions, each of which replays a request; see `RecordedAnswers`.
+
+    Args:
+        tables: the recording.
+        fallback: answers beyond the record; None makes the first unknown an error.
+
+    Attributes:
+        num_free: model-free members, which come first in the pool.
+        num_reanchored: per session, times replay resumed on the trunk after it had left the record.
+    """
+
+    def __init__(self, *, tables: TablesByRequest, fallback: Fallback | None) -> None:
+        self._tables = tables
+        self.num_free = tables.num_free
+        self._eos = frozenset(tables.trace.meta.eos_token_ids)
+        ngram = tables.trace.meta.ngram
+        self._lookup = None if ngram is None else recorded_rule(ngram)
+        self._fallback = fallback
+        self._open: dict[str, RequestTables] = {}
+        self.num_reanchored: dict[str, int] = {}
+        self._anchors: dict[str, dict[int, int]] = {}
+
+    def replay(self, session_id: str, request_id: str) -> Replayed:
+        """See `RecordedAnswers`; a trie starts at its root."""
+        record = self._tables.record(request_id)
+        self._open[session_id] = self._tables.of(request_id)
+        return Replayed(record.tag, record.prompt, record.max_new_tokens, self._eos, None, 0)
+
+    def release(self, session_id: str) -> None:
+        """See `RecordedAnswers`."""
+        self._open.pop(session_id)
+        self._anchors.pop(session_id, None)
+        self.num_reanchored.pop(session_id, None)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
+        node = session.places[index - 1] if index else session.place
+        return self._signal_at(self._open[session.request_id], session.drafters[index], node)
+
+    def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
+        if node < 0 or level < self.num_free:
+            return NO_SIGNAL
+        return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
+
+    def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
+        """See `RecordedAnswers`."""
+        if step.stop is not None:
+            return self._draft_slowly(session, step, level)
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        next_token, child, eos = tables.next_token[level], tables.child[level], self._eos
+        tokens: list[int] = []
+        places: list[int] = []
+        for _ in range(min(step.tokens, session.room)):
+            if node < 0:
+                return self._draft_slowly(session, step, level)
+            token = next_token[node]
+            node = child[node]
+            tokens.append(token)
+            places.append(node)
+            if token in eos:
+                break
+        return made(Drafted, (tokens, places, 0))
+
+    def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
+        """Draft with a stop rule, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        product = 1.0
+        tokens: list[int] = []
+        places: list[int] = []
+        num_modelled = 0
+        for _ in range(min(step.tokens, session.room)):
+            if node < 0:
+                num_modelled += 1
+                self._need_fallback(session, "draft")
+                tokens.append(UNKNOWN)
+                places.append(-1)
+                continue
+            context, token = node, tables.next_token[level][node]
+            node = tables.child[level][node]
+            tokens.append(token)
+            places.append(node)
+            if token in self._eos:
+                break
+            if step.stop is not None:
+                signal = self._signal_at(tables, level, context)
+                product *= signal.prob
+                if step.stop.holds(signal, product):
+                    break
+        return Drafted(tokens, places, num_modelled)
+
+    def looked_up(self, session: Session, step: Draft) -> Drafted:
+        """See `RecordedAnswers`; replay knows the real tokens as well as the runtime does."""
+        tables = self._open[session.request_id]
+        node = session.places[-1] if session.places else self._anchored(session, tables)
+        assert self._lookup is not None
+        answer = [*session.emitted, *session.tokens]
+        if UNKNOWN in answer:
+            # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
+            self._need_fallback(session, "draft")
+            return Drafted([], [], 1)
+        context = [*session.prompt, *answer]
+        wanted = min(step.tokens, session.room)
+        tokens = session.until_end(prompt_lookup(context, num_tokens=wanted, rule=self._lookup))
+        places = []
+        for token in tokens:
+            node = tables.find_child(node, token) if node >= 0 else -1
+            places.append(node)
+        return Drafted(tokens, places)
+
+    def judged(self, session: Session, step: Verify, level: int) -> Judged:
+        """See `RecordedAnswers`."""
+        tables = self._open[session.request_id]
+        first = session.first_unjudged(level)
+        node = session.places[first - 1] if first else self._anchored(session, tables)
+        if node < 0 or not step.rule.lossless:
+            return self._judge_slowly(session, step, level, first)
+        next_token, distances = tables.next_token[level], tables.tvd[level]
+        tokens, judges, places = session.tokens, session.judges, session.places
+        if first:
+            tokens, judges, places = tokens[first:], judges[first:], places[first:]
+        num_accepted = 0
+        tvd: list[float] = []
+        for token, judge, place in zip(tokens, judges, places):  # noqa: B905 - to be strict costs as much as the rest
+            tvd.append(distances[judge][node])
+            if next_token[node] != token:
+                if token == UNKNOWN:  # drafted before the committed context came back to the trunk
+                    return self._judge_slowly(session, step, level, first)
+                break
+            num_accepted += 1
+            node = place
+            if node < 0:
+                return self._judge_slowly(session, step, level, first)
+        return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, ()))
+
+    def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
+        """Judge with a lossy rule, or where some context is not recorded."""
+        tables = self._open[session.request_id]
+        node = session.places[first - 1] if first else session.place
+        tvd: list[float] = []
+        escalated: list[int] = []
+        num_modelled = 0
+        tokens = session.tokens
+        index = first
+        while index < len(tokens):
+            says, modelled, distance = self._verdict(session, tables, step, level, index, node)
+            tvd.append(distance)
+            num_modelled += modelled
+            if says is Ruling.refuse:
+                break
+            if says is Ruling.escalate:
+                escalated.append(index - first)
+            node = session.places[index]
+            index += 1
+        if node < 0:
+            own_token, own_place = UNKNOWN, -1
+            if index < len(tokens) or session.room > 0:  # else the session has no room for it
+                num_modelled += 1
+                self._need_fallback(session, "verify")
+        else:
+            own_token, own_place = tables.next_token[level][node], tables.child[level][node]
+        return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
+
+    def _verdict(
+        self, session: Session, tables: RequestTables, step: Verify, level: int, index: int, node: int
+    ) -> tuple[Ruling, bool, float]:
+        """(ruling, modelled, distance) for pending token `index` in the context `node`."""
+        proposer = session.judges[index]
+        rule = step.rule
+        if node < 0 or session.tokens[index] == UNKNOWN:
+            if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # it would, whatever the record said
+                return Ruling.keep, False, nan
+            return self._modelled_verdict(session, tables, level, index, proposer), True, nan
+        distance = tables.tvd[level][proposer][node]
+        same = tables.next_token[level][node] == session.tokens[index]
+        if rule.lossless:
+            return Ruling.keep if same else Ruling.refuse, False, distance
+        facts = recorded_facts(session, tables, self.num_free, level, index, node, same=same, tvd=distance)
+        if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
+            self._need_fallback(session, "verify")
+            return Ruling.refuse, True, distance
+        return ruling(rule, facts), False, distance
+
+    def _modelled_verdict(
+        self, session: Session, tables: RequestTables, level: int, index: int, proposer: int
+    ) -> Ruling:
+        """What the fallback says of a token outside the record: the two members agree on it, or they do not."""
+        self._need_fallback(session, "verify")
+        if proposer < self.num_free:
+            return Ruling.refuse
+        assert self._fallback is not None
+        position = len(session.emitted) + index
+        free = self.num_free
+        agrees = self._fallback.accepts(tables.request_id, position, proposer - free, level - free)
+        return Ruling.keep if agrees else Ruling.refuse
+
+    def _anchored(self, session: Session, tables: RequestTables) -> int:
+        """The committed context; one that lossy steps took out of the record resumes on the trunk at its length."""
+        if session.place < 0:
+            self._need_fallback(session, "re-anchor")
+            trunk = tables.trunk
+            ends = tables.token[trunk[-1]] in self._eos
+            session.place = trunk[min(len(session.emitted), len(trunk) - (2 if ends else 1))]
+            count = self.num_reanchored.get(session.request_id, 0)
+            self.num_reanchored[session.request_id] = count + 1
+            self._anchors.setdefault(session.request_id, {})[len(session.emitted)] = session.place
+        return session.place
+
+    def _need_fallback(self, session: Session, what: str) -> None:
+        if self._fallback is None:
+            position = len(session.emitted) + len(session.tokens)
+            raise UnrecordedContextError(session.request_id, position, what)
