@@ -9,7 +9,7 @@ OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "deci
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
-_OF_RULES = re.compile("`(names|output_tokens|replace|requests|windows)`")
+_OF_RULES = re.compile("`(models|names|output_tokens|replace|requests|windows)`")
 
 
 class ArgumentError(ValueError):

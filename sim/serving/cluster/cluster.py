@@ -57,7 +57,7 @@ class Cluster:
     @property
     def groups(self) -> dict[str, tuple[Replica, ...]]:
         """Replicas that are alike, by the name of their table."""
-        found: dict[str, tuple[Replica, ...]] = {}
+        found: dict[str, list[Replica]] = {}
         for replica in self.replicas:
-            found[replica.group] = (*found.get(replica.group, ()), replica)
-        return found
+            found.setdefault(replica.group, []).append(replica)
+        return {name: tuple(alike) for name, alike in found.items()}

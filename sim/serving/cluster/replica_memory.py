@@ -148,7 +148,7 @@ def _blocks(
         return given
     unknown = [name for name in asked if name not in shapes]
     if unknown:
-        rule = f"must be given on {device}: the shape of {unknown[0]} is not known (--models gives it)"
+        rule = f"must be given on {device}: the shape of {unknown[0]} is not known (`models` gives it)"
         raise MemoryRuleError("kv_blocks", rule, None)
     together = lcm(*(_block_tokens(asked[name]) for name in computed))
     token_bytes = sum(_kv_bytes(shapes[name]) for name in computed)
