@@ -1,0 +1,82 @@
+"""Keys of a request's blocks: the workload's ids where it has them, private ones behind."""
+
+from itertools import chain
+
+_MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
+
+
+class BlockKeys:
+    """One integer per block of a member, made when first asked for; as many as anybody asks for.
+
+    A block that lies in the prompt in whole, and has an id for all of its text, has a key made of that id, >= 0, equal
+    for all requests. Any other, such as those of generated tokens, has a key of the request's own, < 0: nobody else
+    finds it, but the request itself does when it resumes. Two prompts that part within a unit share none of that
+    unit's blocks, however small, since ids tell units apart and not what is equal in them.
+    """
+
+    __slots__ = ("_block_tokens", "_blocks", "_keys", "_num_shared", "_private", "_unit_tokens")
+
+    def __init__(
+        self, blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int, serial: int
+    ) -> None:
+        """Take what the keys follow from.
+
+        Args:
+            blocks: ids >= 0 of the prompt's units, each for the text up to and with its unit. The last may be partial;
+                fewer than the prompt has units leave the rest without ids.
+            unit_tokens: of a unit of the workload; 0 if there are no ids.
+            block_tokens: of a block of the member, >= 1.
+            prompt_tokens: of the prompt, >= 1.
+            serial: of the request, >= 0, unlike that of any other.
+
+        Raises:
+            ValueError: ids for more units than the prompt has, ids without a unit, an id below 0, or blocks that
+                neither divide units nor are multiples of them.
+        """
+        if blocks:
+            _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
+        self._blocks = blocks
+        self._unit_tokens = unit_tokens
+        self._block_tokens = block_tokens
+        self._num_shared = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
+        self._private = -1 - serial * _MOST_BLOCKS
+        self._keys: list[int] = []
+
+    def __getitem__(self, blocks: slice, /) -> list[int]:
+        """Keys of a range of blocks, which has an end."""
+        if blocks.stop > len(self._keys):
+            self._make(blocks.stop)
+        return self._keys[blocks]
+
+    def of_prompt(self) -> list[int]:
+        """Keys of the blocks that others may share."""
+        return self[: self._num_shared]
+
+    def _make(self, num_blocks: int) -> None:
+        keys = self._keys
+        if not keys:
+            keys += self._shared()
+        keys += range(self._private - len(keys), self._private - num_blocks, -1)
+
+    def _shared(self) -> list[int]:
+        unit, block, count = self._unit_tokens, self._block_tokens, self._num_shared
+        if block >= unit:
+            width = block // unit if unit else 1
+            return list(self._blocks[width - 1 : count * width : width])
+        parts = unit // block
+        ids = self._blocks[: -(-count // parts)]
+        return list(chain.from_iterable(range(one * parts, (one + 1) * parts) for one in ids))[:count]
+
+
+def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
+    if unit_tokens < 1:
+        raise ValueError(f"unit_tokens must be >= 1 where there are blocks, got {unit_tokens}")
+    if unit_tokens % block_tokens and block_tokens % unit_tokens:
+        raise ValueError(
+            f"block_tokens must divide unit_tokens={unit_tokens} or be a multiple of it, got {block_tokens}"
+        )
+    most = -(-prompt_tokens // unit_tokens)
+    if len(blocks) > most:
+        raise ValueError(f"blocks of a prompt of {prompt_tokens} tokens must be <= {most}, got {len(blocks)}")
+    if min(blocks) < 0:
+        raise ValueError(f"ids of blocks must be >= 0, got {min(blocks)}")

@@ -1,0 +1,25 @@
+"""How much of what a prefix cache was asked for it had."""
+
+from typing import NamedTuple
+
+
+class PrefixHits(NamedTuple):
+    """Counts over the texts that were opened, those of resumed requests left out.
+
+    What `drop_units` took from a hit counts as asked and not found.
+    """
+
+    asked_blocks: int  # full blocks of the texts
+    found_blocks: int
+    asked_tokens: int  # of the texts, their last, partial blocks included
+    found_tokens: int
+
+    @property
+    def block_share(self) -> float | None:
+        """Found of the blocks asked for, in [0, 1]; None if none was."""
+        return self.found_blocks / self.asked_blocks if self.asked_blocks else None
+
+    @property
+    def token_share(self) -> float | None:
+        """Found of the tokens asked for, in [0, 1); None if none was."""
+        return self.found_tokens / self.asked_tokens if self.asked_tokens else None

@@ -1,0 +1,155 @@
+"""The radix tree of cached blocks: who refers to them, and in which order they go.
+
+A node is a run of blocks that are read, released and evicted together; it is split where a text ends within it or
+leaves it. Work is per node, not per block, so a prompt of a thousand blocks costs what one of ten does, save for
+copying and comparing its keys.
+
+**References.** An owner refers to a path from the root to its tip, so a block has at least the references of each
+block after it. A block that nobody refers to is *evictable*.
+
+**Order of eviction.** Evictable blocks stand in one queue, the first to go in front. A block joins its end when its
+last reference is released; of one owner's blocks the last of the text joins first. So a block always stands before
+those that it follows in the text, the front is always a leaf, and a block goes when it was released longest ago; of
+those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import NamedTuple
+
+
+class Node:
+    """A run of blocks of the tree, and what follows it."""
+
+    __slots__ = ("children", "keys", "num_references", "parent")
+
+    def __init__(self, parent: "Node | None", keys: list[Hashable], num_references: int) -> None:
+        self.parent = parent  # None: the root, which has no blocks
+        self.keys = keys
+        self.num_references = num_references
+        self.children: dict[Hashable, Node] = {}  # by their first key
+
+
+class Match(NamedTuple):
+    """How much of a text is cached, in leading blocks."""
+
+    num_blocks: int
+    num_referenced: int  # the first of them, which somebody refers to
+
+
+class PrefixTree:
+    """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
+
+    `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well.
+    """
+
+    __slots__ = ("_evictable", "num_blocks", "num_evictable", "root")
+
+    def __init__(self) -> None:
+        self.root = Node(None, [], 0)
+        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self.num_evictable = 0
+        self.num_blocks = 0
+
+    def match(self, keys: list[Hashable]) -> Match:
+        """The leading blocks that are cached; changes nothing."""
+        node, end, num_referenced = self.root, 0, 0
+        while end < len(keys) and (child := node.children.get(keys[end])) is not None:
+            node, start = child, end
+            end += _num_equal(node.keys, keys, start)
+            if node.num_references:
+                num_referenced = end
+            if end - start < len(node.keys):
+                break
+        return Match(end, num_referenced)
+
+    def take(self, keys: list[Hashable]) -> Node:
+        """The tip of a new reference to leading blocks, all of which must be cached."""
+        node, end = self.root, 0
+        while end < len(keys):
+            node = self._head(node.children[keys[end]], len(keys) - end)
+            self._refer(node)
+            end += len(node.keys)
+        return node
+
+    def extend(self, tip: Node, keys: list[Hashable]) -> tuple[Node, int]:
+        """Move an owner's reference from its tip over the blocks that follow it, which enter the tree.
+
+        Args:
+            tip: where the owner's reference ends, as `take` or `extend` returned it.
+            keys: of the next blocks, at least one; the tree keeps the list.
+
+        Returns:
+            The new tip, and how many of the blocks were cached before, which the owner now shares.
+        """
+        end = 0
+        while tip.children and end < len(keys) and (child := tip.children.get(keys[end])) is not None:
+            tip = self._head(child, _num_equal(child.keys, keys, end))
+            self._refer(tip)
+            end += len(tip.keys)
+        if end == len(keys):
+            return tip, end
+        new = keys[end:] if end else keys
+        self.num_blocks += len(new)
+        if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
+            tip.keys += new
+            return tip, end
+        tip.children[new[0]] = node = Node(tip, new, 1)
+        return node, end
+
+    def release(self, tip: Node) -> None:
+        """Give up a reference, the last block first."""
+        node = tip
+        while (parent := node.parent) is not None:
+            node.num_references -= 1
+            if not node.num_references:
+                self._evictable[node] = None
+                self.num_evictable += len(node.keys)
+            node = parent
+
+    def evict(self, num_blocks: int) -> None:
+        """Drop the first blocks of the queue, at most `num_evictable`."""
+        self.num_evictable -= num_blocks
+        self.num_blocks -= num_blocks
+        while num_blocks:
+            node = next(iter(self._evictable))
+            if len(node.keys) > num_blocks:
+                del node.keys[-num_blocks:]
+                return
+            num_blocks -= len(node.keys)
+            del self._evictable[node]
+            assert node.parent is not None
+            del node.parent.children[node.keys[0]]
+
+    def _refer(self, node: Node) -> None:
+        """One reference more; what nobody referred to leaves the queue."""
+        if not node.num_references:
+            del self._evictable[node]
+            self.num_evictable -= len(node.keys)
+        node.num_references += 1
+
+    def _head(self, node: Node, num_blocks: int) -> Node:
+        """The first blocks of a node, as a node; the rest of a longer one stays the node it was.
+
+        So tips and places in the queue stay right, since they belong to the end of a run. The head of a run that
+        nobody refers to is in the queue for a moment only: whoever asks for a head refers to it next.
+        """
+        if num_blocks >= len(node.keys):
+            return node
+        parent = node.parent
+        assert parent is not None
+        head = Node(parent, node.keys[:num_blocks], node.num_references)
+        del node.keys[:num_blocks]
+        node.parent = parent.children[head.keys[0]] = head
+        head.children[node.keys[0]] = node
+        if not head.num_references:
+            self._evictable[head] = None
+        return head
+
+
+def _num_equal(run: list[Hashable], keys: list[Hashable], start: int) -> int:
+    """How many blocks of a run a text has from block `start` on."""
+    same = keys[start : start + len(run)]
+    if run == same:
+        return len(run)
+    return next((place for place, (one, other) in enumerate(zip(run, same, strict=False)) if one != other), len(same))
