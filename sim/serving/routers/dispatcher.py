@@ -87,6 +87,8 @@ class Dispatcher:
         return self._checked(picked, arrival)
 
     def _checked(self, picked: object, arrival: Arrival) -> int:
+        if type(picked) is int and 0 <= picked < len(self._replicas):
+            return picked
         number = -1
         if isinstance(picked, SupportsIndex) and not isinstance(picked, bool):
             number = index(picked)

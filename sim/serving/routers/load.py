@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from ....arguments import ArgumentError
 from ....traces.workloads.arrival import Arrival
-from .router import RouterSetting, Seen
+from .router import ReplicaSignals, RouterSetting, Seen
 
 # vLLM's data-parallel client weighs waiting requests so (vllm/v1/engine/core_client.py: `waiting * 4 + running`).
 WAITING_WEIGHT = 4
 MEASURES = ("requests", "tokens", "kv")
-Load = tuple[float, ...]
+Load = tuple[float, int]
 
 
 class LoadMeasure:
@@ -40,28 +40,28 @@ class LoadMeasure:
 
     def least(self, seen: Seen, among: Iterable[int]) -> int:
         """The least loaded of some replicas; of equal ones the first after the newest that was sent to."""
-        count = self._num_replicas
-        return min(among, key=lambda replica: (self._load(seen, replica), (replica - self._first) % count))
+        self._forget_before(seen.snapshot)
+        first, count, signals = self._first, self._num_replicas, seen.signals
+        return min((self._load(signals[replica], replica), (replica - first) % count, replica) for replica in among)[2]
 
     def sent(self, replica: int, arrival: Arrival, seen: Seen) -> None:
         """Note a pick."""
         self._forget_before(seen.snapshot)
-        self._sent[replica] += 1
-        self._sent_tokens[replica] += arrival.prompt_tokens
+        if self._count_sent:
+            self._sent[replica] += 1
+            self._sent_tokens[replica] += arrival.prompt_tokens
         self._first = (replica + 1) % self._num_replicas
 
-    def _load(self, seen: Seen, replica: int) -> Load:
-        self._forget_before(seen.snapshot)
-        told = seen.signals[replica]
-        sent, sent_tokens = (self._sent[replica], self._sent_tokens[replica]) if self._count_sent else (0, 0)
+    def _load(self, told: ReplicaSignals, replica: int) -> Load:
         if self._by == "tokens":
-            return (told.queued_tokens + sent_tokens,)
-        requests = WAITING_WEIGHT * (told.waiting + sent) + told.running
-        return (requests,) if self._by == "requests" else (1.0 - told.free_kv_share, requests)
+            return told.queued_tokens + self._sent_tokens[replica], 0
+        requests = WAITING_WEIGHT * (told.waiting + self._sent[replica]) + told.running
+        return (requests, 0) if self._by == "requests" else (1.0 - told.free_kv_share, requests)
 
     def _forget_before(self, snapshot: int) -> None:
         """What was sent before a snapshot is in its signals."""
         if snapshot != self._snapshot:
             self._snapshot = snapshot
-            self._sent = [0] * self._num_replicas
-            self._sent_tokens = [0] * self._num_replicas
+            if any(self._sent):
+                self._sent = [0] * self._num_replicas
+                self._sent_tokens = [0] * self._num_replicas

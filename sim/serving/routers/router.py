@@ -17,7 +17,7 @@ class ReplicaSignals(NamedTuple):
         running: requests in its batch, >= 0.
         waiting: requests that are not in it yet, or were put back, >= 0.
         queued_tokens: of texts that it has still to prefill, those of running requests included, >= 0.
-        free_kv_share: of the target's blocks that are free or can be taken, 0 to 1.
+        free_kv_share: of the blocks of the member with the least, that are free or can be taken, 0 to 1.
     """
 
     running: int
