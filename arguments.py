@@ -6,10 +6,11 @@ from functools import lru_cache
 _NAMED = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
 OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
+OPTIONS |= {"horizon_s": "horizon_seconds"}  # of `WorkloadOptions`
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}
 # What rules of files ask for; whatever else they have in backquotes is a field of the file.
-_OF_RULES = re.compile("`(models|names|output_tokens|replace|requests|windows)`")
+_OF_RULES = re.compile("`(models|names|output_tokens|replace|requests|windows|zero_tokens)`")
 
 
 class ArgumentError(ValueError):

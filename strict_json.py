@@ -1,18 +1,28 @@
 """JSON from others: nothing is accepted that would have to be guessed at, such as a key that stands there twice."""
 
 import json
+from decimal import Decimal
 from typing import Any, NoReturn
 
 
-def decode_json(text: bytes) -> Any:  # noqa: ANN401 - what JSON holds
+def decode_json(text: bytes, *, decimals: bool = False) -> Any:  # noqa: ANN401 - what JSON holds
     """The value that a text holds.
+
+    Args:
+        text: of one value.
+        decimals: whether numbers with a point or an exponent become `Decimal`, digit by digit, instead of floats.
 
     Raises:
         ValueError: no UTF-8, no JSON (NaN and Infinity are none), brackets nested too deep, or an object that has a
             key twice; one line.
     """
     try:
-        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
+        return json.loads(
+            text.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_object,
+            parse_float=Decimal if decimals else None,
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"a byte that is no UTF-8, at {error.start}") from None
     except json.JSONDecodeError as error:

@@ -15,6 +15,7 @@ from .commands.profile import profile
 from .commands.record import record
 from .commands.run import run
 from .commands.serving.cluster import cluster
+from .commands.serving.workload import workload
 from .commands.trace_import import import_
 from .commands.validate import validate
 from .options.records import spelled_out
@@ -53,6 +54,7 @@ def command() -> Callable[..., object]:
         app,
         {
             "compare": compare,
+            "workload": workload,
             "cluster": cluster,
             "run": run,
             "record": record,

@@ -23,6 +23,7 @@ READ = {
     "models.json": (
         ("trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace", "--models", "models.json"),
     ),
+    "load.jsonl": (("workload", "load.jsonl"),),
     "prompts.jsonl": (RUN, ("record", "new.trace", *RUN[1:], "--no-costs"), ("agree", *RUN[1:])),
     "pool/pool.toml": (("pool", "show", "pool"), ("trace", "check", "small.trace", "--pool", "pool")),
     "pool/tokenizer.json": (("pool", "show", "pool"), RUN),
@@ -64,6 +65,7 @@ def file_cases(world: Path, logs: dict[str, list[Path]]) -> dict[str, list[Case]
         Case(name=case.name, args=case.args, spoil=case.spoil, must=False)
         for case in _fields(world, "pool/target/config.json", READ["pool/target/config.json"][0])
     ]
+    cases["load.jsonl"] += _fields(world, "load.jsonl", ("workload", "load.jsonl"), lines=True)
     cases["prompts.jsonl"] += _fields(world, "prompts.jsonl", RUN, lines=True)
     cases["cluster.toml"] += [
         Case(name=f"cluster.toml: {what}", args=READ["cluster.toml"][0], spoil=spoil, must=False)

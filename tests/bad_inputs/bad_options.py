@@ -19,6 +19,7 @@ SOUND: dict[str, tuple[str, ...]] = {
     "run": (*PROMPTS, *POOL),
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
+    "workload": ("load.jsonl",),
     "trace inspect": ("small.trace",),
     "trace check": ("small.trace",),
     "trace make": ("new.trace", "--requests", "2", "--tokens", "6"),

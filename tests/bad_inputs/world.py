@@ -55,6 +55,10 @@ prefix_cache = true
 kv_blocks = 100
 drop_units = 1
 """
+LOAD = """
+{"arrives_s": 0.5, "prompt_tokens": 4, "output_tokens": 3, "turns": []}
+{"request_id": "b", "arrives_s": 0.75, "prompt_tokens": 5, "output_tokens": 2, "tag": "math", "slo": "fast"}
+""".lstrip()
 POLICY = """
 from paceline.policies import Draft, Verify
 
@@ -94,6 +98,7 @@ def make_world(folder: Path) -> dict[str, list[Path]]:
     shutil.copy(folder / "pool" / "prompts.jsonl", folder / "prompts.jsonl")
     (folder / "costs.json").write_text(json.dumps(COSTS))
     (folder / "models.json").write_text(json.dumps([{"name": "draft", **SHAPE}, {"name": "target", **SHAPE}]))
+    (folder / "load.jsonl").write_text(LOAD)
     (folder / "my_policy.py").write_text(POLICY)
     (folder / "cluster.toml").write_text(CLUSTER)
     _odd_files(folder)

@@ -1,0 +1,140 @@
+"""Our own files: a request a line, with its turns where it begins a session, after a first line on the workload."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ....strict_json import kind_of_json
+from ..arrival import Arrival, Workload
+from ..exact_seconds import PS_PER_S
+from ..sessions import Session, Turn, runs_of
+from .format import Reading, WorkloadFormat, whole
+from .objects import check_keys, count_of, ids_of, objects_of, time_of
+
+_HEAD = ("workload", "unit_tokens")
+_NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
+_KNOWN = ("request_id", *_NEEDED, "tag", "blocks", "slo", "turns")
+_TURN_NEEDED = ("wait_s", "prompt_tokens", "output_tokens")
+_TURN_KNOWN = ("request_id", *_TURN_NEEDED, "blocks")
+_MOST_TEXT = 200
+
+
+def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
+    """The requests of a file; one without `request_id` is called by its line, a turn by that and its number."""
+    objects = objects_of(reading)
+    if "workload" in reading.first:
+        line, head = next(objects)
+        check_keys(reading, line, head, _HEAD[:1], _HEAD)
+        _text(reading, line, "workload", head["workload"])
+        if not whole(head.get("unit_tokens", 0)):
+            raise reading.error(line, "unit_tokens", "must be a whole number in [0, 2147483647]", head["unit_tokens"])
+    unit = unit_of(reading.first)
+    for line, found in objects:
+        check_keys(reading, line, found, _NEEDED, _KNOWN)
+        arrives_ps = time_of(reading, line, "arrives_s", found["arrives_s"])
+        tag, slo = (_text(reading, line, key, found.get(key, "")) for key in ("tag", "slo"))
+        name = _text(reading, line, "request_id", found.get("request_id", str(line)))
+        turns = [*_turns(reading, line, found, name, unit)]
+        if turns:
+            first = Session(turns=tuple(turns), tag=tag, slo=slo).after(arrives_ps)
+            assert first is not None
+            yield line, first
+
+
+def unit_of(first: Mapping[str, Any]) -> int:
+    """Tokens of a unit of the blocks that a file holds, as its first line says; 0 where it does not."""
+    unit = first.get("unit_tokens", 0) if "workload" in first else 0
+    return unit if isinstance(unit, int) and whole(unit) else 0
+
+
+def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = None) -> Iterator[str]:
+    """A workload as lines of this format, without line ends.
+
+    Args:
+        workload: says its name and units.
+        arrivals: to be written in place of all of its own.
+    """
+    about = workload.about
+    yield json.dumps({"workload": about.name, "unit_tokens": about.unit_tokens})
+    for arrival in workload if arrivals is None else arrivals:
+        turns = []
+        ended_ps, left = arrival.arrives_ps, arrival.turns
+        while left is not None and (turn := left.after(ended_ps)) is not None:
+            turns.append(f'{{"wait_s": {_seconds(turn.arrives_ps - ended_ps)}, {_fields(turn)}}}')
+            ended_ps, left = turn.arrives_ps, turn.turns
+        texts = {key: text for key, text in (("tag", arrival.tag), ("slo", arrival.slo)) if text}
+        more = "".join(f", {json.dumps(key)}: {json.dumps(text)}" for key, text in texts.items())
+        more += f', "turns": [{", ".join(turns)}]' if turns else ""
+        yield f'{{"arrives_s": {_seconds(arrival.arrives_ps)}, {_fields(arrival)}{more}}}'
+
+
+def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: int) -> Iterator[Turn]:
+    """The request of a line, and those that follow it; one that is dropped hands on its wait, but for the first."""
+    following = found.get("turns", [])
+    if not isinstance(following, list):
+        raise reading.error(line, "turns", "must be a list", kind_of_json(following))
+    held_ps, begun = 0, False
+    for place, one in enumerate([found, *following]):
+        of = f"turns[{place - 1}]." if place else ""
+        if place:
+            if not isinstance(one, dict):
+                raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
+            check_keys(reading, line, one, _TURN_NEEDED, _TURN_KNOWN, of=of)
+            held_ps += time_of(reading, line, f"{of}wait_s", one["wait_s"])
+        default = f"{name}/{place}" if place else name
+        keys = ("prompt_tokens", "output_tokens")
+        counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in keys}
+        blocks = _blocks(reading, line, f"{of}blocks", one.get("blocks", []), one["prompt_tokens"], unit)
+        tokens = reading.lengths(line, **counts)
+        if tokens is not None:
+            yield Turn(
+                request_id=_text(reading, line, f"{of}request_id", one.get("request_id", default)),
+                wait_ps=held_ps if begun else 0,
+                prompt_tokens=tokens[0],
+                output_tokens=tokens[1],
+                new_blocks=runs_of(blocks),
+            )
+            held_ps, begun = 0, True
+
+
+def _blocks(reading: Reading, line: int, field: str, value: object, prompt: int, unit: int) -> tuple[int, ...]:
+    """Ids for all of a prompt, its last unit full or begun, or none at all."""
+    blocks = ids_of(reading, line, field, value)
+    if blocks and not unit:
+        raise reading.error(line, field, "must be left out where the first line has no unit_tokens", len(blocks))
+    if blocks and len(blocks) not in (prompt // unit, -(-prompt // unit)):
+        rule = f"must be one for each {unit} tokens of prompt_tokens {prompt}, whether the last is full or begun"
+        raise reading.error(line, field, rule, len(blocks))
+    return blocks
+
+
+def _text(reading: Reading, line: int, field: str, value: object) -> str:
+    if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
+        return value
+    shown = kind_of_json(value) if isinstance(value, (dict, list)) else value
+    raise reading.error(line, field, f"must be printable text of at most {_MOST_TEXT} characters", shown)
+
+
+def _fields(arrival: Arrival) -> str:
+    """What a request and a turn are both written with."""
+    found: dict[str, Any] = {"request_id": arrival.request_id, "prompt_tokens": arrival.prompt_tokens}
+    found["output_tokens"] = arrival.output_tokens
+    if arrival.blocks:
+        found["blocks"] = arrival.blocks
+    return json.dumps(found)[1:-1]
+
+
+def _seconds(ps: int) -> str:
+    """Exact, without trailing zeros."""
+    whole_s, rest = divmod(ps, PS_PER_S)
+    return f"{whole_s}.{rest:012d}".rstrip("0").rstrip(".")
+
+
+PACELINE = WorkloadFormat(
+    name="paceline",
+    keys=_NEEDED,
+    sees=lambda keys: bool({"workload", "arrives_s", "prompt_tokens"} & keys),
+    read=read_lines,
+    unit_tokens=unit_of,
+    is_json=True,
+)

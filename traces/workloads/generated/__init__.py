@@ -1,0 +1,1 @@
+"""Workloads that are drawn: processes of arrival, and lengths given or drawn from a recording's requests."""

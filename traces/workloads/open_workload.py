@@ -1,0 +1,78 @@
+"""Open a workload: a file of any known format, a folder of sessions, or a generator's text."""
+
+import os
+from pathlib import Path
+
+from ...arguments import ArgumentError
+from ..recording import Recording
+from .arrival import Workload
+from .files import open_files
+from .generated.generator import make_generator
+from .generated.spec import KINDS, is_spec, parse_spec
+from .opened import OpenedWorkload
+from .options import WorkloadOptions
+
+
+def open_workload(
+    text: str | os.PathLike[str],
+    *,
+    rate: float | None = None,
+    time_scale: float | None = None,
+    limit: int | None = None,
+    horizon_s: float | None = None,
+    max_prompt_tokens: int | None = None,
+    max_output_tokens: int | None = None,
+    zero_tokens: str = "refuse",
+    tag: str | None = None,
+    seed: int = 0,
+    lengths_from: Recording | None = None,
+) -> Workload:
+    """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
+
+    Args:
+        text: a path, its format told by its content, or a generator: poisson, gamma, constant or diurnal, a colon and
+            options (docs/workloads.md).
+        rate: see `WorkloadOptions`, as all below.
+        time_scale: a factor.
+        limit: of arrivals.
+        horizon_s: seconds.
+        max_prompt_tokens: tokens.
+        max_output_tokens: tokens.
+        zero_tokens: "refuse", "drop" or "one".
+        tag: of all requests.
+        seed: of what is drawn.
+        lengths_from: a recording; a generator draws from its requests the lengths that its text does not give.
+
+    Raises:
+        ArgumentError: an option out of its range, or one that does not go with the workload.
+        TraceFormatError: a file that cannot be read or whose first line tells no format. Rows are read later, by the
+            iteration, but for a rate, for which they are all read here.
+    """
+    options = WorkloadOptions(
+        rate=rate,
+        time_scale=time_scale,
+        limit=limit,
+        horizon_s=horizon_s,
+        max_prompt_tokens=max_prompt_tokens,
+        max_output_tokens=max_output_tokens,
+        zero_tokens=zero_tokens,
+        tag=tag,
+        seed=seed,
+    )
+    return with_options(text, options, lengths_from)
+
+
+def with_options(
+    text: str | os.PathLike[str], options: WorkloadOptions, lengths_from: Recording | None = None
+) -> Workload:
+    """The same, with all options as a record."""
+    named = str(text)
+    if not is_spec(named):
+        path = Path(named)
+        if ":" in named and not path.exists():
+            raise ArgumentError(f"`workload` must be a file or one of {', '.join(KINDS)} with a colon, got {named!r}")
+        return OpenedWorkload(open_files(path, options), options)
+    if options.zero_tokens != "refuse":
+        raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")
+    source = make_generator(parse_spec(named, options.rate), options.seed, lengths_from)
+    return OpenedWorkload(source, options, rate_drawn=True)

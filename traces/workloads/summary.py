@@ -1,0 +1,183 @@
+"""What a workload holds, counted: what `paceline workload` prints."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TraceFormatError
+from .arrival import Arrival, Workload, WorkloadAbout
+from .exact_seconds import PS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Of some numbers, at least one.
+
+    Attributes:
+        mean: of them.
+        p50: percentiles, interpolated linearly.
+        p90: as above.
+        p99: as above.
+        max: the largest.
+    """
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSummary:
+    """What was read or drawn, all of it.
+
+    Attributes:
+        about: what the workload says of itself after that.
+        num_requests: all, turns of sessions among them.
+        num_arrivals: requests that wait for none of the workload; in closed loops one a session.
+        num_sessions: arrivals with turns after them.
+        session_requests: mean requests of these sessions; None where there are none.
+        span_s: from the first arrival to the last; of a session its first request counts.
+        rate: arrivals per second between the first and the last; None where they are at one time.
+        gap_cv: coefficient of variation of the gaps between arrivals: 0 is even, 1 is Poisson's; None as `rate`.
+        prompt_tokens: by request.
+        output_tokens: by request.
+        total_prompt_tokens: of all requests.
+        total_output_tokens: of all requests.
+        wait_s: from the end of a session's request to its next; None where there are no sessions.
+        asked_blocks: blocks of all prompts; 0 where nothing is known of texts.
+        shared_blocks: of those, leading blocks that an earlier request had: what a prefix cache without limit finds,
+            sessions taken one after another.
+        shared_tokens: prompt tokens in these blocks.
+    """
+
+    about: WorkloadAbout
+    num_requests: int
+    num_arrivals: int
+    num_sessions: int
+    session_requests: float | None
+    span_s: float
+    rate: float | None
+    gap_cv: float | None
+    prompt_tokens: Distribution
+    output_tokens: Distribution
+    total_prompt_tokens: int
+    total_output_tokens: int
+    wait_s: Distribution | None
+    asked_blocks: int
+    shared_blocks: int
+    shared_tokens: int
+
+    @property
+    def shared_share(self) -> float | None:
+        """Share of prompt tokens in leading blocks that an earlier request had; None where there are no blocks."""
+        return self.shared_tokens / self.total_prompt_tokens if self.asked_blocks else None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counts:
+    """What is kept of the requests while they are read, some 32 bytes each."""
+
+    arrivals: "array[int]" = field(default_factory=lambda: array("q"))
+    prompts: "array[int]" = field(default_factory=lambda: array("q"))
+    outputs: "array[int]" = field(default_factory=lambda: array("q"))
+    waits: "array[int]" = field(default_factory=lambda: array("q"))
+    ids: "array[int]" = field(default_factory=lambda: array("q"))
+    num_sessions: int = 0
+    asked_blocks: int = 0
+    shared_blocks: int = 0
+    shared_tokens: int = 0
+    seen: set[int] = field(default_factory=set)
+
+    def take(self, request: Arrival, unit_tokens: int) -> None:
+        self.prompts.append(request.prompt_tokens)
+        self.outputs.append(request.output_tokens)
+        self.ids.append(hash(request.request_id))
+        if request.blocks:
+            shared = next((n for n, block in enumerate(request.blocks) if block not in self.seen), len(request.blocks))
+            self.asked_blocks += len(request.blocks)
+            self.shared_blocks += shared
+            self.shared_tokens += min(shared * unit_tokens, request.prompt_tokens)
+            self.seen.update(request.blocks[shared:])
+
+
+def summary_of(workload: Workload) -> WorkloadSummary:
+    """Read or draw all of a workload and count it.
+
+    Raises:
+        TraceFormatError: as its iteration, and for an id that two requests have.
+    """
+    counts, unit = _Counts(), workload.about.unit_tokens
+    for arrival in workload:
+        counts.arrivals.append(arrival.arrives_ps)
+        counts.num_sessions += arrival.turns is not None
+        for request, wait_ps in _line_of(arrival):
+            counts.take(request, unit)
+            if wait_ps is not None:
+                counts.waits.append(wait_ps)
+    _check_ids(workload, counts.ids)
+    if not counts.prompts:
+        raise TraceFormatError(workload.about.name, "workload", "must have requests", "none")
+    return _summary(workload.about, counts)
+
+
+def _line_of(arrival: Arrival) -> Iterator[tuple[Arrival, int | None]]:
+    """(request, its wait) of a session, as if each ended when it arrived; the first has no wait."""
+    yield arrival, None
+    before = arrival
+    while before.turns is not None and (turn := before.turns.after(before.arrives_ps)) is not None:
+        yield turn, turn.arrives_ps - before.arrives_ps
+        before = turn
+
+
+def _summary(about: WorkloadAbout, counts: _Counts) -> WorkloadSummary:
+    prompts, outputs, waits, arrivals = map(_numbers, (counts.prompts, counts.outputs, counts.waits, counts.arrivals))
+    gaps = np.diff(arrivals) / PS_PER_S
+    span_s = int(arrivals[-1] - arrivals[0]) / PS_PER_S
+    return WorkloadSummary(
+        about=about,
+        num_requests=len(prompts),
+        num_arrivals=len(arrivals),
+        num_sessions=counts.num_sessions,
+        session_requests=len(waits) / counts.num_sessions + 1 if counts.num_sessions else None,
+        span_s=span_s,
+        rate=len(gaps) / span_s if span_s else None,
+        gap_cv=float(gaps.std() / gaps.mean()) if span_s else None,
+        prompt_tokens=_distribution(prompts),
+        output_tokens=_distribution(outputs),
+        total_prompt_tokens=int(prompts.sum()),
+        total_output_tokens=int(outputs.sum()),
+        wait_s=_distribution(waits / PS_PER_S) if len(waits) else None,
+        asked_blocks=counts.asked_blocks,
+        shared_blocks=counts.shared_blocks,
+        shared_tokens=counts.shared_tokens,
+    )
+
+
+def _numbers(found: "array[int]") -> NDArray[np.int64]:
+    return np.frombuffer(found, dtype=np.int64) if found else np.zeros(0, np.int64)
+
+
+def _distribution(numbers: NDArray[np.int64] | NDArray[np.float64]) -> Distribution:
+    p50, p90, p99 = np.percentile(numbers, (50, 90, 99))
+    return Distribution(
+        mean=float(numbers.mean()), p50=float(p50), p90=float(p90), p99=float(p99), max=float(numbers.max())
+    )
+
+
+def _check_ids(workload: Workload, hashes: "array[int]") -> None:
+    """Raise TraceFormatError for an id that two requests have; read again only where hashes say that there may be."""
+    values, times = np.unique(_numbers(hashes), return_counts=True)
+    suspects = {int(value) for value in values[times > 1]}
+    seen: set[str] = set()
+    for arrival in workload if suspects else ():
+        for request, _ in _line_of(arrival):
+            if hash(request.request_id) in suspects:
+                if request.request_id in seen:
+                    where = workload.about.files[0] if workload.about.files else workload.about.name
+                    raise TraceFormatError(where, "request_id", "must be unique in the workload", request.request_id)
+                seen.add(request.request_id)
