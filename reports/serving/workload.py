@@ -16,8 +16,8 @@ def workload_tables(summary: WorkloadSummary) -> tuple[Grid, Grid]:
 def _facts(summary: WorkloadSummary) -> Iterator[tuple[str, str]]:
     yield "requests", f"{summary.num_requests:,}"
     if summary.session_requests is not None:
-        begin = f"{summary.num_sessions:,} begin sessions of {summary.session_requests:.1f} requests on average"
-        yield "arrivals", f"{summary.num_arrivals:,}, of which {begin}"
+        sessions = f"{summary.num_sessions:,} of sessions, {summary.session_requests:.1f} requests each on average"
+        yield "arrivals", f"{summary.num_arrivals:,}; {sessions}"
     if summary.rate is None or summary.gap_cv is None:
         yield "span", "all arrive at one time"
     else:

@@ -22,8 +22,10 @@ def ps_of_seconds(text: str) -> int | None:
     found = _SECONDS.fullmatch(text)
     if found is not None:
         return int(found[1]) * PS_PER_S + _fraction(found[2] or "")
+    if not text.isascii() or "_" in text or len(text) > _MOST_DIGITS:  # what only Python takes for a number
+        return None
     try:
-        return ps_of_decimal(Decimal(text.strip())) if len(text) <= _MOST_DIGITS and "_" not in text else None
+        return ps_of_decimal(Decimal(text.strip()))
     except InvalidOperation:
         return None
 

@@ -45,16 +45,14 @@ def count_of(reading: Reading, line: int, field: str, value: object, *, least: i
     if whole(value, least):
         assert isinstance(value, int)
         return value
-    shown = kind_of_json(value) if isinstance(value, (dict, list)) else value
-    raise reading.error(line, field, f"must be a whole number in [{max(least, 1)}, 2147483647]", shown)
+    raise reading.error(line, field, f"must be a whole number in [{max(least, 1)}, 2147483647]", shown(value))
 
 
 def time_of(reading: Reading, line: int, field: str, value: object, *, unit_ps: int = PS_PER_S) -> int:
     """Picoseconds of a number of units of time, in [0, 1e9] seconds."""
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return reading.time(line, field, ps_of_decimal(value, unit_ps=unit_ps), value)
-    shown = kind_of_json(value) if isinstance(value, (dict, list)) else value
-    return reading.time(line, field, None, shown)
+        return reading.time(line, field, ps_of_decimal(value, unit_ps=unit_ps), shown(value))
+    return reading.time(line, field, None, shown(value))
 
 
 def ids_of(reading: Reading, line: int, field: str, value: object) -> tuple[int, ...]:
@@ -63,9 +61,15 @@ def ids_of(reading: Reading, line: int, field: str, value: object) -> tuple[int,
         raise reading.error(line, field, "must be a list", kind_of_json(value))
     if set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ID):
         place, wrong = next((place, one) for place, one in enumerate(value) if not whole(one, 0, MOST_ID))
-        shown = kind_of_json(wrong) if isinstance(wrong, (dict, list)) else wrong
-        raise reading.error(line, f"{field}[{place}]", f"must be a whole number in [0, {MOST_ID}]", shown)
+        raise reading.error(line, f"{field}[{place}]", f"must be a whole number in [0, {MOST_ID}]", shown(wrong))
     if len(set(value)) != len(value):
         twice = next(one for place, one in enumerate(value) if one in value[:place])
         raise reading.error(line, field, "must not hold an id twice: it stands for all the text before it", twice)
     return tuple(value)
+
+
+def shown(value: object) -> object:
+    """A value of a file as errors show it."""
+    if isinstance(value, (dict, list)):
+        return kind_of_json(value)
+    return float(value) if isinstance(value, Decimal) else value

@@ -9,7 +9,7 @@ from ..arrival import Arrival, Workload
 from ..exact_seconds import PS_PER_S
 from ..sessions import Session, Turn, runs_of
 from .format import Reading, WorkloadFormat, whole
-from .objects import check_keys, count_of, ids_of, objects_of, time_of
+from .objects import check_keys, count_of, ids_of, objects_of, shown, time_of
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
@@ -111,8 +111,7 @@ def _blocks(reading: Reading, line: int, field: str, value: object, prompt: int,
 def _text(reading: Reading, line: int, field: str, value: object) -> str:
     if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
         return value
-    shown = kind_of_json(value) if isinstance(value, (dict, list)) else value
-    raise reading.error(line, field, f"must be printable text of at most {_MOST_TEXT} characters", shown)
+    raise reading.error(line, field, f"must be printable text of at most {_MOST_TEXT} characters", shown(value))
 
 
 def _fields(arrival: Arrival) -> str:

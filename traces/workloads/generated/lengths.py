@@ -14,9 +14,9 @@ from ..options import MOST_COUNT
 _NUMBER = r"(\d{1,10}(?:\.\d{1,9})?)"
 _COUNT = re.compile(r"\d{1,10}", re.ASCII)
 _RANGE = re.compile(r"(\d{1,10})\.\.(\d{1,10})", re.ASCII)
-_GEOMETRIC = re.compile(rf"geometric\({_NUMBER}\)", re.ASCII)
-_LOGNORMAL = re.compile(rf"lognormal\({_NUMBER};{_NUMBER}\)", re.ASCII)
-FORMS = "N, A..B, geometric(MEAN) or lognormal(MEAN;CV)"
+_GEOMETRIC = re.compile(rf"geometric:{_NUMBER}", re.ASCII)
+_LOGNORMAL = re.compile(rf"lognormal:{_NUMBER}:{_NUMBER}", re.ASCII)
+FORMS = "N, A..B, geometric:MEAN or lognormal:MEAN:CV"
 
 
 class Length(Protocol):

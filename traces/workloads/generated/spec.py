@@ -1,4 +1,4 @@
-"""The text of a generator, `gamma:rate=4,cv=2,requests=1000,prompt=512,output=geometric(100)`, read and checked."""
+"""The text of a generator, `gamma:rate=4,cv=2,requests=1000,prompt=512,output=geometric:100`, read and checked."""
 
 import re
 from collections.abc import Mapping

@@ -1,0 +1,60 @@
+"""`paceline workload`: what it prints, its JSON, and what it refuses."""
+
+import json
+
+import pytest
+
+from ....traces.workloads.files import AGENTS, AZURE, MOONCAKE, write
+from ...command_line import done, refused
+
+
+def test_it_prints_what_a_file_holds(tmp_path):
+    printed = done("workload", write(tmp_path, MOONCAKE, "moon.jsonl"))
+    assert "moon (mooncake)" in printed
+    assert "3 of 7 blocks of 512 tokens" in printed
+    assert "sessions" not in printed
+
+
+def test_sessions_and_notes(tmp_path):
+    printed = done("workload", write(tmp_path, AGENTS), "--rate", "2", "--limit", "2", "--seed", "5")
+    assert "2; 1 of sessions, 5.0 requests each on average" in printed
+    assert "sessions begin as a Poisson process, 2 sessions/s, seed 5" in printed
+    assert "limited to the first 2 arrivals" in printed
+
+
+def test_json_has_all_of_it(tmp_path):
+    found = json.loads(done("workload", write(tmp_path, AZURE), "--json", "-"))
+    assert found["num_requests"] == 3
+    assert found["about"]["format"] == "azure"
+    assert found["shared_share"] is None
+
+
+def test_a_generator_draws_from_the_shipped_recording():
+    found = json.loads(done("workload", "poisson:rate=4,requests=50", "--json", "-"))
+    assert found["num_requests"] == found["about"]["num_requests"] == 50
+    assert any("requests of pico" in note for note in found["about"]["notes"])
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("poisson:rate=0,requests=3",), "rate of poisson must be in [1e-9, 1e9], got 0.0"),
+        (("constant:requests=3", "--rate", "0"), "--rate must be in [1e-9, 1e9], got 0.0"),
+        (("missing.csv",), "missing.csv: file: must be a readable file, got 'No such file or directory'"),
+        (
+            ("constant:rate=1,requests=3", "--horizon-seconds", "-1"),
+            "--horizon-seconds must be in [1e-9, 1e9], got -1.0",
+        ),
+        (
+            ("constant:rate=1,requests=3,prompt=1,output=1", "--lengths-from", "x"),
+            "--lengths-from must be left out: no len",
+        ),
+    ],
+)
+def test_what_is_refused(args, told):
+    assert refused("workload", *args).startswith(told)
+
+
+def test_zero_tokens_are_told_with_the_option(tmp_path):
+    line = refused("workload", write(tmp_path, AZURE.replace(",10\n", ",0\n")))
+    assert "line 2: GeneratedTokens: must be >= 1 (with --zero-tokens such requests are dropped" in line

@@ -1,0 +1,147 @@
+"""Scaling and truncation: only as asked for, exact, counted, and the same at every reading."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from paceline.arguments import ArgumentError
+from paceline.traces import TraceFormatError
+from paceline.traces.workloads import open_workload
+
+from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, all_of, lines, write
+
+S = 10**12
+ONCE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@ONCE
+@given(
+    gaps=st.lists(st.integers(0, 10**13), min_size=2, max_size=30).filter(lambda gaps: any(gaps[1:])),
+    rate=st.sampled_from([0.1, 0.3, 1, 7, 1e6]),
+)
+def test_a_rate_is_the_mean_rate_of_what_is_read(tmp_path, gaps, rate):
+    at, rows = 0, []
+    for gap in gaps:
+        at += gap
+        rows.append({"arrives_s": at / S, "prompt_tokens": 1, "output_tokens": 1})
+    path = write(tmp_path, lines(*rows))
+    found = [one.arrives_ps for one in open_workload(path, rate=rate)]
+    plain = [one.arrives_ps for one in open_workload(path)]
+    factor = Fraction((len(gaps) - 1) * S, plain[-1] - plain[0]) / Fraction(repr(rate))
+    assert all(abs(one - factor * other) <= Fraction(1, 2) for one, other in zip(found, plain, strict=True))
+    assert found == sorted(found)
+
+
+def test_a_rate_is_of_what_the_limit_leaves(tmp_path):
+    workload = open_workload(write(tmp_path, VIDUR), rate=2, limit=2)
+    assert [one.arrives_ps for one in workload] == [0, S // 2]
+    assert any("scaled by 0.0848514" in note and "to 2/s" in note for note in workload.about.notes)
+
+
+def test_a_rate_leaves_waits_alone_and_a_time_scale_does_not(tmp_path):
+    path = write(tmp_path, OWN)
+    plain, faster, longer = (all_of(open_workload(path, **more)) for more in ({}, {"rate": 1}, {"time_scale": 3}))
+    waits = [found[2].arrives_ps - found[1].arrives_ps - 2 * S for found in (plain, faster, longer)]
+    assert waits == [S * 3 // 2, S * 3 // 2, S * 9 // 2]
+    assert longer[1].arrives_ps == 6 * S
+    assert faster[1].arrives_ps - faster[0].arrives_ps == S
+
+
+def test_sessions_without_times_begin_at_once_or_at_a_rate(tmp_path):
+    path = write(tmp_path, AGENTS)
+    assert [one.arrives_ps for one in open_workload(path)] == [0, 0]
+    drawn = [[one.arrives_ps for one in open_workload(path, rate=4, seed=seed)] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0][0] == 0 < drawn[0][1]
+
+
+def test_a_horizon_leaves_out_what_comes_at_it_or_later(tmp_path):
+    workload = open_workload(write(tmp_path, AZURE), horizon_s=0.052)
+    assert [one.arrives_ps for one in workload] == [0]
+    found = all_of(open_workload(write(tmp_path, OWN), horizon_s=5.5))
+    assert [one.request_id for one in found] == ["2", "b"]  # its turn would come at 5.5
+
+
+def test_a_cut_prompt_loses_the_id_of_the_unit_that_was_cut(tmp_path):
+    workload = open_workload(write(tmp_path, MOONCAKE), max_prompt_tokens=1000, max_output_tokens=2)
+    assert [(one.prompt_tokens, one.output_tokens, one.blocks) for one in workload] == [
+        (1000, 2, (0,)),
+        (512, 2, (0,)),
+        (1000, 2, (0,)),
+    ]
+    assert {"prompts cut to 1000 tokens: 2", "outputs cut to 2 tokens: 3"} <= set(workload.about.notes)
+
+
+def test_turns_are_cut_and_tagged_as_well(tmp_path):
+    workload = open_workload(write(tmp_path, OWN), max_prompt_tokens=18, tag="code")
+    assert [(one.prompt_tokens, one.blocks, one.tag) for one in all_of(workload)] == [
+        (18, (5,), "code"),
+        (16, (), "code"),
+        (18, (5,), "code"),
+    ]
+    assert "prompts cut to 18 tokens: 2" in workload.about.notes
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_nothing_is_changed_unless_it_is_asked_for(tmp_path, name):
+    path = write(tmp_path, SOUND[name])
+    bare = lambda found: [one._replace(turns=None) for one in found]  # noqa: E731
+    wide = open_workload(path, limit=100, horizon_s=1e8, max_prompt_tokens=10**6, max_output_tokens=10**6)
+    assert bare(all_of(wide)) == bare(all_of(open_workload(path)))
+    assert not any("cut to" in note for note in wide.about.notes)
+
+
+def zero_output(text):
+    return text.replace(",44\n", ",0\n")
+
+
+def test_requests_without_a_token_are_dropped_or_served(tmp_path):
+    path = write(tmp_path, zero_output(VIDUR))
+    dropped, served = (open_workload(path, zero_tokens=what) for what in ("drop", "one"))
+    assert [one.output_tokens for one in dropped] == [109, 16]
+    assert [one.output_tokens for one in served] == [1, 109, 16]
+    assert "requests without a token of prompt or output dropped: 1" in dropped.about.notes
+    assert "requests without a token of prompt or output served with one: 1" in served.about.notes
+    with pytest.raises(TraceFormatError, match=r"num_decode_tokens: must be >= 1 .*, got 0"):
+        list(open_workload(path))
+
+
+def test_a_dropped_turn_hands_on_its_wait_and_its_blocks(tmp_path):
+    first, second = (json.loads(line) for line in AGENTS.splitlines())
+    first["requests"][1]["out"] = 0
+    found = all_of(open_workload(write(tmp_path, lines(first, second)), zero_tokens="drop"))
+    assert [one.request_id for one in found] == ["one/1", "one/3", "one/4", "one/5", "two/1"]
+    assert found[1].arrives_ps == 2 * S + int(21.5 * S)  # 12 of the dropped one and 9.5 of its own
+    assert tuple(block % 2**24 for block in found[3].blocks) == (1, 2, 3, 4)
+
+
+def test_a_first_request_that_is_dropped_does_not_delay_its_session(tmp_path):
+    first, second = (json.loads(line) for line in AGENTS.splitlines())
+    first["requests"][0]["out"] = 0
+    found = list(open_workload(write(tmp_path, lines(first, second)), zero_tokens="drop"))
+    assert [(one.request_id, one.arrives_ps) for one in found] == [("one/2", 0), ("two/1", 0)]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"rate": 0}, "`rate` must be in [1e-9, 1e9], got 0"),
+        ({"rate": float("nan")}, "`rate` must be in [1e-9, 1e9], got nan"),
+        ({"time_scale": -1}, "`time_scale` must be in [1e-9, 1e9], got -1"),
+        ({"rate": 1, "time_scale": 2}, "`time_scale` must be left out beside `rate`, got 2"),
+        ({"limit": 0}, "`limit` must be in [1, 2147483647], got 0"),
+        ({"horizon_s": 0}, "`horizon_s` must be in [1e-9, 1e9], got 0"),
+        ({"max_prompt_tokens": 0}, "`max_prompt_tokens` must be in [1, 2147483647], got 0"),
+        ({"zero_tokens": "keep"}, "`zero_tokens` must be one of refuse, drop, one, got 'keep'"),
+        ({"seed": -1}, "`seed` must be >= 0, got -1"),
+        ({"tag": "a\nb"}, "`tag` must be printable, at most 200 characters, got 'a\\nb'"),
+        ({"rate": 1, "limit": 1}, "`rate` must be left out: arrivals have to be spread over time to be scaled, got 1"),
+    ],
+)
+def test_options_out_of_range(tmp_path, more, told):
+    path = write(tmp_path, AZURE)
+    with pytest.raises(ArgumentError) as error:
+        open_workload(path, **more)
+    assert str(error.value).startswith(told)
