@@ -10,7 +10,7 @@ from ..tables.grid import Grid
 from ..tables.printed import Printed, flat_rows
 from .over_seeds import SeedRow
 from .service_levels import ServiceLevels
-from .tables import latency_table, member_table, served_table
+from .tables import latency_table, load_table, member_table, served_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -26,10 +26,10 @@ class ServingReport(Printed):
     promised: ServiceLevels
 
     def tables(self) -> Sequence[Grid]:
-        """What was served, latencies, and members."""
+        """What was served, latencies, load, and members."""
         promised = bool(self.promised.promised)
         served = served_table(self.rows, promised=promised, title=self._title(), remarks=self._remarks())
-        return [served, latency_table(self.rows), member_table(self.rows)]
+        return [served, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
 
     def lines(self) -> Sequence[str]:
         """None: tables say it all."""

@@ -52,7 +52,7 @@ OF_MEMBER: Shown = {
 
 
 def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks: Iterable[str]) -> Grid:
-    """One line per row: requests, rates, load.
+    """One line per row: what came of its requests, and rates.
 
     Args:
         rows: to show.
@@ -60,10 +60,14 @@ def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks
         title: above it.
         remarks: below it, a line each.
     """
-    shown = {**SERVED, **(PROMISED if promised else {}), **LOAD}
-    return table(
-        [_named(rows, row) | _cells(row, shown, "") for row in rows], texts=_names(rows), title=title, remarks=remarks
-    )
+    shown = {**SERVED, **(PROMISED if promised else {})}
+    cells = [_named(rows, row) | _cells(row, shown, "") for row in rows]
+    return table(cells, texts=_names(rows), title=title, remarks=remarks)
+
+
+def load_table(rows: Sequence[SeedRow]) -> Grid:
+    """One line per row: batch and queue over time, preemptions, busy share."""
+    return table([_named(rows, row) | _cells(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
 
 
 def latency_table(rows: Sequence[SeedRow]) -> Grid:

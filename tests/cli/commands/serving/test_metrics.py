@@ -52,7 +52,7 @@ def test_json_is_what_the_function_says(run, tmp_path):
 
 def test_runs_side_by_side(run, other):
     shown = done("metrics", run, other)
-    assert shown.count("plain") == shown.count("draft:2/target") == 3
+    assert shown.count("plain") == shown.count("draft:2/target") == 4
     assert "a note" in shown
     rows = metrics([run, other]).to_dicts()
     assert [row["policy"] for row in rows] == ["draft:2/target", "plain"]
