@@ -87,6 +87,12 @@ class MemberKv:
         """What `open` would return; changes nothing."""
         return self._hit(keys, text_tokens)[0] * self._block_tokens
 
+    def frozen(self) -> "MemberKv":
+        """A copy of the prefix cache as it is now, for `lookup` and `hit_tokens` only."""
+        copied = MemberKv(self.limits)
+        copied._tree = self._tree.copy()
+        return copied
+
     def fits(self, keys: Keys, text_tokens: int, num_tokens: int) -> bool:
         """Whether `open`, and after it `reserve` of `num_tokens`, would both do; changes nothing.
 

@@ -51,6 +51,18 @@ class PrefixTree:
         self.num_evictable = 0
         self.num_blocks = 0
 
+    def copy(self) -> "PrefixTree":
+        """What is cached now, whatever becomes of it; who refers to it is left out, so nothing of it can be evicted."""
+        copied = PrefixTree()
+        copied.num_blocks = self.num_blocks
+        pairs = [(self.root, copied.root)]
+        while pairs:
+            ours, theirs = pairs.pop()
+            for first, child in ours.children.items():
+                twin = theirs.children[first] = Node(theirs, list(child.keys), 0)
+                pairs.append((child, twin))
+        return copied
+
     def match(self, keys: list[Hashable]) -> Match:
         """The leading blocks that are cached; changes nothing."""
         node, end, num_referenced = self.root, 0, 0

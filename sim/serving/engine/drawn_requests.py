@@ -1,0 +1,50 @@
+"""Which recorded request a served one replays: drawn by its id, so that every policy and router meets the same luck."""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from ....arguments import ArgumentError
+from ....counted import counted
+from ....traces.recording import Request
+
+MOST_SHOWN = 8  # tags in an error
+
+
+class DrawnRequests:
+    """Draws requests of a recording.
+
+    Args:
+        requests: of the recording, at least one.
+        seed: of the draws; another one draws others.
+    """
+
+    def __init__(self, requests: Iterable[Request], *, seed: int) -> None:
+        self._seed = seed
+        self._by_tag: dict[str, list[str]] = {"": []}
+        for request in requests:
+            self._by_tag[""].append(request.request_id)
+            if request.tag:
+                self._by_tag.setdefault(request.tag, []).append(request.request_id)
+
+    def of(self, request_id: str, tag: str) -> str:
+        """Id of the recorded request that stands for a served one: any of its tag, of all if `tag` is "".
+
+        The same on any machine, whatever else is drawn.
+
+        Raises:
+            ArgumentError: a tag that no recorded request has.
+        """
+        ids = self._by_tag.get(tag)
+        if ids is None:
+            raise ArgumentError(
+                f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}"
+            )
+        digest = blake2b(f"{self._seed}\0{request_id}".encode(), digest_size=8).digest()
+        return ids[int.from_bytes(digest) % len(ids)]
+
+    def _tags(self) -> str:
+        tags = sorted(tag for tag in self._by_tag if tag)
+        if not tags:
+            return "they have none"
+        shown = ", ".join(tags[:MOST_SHOWN]) + (", ..." if len(tags) > MOST_SHOWN else "")
+        return f"it has {counted(len(tags), 'tag')}: {shown}"

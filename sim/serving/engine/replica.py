@@ -1,0 +1,300 @@
+"""One replica as a state machine: what runs next, until when, and what comes of it. It knows no clock of its own.
+
+A **cycle** lets every decoding request draft, and be judged below the target, lowest member first, as
+`decoding.loop` groups it. Then comes one **step** of the target: verifications, chunks of prefills, new requests.
+"""
+
+from functools import partial
+from typing import NamedTuple, cast
+
+from ....decoding.ledger import op_record
+from ....decoding.loop import Loop
+from ....decoding.results import Results
+from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
+from ....traces.workloads.arrival import Arrival
+from ..clock import to_ps, to_s
+from ..routers import ReplicaSignals
+from ..routers.dispatcher import CachedTokens
+from .batch import Waiting
+from .batch_notes import BatchNotes
+from .catch_up import catch_up, within_budget
+from .drawn_requests import DrawnRequests
+from .outputs import note_outputs
+from .replica_memory import ReplicaMemory
+from .replica_spec import ReplicaSpec, ServedFrom
+from .scheduler import Scheduler
+from .served_session import ServedSession, ServedView
+from .served_world import ServedWorld
+
+
+class _Going(NamedTuple):
+    """What runs: an operation, if any, with its results, and chunks of prefills beside it."""
+
+    op: Op | None
+    results: Results | None
+    chunks: list[VerifyItem]
+    ending: list[ServedSession]
+    level: int
+    forwards: int
+    start_ps: int
+    end_ps: int
+
+
+class Replica:
+    """Serves requests. Whoever drives it calls `plan`, lets the time pass, and calls `commit`; `arrive` at any time.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is.
+        shared: what it shares with the others.
+
+    Attributes:
+        num_cycled: tokens that came out after the first pass of a recorded answer.
+        num_emitted: tokens that came out.
+    """
+
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
+        pool = shared.tables.pool
+        self._index = index
+        self._shared = shared
+        self._pool = pool
+        self._recorder = shared.recorder
+        self._answers = shared.tables.answers(seed=shared.seed, strict=shared.strict)
+        self._drawn = DrawnRequests(shared.tables.trace.requests, seed=shared.seed)
+        self._world = ServedWorld(answers=self._answers, pool=pool, cost=spec.cost)
+        self._notes = BatchNotes(len(pool.members))
+        self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
+        self._budget = spec.limits.token_budget
+        self._loop = Loop(
+            pool=pool,
+            policy=spec.policy,
+            name=spec.policy_name,
+            world=self._world,
+            ledger=self._notes,
+            decide_s=spec.decide_s,
+            view=ServedView,
+        )
+        self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
+        self._scheduler = Scheduler(
+            limits=spec.limits,
+            loop=self._loop,
+            world=self._world,
+            memory=self._memory,
+            recorder=shared.recorder,
+            open_session=self._opened,
+        )
+        self._batch = self._scheduler.batch
+        self._sessions: dict[str, ServedSession] = {}
+        self._kept: Op | None = None
+        self._going: _Going | None = None
+        self.num_cycled = 0
+        self.num_emitted = 0
+
+    # -- what others see
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the batch."""
+        return len(self._batch.running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that were put back among them."""
+        return len(self._batch.waiting)
+
+    @property
+    def num_modelled(self) -> int:
+        """Decisions that were modelled rather than replayed."""
+        return self._notes.num_modelled
+
+    def signals(self) -> ReplicaSignals:
+        """See `routers.WatchedReplica`."""
+        batch = self._batch
+        return ReplicaSignals(
+            len(batch.running), len(batch.waiting), batch.queued_tokens, self._memory.target.free_share
+        )
+
+    def cached_tokens(self, arrival: Arrival) -> int:
+        """See `routers.WatchedReplica`."""
+        return self._memory.cached_tokens(arrival, self._memory.target)
+
+    def frozen_prefixes(self) -> CachedTokens:
+        """See `routers.WatchedReplica`."""
+        return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
+
+    # -- the machine
+
+    def arrive(self, arrival: Arrival, at_ps: int) -> None:
+        """A request comes; one that can never run is rejected."""
+        serial = self._recorder.arrived(arrival, self._index)
+        reason = self._memory.refuses(arrival)
+        if reason:
+            self._recorder.rejected(serial, at_ps, reason)
+            self._shared.on_ended(arrival, at_ps)
+            return
+        self._batch.arrived(Waiting(arrival, serial))
+        self._loop.load.num_waiting += 1
+        self._note_state(at_ps)
+
+    def plan(self, now_ps: int) -> int | None:
+        """Decide what runs next.
+
+        Returns:
+            When it ends, >= `now_ps`; None: nothing is there to run.
+
+        Raises:
+            PolicyError: the policy broke the contract.
+            UnrecordedContextError: strict, and a decision is not recorded.
+            CostRangeError: an operation outside what the cost model knows.
+        """
+        start_ps = now_ps
+        while True:
+            op, self._kept = self._kept, None
+            if op is None:
+                op, start_ps = self._asked(start_ps)
+            if self._loop.finished:  # by a Commit
+                self._kept = op
+                self._going = _Going(None, None, [], [], 0, 0, start_ps, start_ps)
+                break
+            if op is not None and op.level < self._pool.target_level:
+                self._going = self._below(op, now_ps, start_ps)
+            else:
+                self._going = self._step(op, now_ps, start_ps)
+                if self._going is None:
+                    return None
+            if self._going is not None:
+                break
+        self._note_state(now_ps)
+        return self._going.end_ps
+
+    def commit(self) -> None:
+        """What was planned has run: sessions, policy, caches and the recorder learn of it."""
+        going, self._going = self._going, None
+        assert going is not None
+        recorder, index = self._recorder, self._index
+        if going.op is not None and going.results is not None:
+            self._loop.finish(going.op, going.results, start_s=to_s(going.start_ps), now_s=to_s(going.end_ps))
+        if going.forwards:
+            recorder.busy(index, going.level, going.end_ps - going.start_ps, going.forwards)
+        if going.level == self._pool.target_level:
+            self._commit_step(going)
+        num_rows, drafted, accepted, own = self._notes.take_judged(going.level)
+        if num_rows:
+            recorder.judged(going.level, drafted, accepted, own, num_rows)
+        self._end_finished(going.end_ps)
+        self._loop.load.free_kv_share = self._memory.free_share
+        self._note_state(going.end_ps)
+
+    # -- operations
+
+    def _asked(self, now_ps: int) -> tuple[Op | None, int]:
+        """The operation that the loop wants next, and when everybody has been asked."""
+        loop = self._loop
+        now_s = to_s(now_ps)
+        op = loop.next_op(now_s)
+        if self._decide_s:
+            now_ps += round((loop.load.now_s - now_s) / self._decide_s) * self._decide_ps
+        for request_id in self._notes.take_committed():
+            session = self._sessions[request_id]
+            self._note_outputs([session], now_ps)
+        return op, now_ps
+
+    def _below(self, op: Op, now_ps: int, start_ps: int) -> _Going | None:
+        """Run an operation of a member below the target; None: nobody is left in it."""
+        world, level = self._world, op.level
+        if isinstance(op, DraftOp):
+            op = DraftOp(level, self._scheduler.below(level, op.items, now_ps))
+        else:
+            op = VerifyOp(level, self._scheduler.below(level, op.items, now_ps))
+        if not op.items:
+            return None
+        caught_up_ps = num_forwards = 0
+        if self._memory.members[level] is not None:
+            op, self._kept = within_budget(op, self._budget)
+            caught_up_ps, num_forwards = catch_up(world, op, self._budget)
+        results = op.run(world)
+        duration_ps = caught_up_ps + world.duration_ps
+        results = results._replace(duration_s=to_s(duration_ps), free_kv_share=self._memory.free_share)
+        num_forwards += op_record(0, level, 0, results, 0.0).num_forwards
+        return _Going(op, results, [], [], level, num_forwards, start_ps, start_ps + duration_ps)
+
+    def _step(self, op: Op | None, now_ps: int, start_ps: int) -> _Going | None:
+        """Run a step of the target; None: nobody is there."""
+        rows = [] if op is None else cast(VerifyOp, op).items
+        step = self._scheduler.step(rows, now_ps)
+        if not (step.rows or step.chunks):
+            assert not self._batch.running, "a batch that has nothing to run"
+            assert not self._batch.waiting, "requests that wait beside an empty batch"
+            return None
+        level = self._pool.target_level
+        results = self._world.verify(level, step.rows, step.chunks)
+        results = results._replace(free_kv_share=self._memory.free_share)
+        end_ps = start_ps + self._world.duration_ps
+        ran = VerifyOp(level, step.rows) if step.rows else None
+        return _Going(ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps)
+
+    def _commit_step(self, going: _Going) -> None:
+        """The target has run: chunks are read, answers have grown, full blocks are cached."""
+        level, load = going.level, self._loop.load
+        for one, _ in going.chunks:
+            session = cast(ServedSession, one)
+            session.cached[level] += session.chunk
+            session.chunk = 0
+            self._memory.commit(session)
+        for session in going.ending:
+            self._batch.read(session)
+        rows = [] if going.op is None else [cast(ServedSession, session) for session, _ in going.op.items]
+        self._note_outputs(rows, going.end_ps)
+        for session in rows:
+            self._memory.commit(session)
+        load.now_s = to_s(going.end_ps)
+        load.batch[level] = len(rows) + len(going.chunks)
+        load.duration_s[level] = to_s(going.end_ps - going.start_ps)
+
+    def _end_finished(self, at_ps: int) -> None:
+        """Requests that are done release their blocks, those admitted earlier first."""
+        done, self._loop.finished = self._loop.finished, []
+        for session in sorted((cast(ServedSession, one) for one in done), key=lambda session: session.order):
+            del self._sessions[session.request_id]
+            self._scheduler.ended(session)
+            if self._shared.outputs is not None:
+                self._shared.outputs[session.request_id] = session.earlier + session.emitted
+            self._recorder.finished(session.serial, at_ps)
+            self._shared.on_ended(session.arrival, at_ps)
+
+    def _opened(self, waiting: Waiting) -> ServedSession:
+        """The session of a request that is looked at for the first time."""
+        arrival, shared = waiting.arrival, self._shared
+        deadline = shared.deadlines.get(arrival.slo)
+        session = ServedSession(
+            pool=self._pool,
+            arrival=arrival,
+            serial=waiting.serial,
+            answers=self._answers,
+            recorded_id=self._drawn.of(arrival.request_id, arrival.tag),
+            due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
+        )
+        self._sessions[arrival.request_id] = session
+        return session
+
+    # -- what is written down
+
+    def _note_outputs(self, sessions: list[ServedSession], at_ps: int) -> None:
+        num_new, num_cycled = note_outputs(self._recorder, sessions, at_ps)
+        self.num_emitted += num_new
+        self.num_cycled += num_cycled
+
+    def _note_state(self, at_ps: int) -> None:
+        running, waiting = len(self._batch.running), len(self._batch.waiting)
+        self._recorder.state(self._index, at_ps, running, waiting, self._memory.used_blocks)
+
+    def close_books(self) -> None:
+        """Tell the recorder what it is told once: look-ups in prefix caches, and the answers of who has not ended."""
+        for level, kv in enumerate(self._memory.members):
+            if kv is not None:
+                hits = kv.hits
+                asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
+                self._recorder.looked_up(self._index, level, asked, found)
+        for session in self._sessions.values():
+            if session.num_noted:
+                self._recorder.emitted(session.serial, session.num_noted)

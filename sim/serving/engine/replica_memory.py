@@ -1,0 +1,134 @@
+"""The KV memory of one replica: every member's blocks, held by the requests of the batch."""
+
+from ....arguments import ArgumentError
+from ....decoding.pool import Pool
+from ....traces.workloads.arrival import Arrival
+from ..kv.block_keys import BlockKeys
+from ..kv.member_kv import MemberKv
+from ..limits import EngineLimits, KvLimits
+from .served_session import ServedSession
+
+
+class ReplicaMemory:
+    """Counts blocks; what caches hold of a text is in `session.cached`. Letter: L levels.
+
+    The target holds what is committed, what is pending, what a draft asks for, and one token more. A member below it
+    holds nothing but its prefix hit until it runs first, so that requests which do not draft leave it alone.
+
+    Args:
+        pool: the members.
+        limits: of the replica.
+        unit_tokens: of the workload's blocks.
+
+    Attributes:
+        members: `[L]` of each member; None for one that keeps no keys and values.
+
+    Raises:
+        ArgumentError: a model without limits, blocks that do not go with the units of the workload.
+    """
+
+    def __init__(self, pool: Pool, limits: EngineLimits, unit_tokens: int) -> None:
+        missing = [member.name for member in pool.members if not member.model_free and member.name not in limits.kv]
+        if missing:
+            raise ArgumentError(f"`kv` must hold limits of every model, {missing[0]} has none")
+        for name, kv in limits.kv.items():
+            self._check_units(name, kv, unit_tokens)
+        self.members = tuple(None if member.model_free else MemberKv(limits.kv[member.name]) for member in pool.members)
+        self._names = pool.names
+        self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
+        self._target = pool.target_level
+        self._limits = limits
+        self._unit_tokens = unit_tokens
+        self._keys: dict[int, list[BlockKeys]] = {}
+
+    @property
+    def used_blocks(self) -> list[int]:
+        """`[L]`, 0 for a member without memory."""
+        return [0 if kv is None else kv.used_blocks for kv in self.members]
+
+    @property
+    def free_share(self) -> float:
+        """Share of the blocks that are free or can be taken, of the member with the least."""
+        return min(kv.free_share for _, kv in self._models)
+
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a request can never run; "" if it can."""
+        tokens = arrival.prompt_tokens + arrival.output_tokens
+        for level, kv in self._models:
+            if tokens > kv.limits.num_tokens:
+                held = kv.limits.num_tokens
+                return f"{tokens} tokens are more than the {held} that KV memory of {self._names[level]} holds"
+        return ""
+
+    @property
+    def target(self) -> MemberKv:
+        """Blocks of the target."""
+        return self._models[-1][1]
+
+    def cached_tokens(self, arrival: Arrival, kv: MemberKv) -> int:
+        """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
+        return kv.hit_tokens(self._block_keys(arrival, 0, kv), arrival.prompt_tokens)
+
+    def admit(self, session: ServedSession, budget: int) -> int:
+        """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
+
+        A member below the target must have room for the text as well, though it takes none yet: else the request would
+        be put back at its first draft.
+
+        Returns:
+            Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
+        """
+        text = session.num_text
+        keys = self._keys.get(session.serial)
+        if keys is None:
+            keys = [self._block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
+            self._keys[session.serial] = keys
+        target_keys, target = keys[-1], self._models[-1][1]
+        hit = target.hit_tokens(target_keys, text)
+        chunk = min(text - hit, budget)
+        upto = hit + chunk
+        wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
+        members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
+        if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
+            return 0
+        for own_keys, level, kv in members:
+            session.cached[level] = kv.open(session.serial, own_keys, text)
+        self.reserve(session, self._target, wanted[-1])
+        return chunk
+
+    def reserve(self, session: ServedSession, level: int, num_tokens: int) -> bool:
+        """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
+
+        Returns:
+            False, and nothing has changed, if memory is short.
+        """
+        kv = self.members[level]
+        return kv is None or kv.reserve(session.serial, min(num_tokens, session.most_tokens))
+
+    def commit(self, session: ServedSession) -> None:
+        """Full blocks of what is computed and committed enter the prefix caches."""
+        text, serial = session.num_text, session.serial
+        for keys, (level, kv) in zip(self._keys[serial], self._models, strict=True):
+            kv.commit(serial, min(session.cached[level], text), keys)
+
+    def put_back(self, session: ServedSession) -> None:
+        """Release what a request holds; it finds its full blocks again while they are cached."""
+        for _, kv in reversed(self._models):
+            kv.close(session.serial)
+
+    def close(self, session: ServedSession) -> None:
+        """Release what a request holds, for good."""
+        self.put_back(session)
+        del self._keys[session.serial]
+
+    @staticmethod
+    def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:
+        if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
+            raise ArgumentError(
+                f"`block_tokens` of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
+                f"multiple of them, got {kv.block_tokens}"
+            )
+
+    def _block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
+        blocks = arrival.blocks if kv.limits.prefix_cache else ()
+        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial)

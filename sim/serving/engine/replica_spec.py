@@ -1,0 +1,56 @@
+"""What a replica is made of, and what it shares with the others of its run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ....decoding.policy import Policy
+from ....runs.serving.recorder import ServingRecorder
+from ....traces.workloads.arrival import Arrival
+from ...cost.base import CostModel
+from ...replay_tables import ReplayTables
+from ..limits import EngineLimits
+from .served_session import Deadline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """What one replica is.
+
+    Attributes:
+        policy: an object of its own; no other replica may have the same.
+        policy_name: for errors.
+        cost: seconds.
+        limits: of the batch, a step and the memory.
+        decide_s: seconds that the policy takes for a step, >= 0.
+    """
+
+    policy: Policy
+    policy_name: str
+    cost: CostModel
+    limits: EngineLimits
+    decide_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFrom:
+    """What all replicas of a run share.
+
+    Attributes:
+        tables: of the recording.
+        seed: of what is drawn.
+        strict: refuse what is not recorded instead of modelling it.
+        unit_tokens: of the blocks of the workload.
+        deadlines: of classes of service levels, by name.
+        recorder: told what happens.
+        outputs: takes the tokens of every finished request by its id; None drops them.
+        on_ended: told of each request that finished or was rejected, and when.
+    """
+
+    tables: ReplayTables
+    seed: int
+    strict: bool
+    unit_tokens: int
+    deadlines: Mapping[str, Deadline]
+    recorder: ServingRecorder
+    outputs: dict[str, list[int]] | None
+    on_ended: Callable[[Arrival, int], None]

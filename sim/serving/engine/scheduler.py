@@ -1,0 +1,182 @@
+"""Who takes part in a replica's next operation: token budget, batch size and blocks are kept here.
+
+The order of things is vLLM's: running requests come first, those admitted earlier before others; then those that wait,
+in their order. Where blocks are short, the latest that was admitted is put back, and computed again when it returns.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from ....decoding.contract import Draft
+from ....decoding.loop import Loop
+from ....decoding.world import DraftItem, VerifyItem
+from ....runs.serving.recorder import ServingRecorder
+from ..limits import EngineLimits
+from .batch import Batch, Waiting
+from .replica_memory import ReplicaMemory
+from .served_session import NEVER, ServedSession
+from .served_world import ServedWorld
+
+Item = TypeVar("Item", DraftItem, VerifyItem)
+
+
+class TargetStep(NamedTuple):
+    """One step of the target.
+
+    Attributes:
+        rows: verifications and plain decoding, and prefills that end.
+        ending: of these, requests whose prefill ends.
+        chunks: prefills that go on afterwards.
+    """
+
+    rows: list[VerifyItem]
+    ending: list[ServedSession]
+    chunks: list[VerifyItem]
+
+
+class Scheduler:
+    """Mutates the batch, the memory, and what the loop holds; knows no time but what it is told.
+
+    Args:
+        limits: of the replica.
+        loop: whose requests these are.
+        world: of the loop.
+        memory: of the replica.
+        recorder: told who enters and who is put back.
+        open_session: makes the session of a request that waits.
+
+    Attributes:
+        batch: who waits and who runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: EngineLimits,
+        loop: Loop,
+        world: ServedWorld,
+        memory: ReplicaMemory,
+        recorder: ServingRecorder,
+        open_session: Callable[[Waiting], ServedSession],
+    ) -> None:
+        self.batch = Batch()
+        self._limits = limits
+        self._loop = loop
+        self._world = world
+        self._memory = memory
+        self._recorder = recorder
+        self._open_session = open_session
+        self._target = loop.pool.target_level
+        self._late: list[VerifyItem] = []
+        self._was_short = False
+
+    def below(self, level: int, items: Sequence[Item], now_ps: int) -> list[Item]:
+        """Hold blocks for an operation of a member below the target, as many as are asked for.
+
+        The target's are held as well, so that what is drafted can be verified.
+
+        Returns:
+            The requests that still run.
+        """
+        for one, step in sorted(items, key=_order):
+            session = cast(ServedSession, one)
+            asked = min(step.tokens, session.room) if isinstance(step, Draft) else 0
+            wanted = session.context_tokens + asked + 1
+            if session.order != NEVER and self._hold(session, level, wanted, now_ps):
+                self._hold(session, self._target, wanted, now_ps)
+        return [item for item in items if _runs(item)]
+
+    def step(self, rows: Sequence[VerifyItem], now_ps: int) -> TargetStep:
+        """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
+        rows = [item for item in (*self._late, *rows) if _runs(item)]
+        left = self._limits.token_budget
+        late: set[int] = set()
+        for one, _ in sorted(rows, key=_order):
+            session = cast(ServedSession, one)
+            new_tokens, _ = session.feed(self._target, verify=True)
+            if new_tokens > left < self._limits.token_budget:
+                late.add(id(session))
+            elif session.order != NEVER and self._hold(session, self._target, session.context_tokens + 1, now_ps):
+                left -= new_tokens
+        self._late = [item for item in rows if id(item[0]) in late and _runs(item)]
+        taken = [item for item in rows if id(item[0]) not in late and _runs(item)]
+        chunks = self._chunks(left, now_ps)
+        left -= sum(tokens for _, tokens in chunks)
+        if not self._was_short:
+            chunks += self._admitted(left, now_ps)
+        self._was_short = False
+        return self._laid_out([item for item in taken if _runs(item)], chunks)
+
+    def ended(self, session: ServedSession) -> None:
+        """A request is done, and releases its blocks."""
+        self.batch.ended(session)
+        self._memory.close(session)
+
+    def _chunks(self, left: int, now_ps: int) -> list[tuple[VerifyItem, int]]:
+        """The next chunks of prefills that have begun, with their tokens."""
+        chunks = []
+        for session, item in list(self.batch.prefilling.items()):
+            tokens = min(session.prefill_left, left)
+            upto = session.cached[self._target] + tokens
+            if tokens > 0 and self._hold(session, self._target, upto + (upto == session.num_text), now_ps):
+                chunks.append((item, tokens))
+                left -= tokens
+        return chunks
+
+    def _admitted(self, left: int, now_ps: int) -> list[tuple[VerifyItem, int]]:
+        """The first chunks of requests that waited, with their tokens."""
+        batch, loop = self.batch, self._loop
+        chunks = []
+        while batch.waiting and left > 0 and len(batch.running) < self._limits.max_num_seqs:
+            first = batch.waiting[0]
+            if first.session is None:
+                first.session = self._open_session(first)
+            session = first.session
+            tokens = self._memory.admit(session, left)
+            if not tokens:
+                break
+            item = loop.admit_apart(session)
+            batch.admitted(session, item)
+            loop.load.num_waiting -= 1
+            if not session.scheduled:
+                session.scheduled = True
+                self._recorder.scheduled(session.serial, now_ps, session.cached)
+            chunks.append((item, tokens))
+            left -= tokens
+        return chunks
+
+    def _laid_out(self, rows: list[VerifyItem], chunks: Sequence[tuple[VerifyItem, int]]) -> TargetStep:
+        """Tell chunks that end a prefill from others, which sessions learn of."""
+        step = TargetStep(rows, [], [])
+        for item, tokens in chunks:
+            session = cast(ServedSession, item[0])
+            if tokens == session.prefill_left:
+                step.ending.append(session)
+                step.rows.append(item)
+            else:
+                session.chunk, session.chunk_level = tokens, self._target
+                step.chunks.append(item)
+        return step
+
+    def _hold(self, session: ServedSession, level: int, num_tokens: int, now_ps: int) -> bool:
+        """Let a request hold blocks, if need be those of later ones; False: it was the latest, and is put back."""
+        while not self._memory.reserve(session, level, num_tokens):
+            latest = self.batch.put_back()
+            self._loop.withdraw(latest)
+            self._memory.put_back(latest)
+            self._world.put_back(latest)
+            latest.forget_caches()
+            self._loop.load.num_waiting += 1
+            self._recorder.preempted(latest.serial, now_ps)
+            self._was_short = True
+            if latest is session:
+                return False
+        return True
+
+
+def _order(item: Item) -> int:
+    return cast(ServedSession, item[0]).order
+
+
+def _runs(item: Item) -> bool:
+    return cast(ServedSession, item[0]).order != NEVER

@@ -1,0 +1,71 @@
+"""The world of a served batch: rows are answered by a recording, what runs together is charged together."""
+
+from collections.abc import Sequence
+
+from ....decoding.contract import Verify
+from ....decoding.pool import Pool
+from ....decoding.results import DraftResults, Forward, VerifyResults
+from ....decoding.rules.signal import Signal
+from ....decoding.session import Session
+from ....decoding.world import DraftItem, VerifyItem
+from ...cost.base import CostModel
+from ...recorded_answers import RecordedAnswers
+from ..clock import to_s
+from .charges import ServingCharges
+
+
+class ServedWorld:
+    """Answers and charges the operations of one replica; fits `decoding.world.World`.
+
+    Args:
+        answers: of the recording.
+        pool: its members in level order.
+        cost: seconds.
+
+    Attributes:
+        duration_ps: of the latest operation.
+    """
+
+    def __init__(self, *, answers: RecordedAnswers, pool: Pool, cost: CostModel) -> None:
+        self._answers = answers
+        self._charges = ServingCharges(cost, pool)
+        self._reads = Verify(pool.target)
+        self.duration_ps = 0
+
+    def open(self, session: Session) -> None:
+        """Nothing: a served session replays its request from when it is made."""
+
+    def close(self, session: Session) -> None:
+        """Forget the request."""
+        self._answers.release(session.request_id)
+        self._charges.close(session.request_id)
+
+    def put_back(self, session: Session) -> None:
+        """The request left the batch, and may come back; what it replays stays."""
+        self._charges.close(session.request_id)
+
+    def signal(self, session: Session, index: int) -> Signal:
+        """What the drafter said of the pending token at `index`."""
+        return self._answers.signal(session, index)
+
+    def draft(self, level: int, items: Sequence[DraftItem]) -> DraftResults:
+        """Let the member at `level` draft."""
+        answers = self._answers
+        forwards: list[Forward] = []
+        if level < answers.num_free:
+            drafted = [answers.looked_up(session, step) for session, step in items]
+            self.duration_ps = self._charges.looked_up(len(items))
+        else:
+            drafted = [answers.drafted(session, step, level) for session, step in items]
+            forwards, self.duration_ps = self._charges.drafted(level, items, drafted)
+        return DraftResults(drafted, forwards, to_s(self.duration_ps))
+
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+        """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
+        judged = [self._answers.judged(session, step, level) for session, step in items]
+        forward, self.duration_ps = self._charges.verified(level, [*items, *chunks])
+        return VerifyResults(judged, [forward], to_s(self.duration_ps))
+
+    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+        """Let the member at `level` read a chunk of each text; nothing is drafted or judged."""
+        _, self.duration_ps = self._charges.verified(level, [(session, self._reads) for session in sessions])

@@ -1,0 +1,113 @@
+"""Whatever comes, under whatever limits: requests, tokens, blocks and time are neither lost nor made."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.runs.serving.gap_sums import total_ps
+from paceline.traces.workloads.arrival import Arrival
+
+from .served_runs import POLICIES, Run, limits, limits_of, pico, some_rounds, workloads
+
+ROUND_POLICIES = ("target", "feature:3/target", "tokens:4/target", "adaptive")
+
+
+@st.composite
+def runs(draw, **options):
+    """A run over a recording of either form, not yet gone."""
+    tables, policies = draw(st.sampled_from([(pico(), POLICIES), (some_rounds(), ROUND_POLICIES)]))
+    unit_tokens = draw(st.sampled_from([0, 8]))
+    return Run(
+        draw(workloads(unit_tokens=unit_tokens)),
+        tables,
+        draw(st.sampled_from(policies)),
+        draw(limits(tables)),
+        unit_tokens=unit_tokens,
+        **options,
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(runs(num_replicas=2))
+def test_all_that_come_end(run):
+    run.go()
+    log = run.log
+    requests = log.requests
+    rejected = requests["rejected"] != ""
+    assert (log.finished | rejected).all()
+    assert not (log.finished & rejected).any()
+    assert run.served.stopped == log.meta.stopped == ""
+    finished = log.finished
+    assert (requests["emitted_tokens"][finished] == requests["output_tokens"][finished]).all()
+    assert requests["emitted_tokens"].sum() == run.served.num_emitted == sum(map(len, run.outputs.values()))
+    assert all(not any(state) for state in run.recorder.latest.values())  # no request, no block
+    assert total_ps(log.gaps) == (requests["ended_at_ps"] - requests["first_token_at_ps"])[finished].sum()
+
+
+@settings(max_examples=40, deadline=None)
+@given(runs(num_replicas=2), st.integers(1, 40_000))
+def test_what_a_horizon_cuts_is_counted(run, horizon):
+    horizon_ps = horizon * 10**6
+    run._options["horizon_ps"] = horizon_ps
+    run.go()
+    log = run.log
+    requests = log.requests
+    assert (requests["ended_at_ps"] <= horizon_ps).all()
+    unfinished = requests["ended_at_ps"] < 0
+    assert bool(run.served.stopped) == bool(log.meta.stopped)
+    assert not unfinished.any() or run.served.stopped == "horizon"
+    assert requests["emitted_tokens"].sum() == run.served.num_emitted
+    assert (requests["emitted_tokens"][unfinished] < requests["output_tokens"][unfinished]).all()
+    _check_little(log)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs(num_replicas=3, router="least-loaded"))
+def test_time_in_the_system_is_littles(run):
+    _check_little(run.go().log)
+
+
+def _check_little(log):
+    """Requests in the system, added up over time, are the times of requests in the system, added up."""
+    end = log.meta.ended_at_ps
+    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
+    ended = log.requests["ended_at_ps"].tolist()
+    arrived = log.requests["arrived_at_ps"].tolist()
+    assert over_time == sum((end if e < 0 else e) - a for a, e in zip(arrived, ended, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs())
+def test_no_device_idles_beside_a_request(run):
+    log = run.go().log
+    busy_ps = sum(member.busy_ps for member in log.meta.replicas[0].members)
+    there_ps, until = 0, 0
+    columns = (log.requests[name].tolist() for name in ("arrived_at_ps", "ended_at_ps"))
+    for arrived, ended in sorted(zip(*columns, strict=True)):
+        there_ps += max(ended - max(arrived, until), 0)
+        until = max(until, ended)
+    assert busy_ps == there_ps
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_short_memory_changes_no_text(data):
+    tables = pico()
+    arrivals, policy = data.draw(workloads()), data.draw(st.sampled_from(POLICIES))
+    ample = Run(arrivals, tables, policy).go()
+    short = Run(arrivals, tables, policy, limits_of(tables, num_blocks=25, token_budget=32)).go()
+    assert short.outputs == ample.outputs
+
+
+def test_the_short_memory_of_that_test_puts_requests_back():
+    arrivals = [Arrival(f"q{index}", 0, 20, 60) for index in range(6)]
+    for policy in POLICIES:
+        run = Run(arrivals, pico(), policy, limits_of(pico(), num_blocks=25, token_budget=32)).go()
+        assert len(run.log.preemptions["at_ps"]) > 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_is_the_same_every_time(policy):
+    arrivals = [Arrival(f"q{index}", index * 10**8, 20 + index, 60) for index in range(10)]
+    one, other = (Run(arrivals, pico(), policy, num_replicas=3).go() for _ in range(2))
+    assert one.times() == other.times()
+    assert one.outputs == other.outputs
