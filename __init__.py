@@ -13,6 +13,7 @@ MODULES = {
     "decode": "studies.decode",
     "generate": "runtime.generation.generate",
     "import_logs": "studies.import_logs",
+    "metrics": "studies.serving.metrics",
     "open_recording": "studies.open_recording",
     "record": "studies.record",
     "sweep": "studies.sweep",

@@ -7,6 +7,7 @@ from .studies.decode import decode as decode
 from .studies.import_logs import import_logs as import_logs
 from .studies.open_recording import open_recording as open_recording
 from .studies.record import record as record
+from .studies.serving.metrics import metrics as metrics
 from .studies.sweep import sweep as sweep
 
-__all__ = ["agree", "compare", "decode", "generate", "import_logs", "open_recording", "record", "sweep"]
+__all__ = ["agree", "compare", "decode", "generate", "import_logs", "metrics", "open_recording", "record", "sweep"]

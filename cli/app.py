@@ -15,6 +15,7 @@ from .commands.profile import profile
 from .commands.record import record
 from .commands.run import run
 from .commands.serving.cluster import cluster
+from .commands.serving.metrics import metrics
 from .commands.serving.workload import workload
 from .commands.trace_import import import_
 from .commands.validate import validate
@@ -56,6 +57,7 @@ def command() -> Callable[..., object]:
             "compare": compare,
             "workload": workload,
             "cluster": cluster,
+            "metrics": metrics,
             "run": run,
             "record": record,
             "agree": agree,

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...arguments import ArgumentError
+from ...progress import tracked
 from ...reports.serving.workload import workload_tables
 from ...reports.tables.grid import Grid
 from ...reports.tables.printed import Printed, flat_rows
@@ -67,7 +69,9 @@ def describe_workload(
         recording = open_recording(lengths_from)
     elif lengths_from is not None:
         raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
-    return WorkloadDescription(summary=summary_of(with_options(workload, asked, recording)))
+    opened = with_options(workload, asked, recording)
+    watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_requests)
+    return WorkloadDescription(summary=summary_of(opened, watch=watch))
 
 
 def _draws_lengths(text: str, options: WorkloadOptions) -> bool:

@@ -24,6 +24,10 @@ READ = {
         ("trace", "import", "positions", "logs/pos.jsonl", "--out", "new.trace", "--models", "models.json"),
     ),
     "load.jsonl": (("workload", "load.jsonl"),),
+    "served.run/meta.json": (("metrics", "served.run"),),
+    "served.run/requests.parquet": (("metrics", "served.run"),),
+    "served.run/series.parquet": (("metrics", "served.run"),),
+    "served.run/gaps.parquet": (("metrics", "served.run"),),
     "prompts.jsonl": (RUN, ("record", "new.trace", *RUN[1:], "--no-costs"), ("agree", *RUN[1:])),
     "pool/pool.toml": (("pool", "show", "pool"), ("trace", "check", "small.trace", "--pool", "pool")),
     "pool/tokenizer.json": (("pool", "show", "pool"), RUN),
@@ -59,7 +63,13 @@ def file_cases(world: Path, logs: dict[str, list[Path]]) -> dict[str, list[Case]
                 Case(name=f"{folder} {name} {what}", args=call, spoil=spoil, must=False)
                 for what, spoil in flipped_bytes(f"{folder}.trace", f"{name}.parquet", 40)
             ]
-    for name in ("small.trace/meta.json", "rounds.trace/meta.json", "costs.json", "models.json"):
+    for name in (
+        "small.trace/meta.json",
+        "rounds.trace/meta.json",
+        "served.run/meta.json",
+        "costs.json",
+        "models.json",
+    ):
         cases[name] += _fields(world, name, READ[name][0])
     cases["pool/target/config.json"] += [
         Case(name=case.name, args=case.args, spoil=case.spoil, must=False)

@@ -20,6 +20,7 @@ SOUND: dict[str, tuple[str, ...]] = {
     "record": ("new.trace", *PROMPTS, *POOL, "--reach", "2", "--run", "1", "--no-costs"),
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
     "workload": ("load.jsonl",),
+    "metrics": ("served.run",),
     "trace inspect": ("small.trace",),
     "trace check": ("small.trace",),
     "trace make": ("new.trace", "--requests", "2", "--tokens", "6"),

@@ -5,10 +5,12 @@ import os
 import shutil
 from pathlib import Path
 
+from paceline.runs.serving.store import write_serving
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 
 from ..cli.command_line import done
 from ..cli.untrained_pool import write_untrained_pool
+from ..reports.serving.worked_example import worked_log
 from ..sim.tries.small_traces import THREE, with_ngram
 from ..traces.importers.foreign_files import one_file_each
 
@@ -101,6 +103,7 @@ def make_world(folder: Path) -> dict[str, list[Path]]:
     (folder / "load.jsonl").write_text(LOAD)
     (folder / "my_policy.py").write_text(POLICY)
     (folder / "cluster.toml").write_text(CLUSTER)
+    write_serving(worked_log(), folder / "served.run")
     _odd_files(folder)
     return {name: [path.relative_to(folder) for path in paths] for name, paths in logs.items()}
 

@@ -41,13 +41,14 @@ class Changes:
         return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
 
     def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
-        """A request that follows one that ended; None where it arrives too late."""
-        return self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
+        """A request that follows one that ended; None where it arrives too late, and so all after it."""
+        found = self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
+        self.tally.cut_sessions += found is None
+        return found
 
     def _cut(self, arrival: Arrival, arrives_ps: int) -> Arrival | None:
         asked, tally = self.options, self.tally
         if asked.horizon_s is not None and arrives_ps >= ps_of_option(asked.horizon_s):
-            tally.late += 1
             return None
         prompt, output, blocks = arrival.prompt_tokens, arrival.output_tokens, arrival.blocks
         if asked.max_prompt_tokens is not None and prompt > asked.max_prompt_tokens:
@@ -106,6 +107,7 @@ def notes_of(changes: Changes) -> list[str]:
     counts = {
         f"prompts cut to {asked.max_prompt_tokens} tokens": tally.cut_prompts,
         f"outputs cut to {asked.max_output_tokens} tokens": tally.cut_outputs,
+        "sessions that the horizon cuts short": tally.cut_sessions,
         "requests without a token of prompt or output dropped": tally.dropped,
         "requests without a token of prompt or output served with one": tally.served_as_one,
         **tally.remarks,

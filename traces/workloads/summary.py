@@ -1,7 +1,7 @@
 """What a workload holds, counted: what `paceline workload` prints."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from .arrival import Arrival, Workload, WorkloadAbout
 from .exact_seconds import PS_PER_S
+
+Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +107,18 @@ class _Counts:
             self.seen.update(request.blocks[shared:])
 
 
-def summary_of(workload: Workload) -> WorkloadSummary:
+def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
     """Read or draw all of a workload and count it.
+
+    Args:
+        workload: iterated once, or twice where ids may be there twice.
+        watch: is handed the arrivals and hands them on, for a progress bar.
 
     Raises:
         TraceFormatError: as its iteration, and for an id that two requests have.
     """
     counts, unit = _Counts(), workload.about.unit_tokens
-    for arrival in workload:
+    for arrival in watch(workload):
         counts.arrivals.append(arrival.arrives_ps)
         counts.num_sessions += arrival.turns is not None
         for request, wait_ps in _line_of(arrival):

@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import lines_of_workload, open_workload
 
@@ -73,6 +75,41 @@ def test_what_is_written_is_read_again(tmp_path, name):
     assert [[getattr(one, key) for key in told] for one in all_of(again)] == [
         [getattr(one, key) for key in told] for one in all_of(workload)
     ]
+
+
+@st.composite
+def own_rows(draw):
+    """Rows of our own format, some with turns, in order of time; blocks as prefixes of a few texts."""
+    unit, at, rows = 16, 0, []
+
+    def lengths():
+        prompt = draw(st.integers(1, 80))
+        text = draw(st.sampled_from(["", "a", "b"]))
+        blocks = [ord(text) * 100 + place for place in range(-(-prompt // unit))] if text else []
+        return {"prompt_tokens": prompt, "output_tokens": draw(st.integers(1, 9)), "blocks": blocks}
+
+    for number in range(draw(st.integers(1, 12))):
+        at += draw(st.integers(0, 10**13))
+        turns = [{"wait_s": draw(st.integers(0, 999)) / 1000, **lengths()} for _ in range(draw(st.integers(0, 3)))]
+        more = {"tag": draw(st.sampled_from(["", "math", "é"])), "request_id": f"r{number}", "turns": turns}
+        rows.append(f'{{"arrives_s": {at // S}.{at % S:012d}, {json.dumps(lengths() | more)[1:]}')
+    return "\n".join([json.dumps({"workload": "any", "unit_tokens": unit}), *rows])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(own_rows(), st.floats(0, 1e6))
+def test_any_workload_comes_back_as_it_was_written(tmp_path, text, served_s):
+    """Turn by turn, however long the requests take."""
+    workload = open_workload(write(tmp_path, text))
+    again = open_workload(write(tmp_path, "\n".join(lines_of_workload(workload)), "again"))
+    assert again.about.unit_tokens == workload.about.unit_tokens
+    for one, other in zip(workload, again, strict=True):
+        pair = one, other
+        while pair[0] is not None:
+            assert pair[0][:6] + pair[0][7:] == pair[1][:6] + pair[1][7:]
+            ended_ps = pair[0].arrives_ps + int(served_s * S)
+            pair = tuple(each.turns.after(ended_ps) if each.turns else None for each in pair)
+        assert pair == (None, None)
 
 
 # -- sessions of agents

@@ -60,8 +60,9 @@ def test_sessions_without_times_begin_at_once_or_at_a_rate(tmp_path):
 def test_a_horizon_leaves_out_what_comes_at_it_or_later(tmp_path):
     workload = open_workload(write(tmp_path, AZURE), horizon_s=0.052)
     assert [one.arrives_ps for one in workload] == [0]
-    found = all_of(open_workload(write(tmp_path, OWN), horizon_s=5.5))
-    assert [one.request_id for one in found] == ["2", "b"]  # its turn would come at 5.5
+    workload = open_workload(write(tmp_path, OWN), horizon_s=5.5)
+    assert [one.request_id for one in all_of(workload)] == ["2", "b"]  # its turn would come at 5.5
+    assert "sessions that the horizon cuts short: 1" in workload.about.notes
 
 
 def test_a_cut_prompt_loses_the_id_of_the_unit_that_was_cut(tmp_path):

@@ -23,7 +23,7 @@ class Tally:
         served_as_one: such requests, served with one token.
         cut_prompts: prompts that were cut.
         cut_outputs: outputs that were cut.
-        late: requests left out because they would arrive at the horizon or later, as far as they were met.
+        cut_sessions: whose next request would arrive at the horizon or later.
         remarks: what a format has to say of what it met, by text: how often.
     """
 
@@ -32,7 +32,7 @@ class Tally:
     served_as_one: int = 0
     cut_prompts: int = 0
     cut_outputs: int = 0
-    late: int = 0
+    cut_sessions: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
 
     def remark(self, text: str, count: int = 1) -> None:

@@ -17,7 +17,7 @@ class MemberKvMachine(RuleBasedStateMachine):
 
     @initialize(
         num_blocks=st.integers(1, 24),
-        block_tokens=st.integers(1, 4),
+        block_tokens=st.integers(1, 3),
         prefix_cache=st.sampled_from([True, True, True, False]),
         drop_units=st.integers(0, 2),
     )
@@ -32,8 +32,8 @@ class MemberKvMachine(RuleBasedStateMachine):
         self.num_texts += 1
         return (*head, *(-100 * self.num_texts - n for n in range(12)))
 
-    @rule(target=owners, keys=texts, text_tokens=st.integers(1, 40), wanted=st.integers(0, 60))
-    def open(self, keys, text_tokens, wanted):
+    @rule(target=owners, keys=texts, text_tokens=st.integers(1, 40), wanted=st.integers(0, 60), share=st.floats(0, 1))
+    def open(self, keys, text_tokens, wanted, share):
         owner = self.num_opened = self.num_opened + 1
         before = self.kv.hits, self.order()
         fits, told = self.kv.fits(keys, text_tokens, wanted), self.kv.hit_tokens(keys, text_tokens)
@@ -43,6 +43,7 @@ class MemberKvMachine(RuleBasedStateMachine):
         assert got < text_tokens
         self.held[owner] = [keys, got]
         assert self.reserved(owner, wanted) == fits
+        self.commit_share(owner, share)
         return owner
 
     @rule(owner=owners, num_tokens=st.integers(0, 60))
@@ -61,6 +62,9 @@ class MemberKvMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, share=st.floats(0, 1))
     def commit(self, owner, share):
+        self.commit_share(owner, share)
+
+    def commit_share(self, owner, share):
         keys, room = self.held[owner]
         num_tokens = round(share * min(room, len(keys) * self.limits.block_tokens))
         self.kv.commit(owner, num_tokens, keys)
@@ -119,4 +123,4 @@ class MemberKvMachine(RuleBasedStateMachine):
 
 
 TestMemberKv = MemberKvMachine.TestCase
-TestMemberKv.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMemberKv.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

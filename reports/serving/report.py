@@ -1,0 +1,83 @@
+"""Serving runs side by side, ready to be printed, shown in a notebook, or taken on as rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...counted import counted
+from ...traces.workloads.exact_seconds import PS_PER_S
+from ..tables.grid import Grid
+from ..tables.printed import Printed, flat_rows
+from .over_seeds import SeedRow
+from .service_levels import ServiceLevels
+from .tables import latency_table, load_table, member_table, served_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServingReport(Printed):
+    """The figures of one or several runs; prints as `paceline metrics` does.
+
+    Attributes:
+        rows: one per setting, its seeds together.
+        promised: service levels that goodput asks for.
+    """
+
+    rows: tuple[SeedRow, ...]
+    promised: ServiceLevels
+
+    def tables(self) -> Sequence[Grid]:
+        """What was served, latencies, load, and members."""
+        promised = bool(self.promised.promised)
+        served = served_table(self.rows, promised=promised, title=self._title(), remarks=self._remarks())
+        return [served, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
+
+    def lines(self) -> Sequence[str]:
+        """None: tables say it all."""
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented form (docs/serving-metrics.md)."""
+        return {"slo": self.promised.promised, "rows": [row.to_json() for row in self.rows]}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for each run; an object becomes a column for each of its keys, `ttft_s_mean`."""
+        rows = []
+        for row in self.rows:
+            setting = {name: getattr(row.about, name) for name in ("policy", "workload", "cluster")}
+            for run in row.to_json()["runs"]:
+                del run["rejected_for"]  # reasons are texts, which make no columns
+                rows.append({**setting, **run})
+        return flat_rows(rows)
+
+    def _title(self) -> str:
+        about = self.rows[0].about
+        same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
+        parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]
+        durations = sorted(run.metrics.duration_s for row in self.rows for run in row.runs)
+        parts.append(
+            f"{durations[0]:,.3f} s" if len(durations) == 1 else f"{durations[0]:,.3f} to {durations[-1]:,.3f} s"
+        )
+        if self.promised.promised:
+            parts.append(
+                "SLO " + ", ".join(f"{name} {seconds:g} s" for name, seconds in self.promised.promised.items())
+            )
+        return "; ".join(parts)
+
+    def _remarks(self) -> list[str]:
+        runs = [run for row in self.rows for run in row.runs]
+        remarks = [note for run in runs for note in run.meta.about.notes]
+        for run in runs:
+            metrics = run.metrics
+            left_out = [
+                *([f"{metrics.unfinished:,} unfinished"] if metrics.unfinished else []),
+                *(f"{count:,} rejected ({reason})" for reason, count in metrics.rejected_for.items()),
+            ]
+            if left_out:
+                requests = counted(metrics.requests, "request")
+                remarks.append(f"{run.folder}: of {requests} {', '.join(left_out)}: in no latency but ITL")
+            if run.meta.stopped:
+                at_s = run.meta.ended_at_ps / PS_PER_S
+                remarks.append(f"{run.folder}: partial, stopped at {at_s:,.3f} s ({run.meta.stopped})")
+        if any(len(row.runs) > 1 for row in self.rows):
+            remarks.append("±: 95% interval of the mean over seeds")
+        return list(dict.fromkeys(remarks))
