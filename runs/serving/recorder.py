@@ -173,7 +173,7 @@ class ServingRecorder:
             requests=requests,
             preemptions=_columns(np.array(self._preempted), PREEMPTION_FIELDS),
             series=self._series(),
-            gaps=_columns(np.frombuffer(bytes(self._gaps), dtype=np.int64), GAP_FIELDS),
+            gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
         )
         check_log(log, Path("run"))
         return log

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ...traces.errors import TraceFormatError
 from ..log import Columns
-from .gap_sums import total_gaps, total_ps
+from .gap_sums import exact_dot, total_gaps, total_ps
 from .log import MOST_PS, UNKNOWN, ServingLog
 
 GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "preemptions", "requests", "series"))
@@ -169,8 +169,8 @@ def _check_gap_sums(log: ServingLog, path: Path) -> None:
         raise TraceFormatError(path, "count", f"must add up to at most {most} gaps, as tokens were emitted", found)
     begun = log.requests["first_token_at_ps"] != UNKNOWN
     finished = log.finished
-    times = log.requests["ended_at_ps"][finished].tolist(), log.requests["first_token_at_ps"][finished].tolist()
-    filled = sum(times[0]) - sum(times[1])
+    lasted = (log.requests["ended_at_ps"] - log.requests["first_token_at_ps"])[finished]
+    filled = exact_dot(lasted, np.ones_like(lasted))
     if begun.sum() == finished.sum() and total_ps(log.gaps) != filled:
         rule = f"must add up to the {filled} ps between first and last tokens"
         raise TraceFormatError(path, "first_ps", rule, total_ps(log.gaps))
