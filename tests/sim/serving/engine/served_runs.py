@@ -200,3 +200,9 @@ def drawn_as(drawn, record_id):
 def first_requests(tables, count):
     """The tables of the first requests of a recording."""
     return tables_of(replace(tables.trace, requests=tables.trace.requests[:count]))
+
+
+@cache
+def target_only():
+    """The tables of an imported recording of the target alone."""
+    return tables_of(recording_of(one_request({"": 24}, {}), drafters=()))

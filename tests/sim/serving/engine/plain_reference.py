@@ -1,0 +1,87 @@
+"""A plain step-by-step engine for the target alone, without a prefix cache: what the real one must equal."""
+
+from collections import deque
+
+
+class Request:
+    """One request: `read` tokens of its text are in the cache, `out` tokens have come out, it holds `held` blocks."""
+
+    def __init__(self, arrival):
+        self.arrival = arrival
+        self.read = self.out = self.held = 0
+        self.decodes = False
+        self.scheduled = self.first = self.ended = -1
+
+    @property
+    def text(self):
+        return self.arrival.prompt_tokens + self.out
+
+
+def serve_plainly(arrivals, limits, forward_ps):
+    """Times (scheduled, first token, ended) by id, and who was put back when; -1 where it never came to it."""
+    (kv,) = limits.kv.values()
+    requests = [Request(arrival) for arrival in arrivals]
+    coming, waiting, running, put_back = deque(requests), deque(), [], []
+    now = 0
+    free = kv.num_blocks
+
+    def hold(request, tokens):
+        nonlocal free
+        most = request.arrival.prompt_tokens + request.arrival.output_tokens
+        while (more := -(-min(tokens, most) // kv.block_tokens) - request.held) > free:
+            latest = running.pop()
+            free += latest.held
+            latest.read = latest.held = 0
+            latest.decodes = False
+            waiting.appendleft(latest)
+            put_back.append((latest.arrival.request_id, now))
+            if latest is request:
+                return False
+        free -= max(more, 0)
+        request.held += max(more, 0)
+        return True
+
+    while coming or waiting or running:
+        if not waiting and not running:
+            now = max(now, coming[0].arrival.arrives_ps)
+        while coming and coming[0].arrival.arrives_ps <= now:
+            request = coming.popleft()
+            if request.arrival.prompt_tokens + request.arrival.output_tokens > kv.num_blocks * kv.block_tokens:
+                request.ended = request.arrival.arrives_ps
+            else:
+                waiting.append(request)
+        left, step, before = limits.token_budget, [], len(put_back)
+        for request in [one for one in running if one.decodes]:
+            if left and request in running and hold(request, request.text + 1):
+                step.append((request, 1))
+                left -= 1
+        for request in [one for one in running if not one.decodes]:
+            tokens = min(request.text - request.read, left)
+            upto = request.read + tokens
+            if tokens and request in running and hold(request, upto + (upto == request.text)):
+                step.append((request, tokens))
+                left -= tokens
+        while waiting and left and len(running) < limits.max_num_seqs and len(put_back) == before:
+            request = waiting[0]
+            tokens = min(request.text, left)
+            if -(-(tokens + (tokens == request.text)) // kv.block_tokens) > free:
+                break
+            running.append(waiting.popleft())
+            hold(request, tokens + (tokens == request.text))
+            request.scheduled = now if request.scheduled < 0 else request.scheduled
+            step.append((request, tokens))
+            left -= tokens
+        if not step:
+            continue
+        now += forward_ps(len(step), sum(tokens for _, tokens in step), sum(one.read for one, _ in step))
+        for request, tokens in step:
+            request.read += tokens
+            if request.read == request.text:
+                request.decodes = True
+                request.out += 1
+                request.first = now if request.first < 0 else request.first
+            if request.out == request.arrival.output_tokens:
+                request.ended = now
+                free += request.held
+                running.remove(request)
+    return {one.arrival.request_id: (one.scheduled, one.first, one.ended) for one in requests}, put_back
