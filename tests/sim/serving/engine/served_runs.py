@@ -117,7 +117,8 @@ class Run:
             tables.pool.names,
             {
                 f"replica{index}": [
-                    None if member.model_free else limits.kv[member.name].num_blocks for member in tables.pool.members
+                    limits.kv[member.name].num_blocks if member.name in limits.kv else None
+                    for member in tables.pool.members
                 ]
                 for index in range(num_replicas)
             },
@@ -197,9 +198,10 @@ def drawn_as(drawn, record_id):
     return next(name for number in range(10**6) if drawn.of(name := f"{record_id}-{number}", "") == record_id)
 
 
-def first_requests(tables, count):
-    """The tables of the first requests of a recording."""
-    return tables_of(replace(tables.trace, requests=tables.trace.requests[:count]))
+def whole_answers(tables, count):
+    """The tables of some requests whose answers fill their budgets: replay drafts no further than a served one."""
+    requests = [one for one in tables.trace.requests if len(one.trie.trunk) - 1 == one.max_new_tokens]
+    return tables_of(replace(tables.trace, requests=tuple(requests[:count])))
 
 
 @cache
