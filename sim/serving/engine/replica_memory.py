@@ -92,7 +92,7 @@ class ReplicaMemory:
         if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
             return 0
         for own_keys, level, kv in members:
-            session.cached[level] = kv.open(session.serial, own_keys, text)
+            session.cached[level] = kv.open(session.serial, own_keys, text, resumes=session.scheduled)
         self.reserve(session, self._target, wanted[-1])
         return chunk
 

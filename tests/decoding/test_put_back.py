@@ -1,0 +1,109 @@
+"""A request that is put back loses what was pending, and nothing else."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.decoding.contract import Draft, Verify
+from paceline.decoding.loop import Loop
+from paceline.decoding.session import Session
+from paceline.decoding.world import DraftOp, VerifyOp
+from paceline.policies.check import check_pool
+from paceline.policies.toy_world import EOS, ToyWorld
+from paceline.runs.ledger import RunLedger
+
+from .strategies import pools, sessions
+from .test_loop_properties import AnyStep, Doors
+
+
+def loop_over(pool, requests, policy, world):
+    ledger = RunLedger()
+    for session in requests:
+        ledger.note_admitted(session.request_id, tag="", num_prompt=1, arrived_at_s=0.0, now_s=0.0)
+    return Loop(pool=pool, policy=policy, name="any", world=world, ledger=ledger)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_requests_that_are_put_back_commit_the_trunk_all_the_same(data):
+    pool = data.draw(pools())
+    requests = [data.draw(sessions(pool, f"r{index}")) for index in range(data.draw(st.integers(1, 6)))]
+    seed = data.draw(st.integers(0, 999))
+    rng = Random(seed)
+    world = Doors(pool, seed=seed, ends=0.05)
+    loop = loop_over(pool, requests, AnyStep(requests, seed), world)
+    waiting, running, left = list(requests), [], 30
+    while waiting or running:
+        while waiting and len(running) < 4:
+            running.append(waiting.pop(0))
+            loop.admit(running[-1])
+        assert loop.load.num_running == len(running)
+        assert loop.load.context_tokens == sum(one.num_prompt + len(one.emitted) for one in running)
+        op = loop.next_op(0.0)
+        if running and left and rng.random() < 0.3:
+            left -= 1
+            session = rng.choice(running)
+            loop.withdraw(session)
+            session.forget_caches()
+            assert not session.tokens
+            running.remove(session)
+            waiting.append(session)
+            items = [item for item in op.items if item[0] is not session]
+            op = (DraftOp if isinstance(op, DraftOp) else VerifyOp)(op.level, items)
+        if op.items:
+            loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
+        running = [session for session in running if session not in loop.finished]
+    assert loop.load.context_tokens == loop.load.num_running == 0
+    assert sorted(world.opened) == sorted(world.closed) == [session.request_id for session in requests]
+    for session in requests:
+        assert session.emitted == world.trunk(session)
+
+
+class Asked:
+    """Drafts once, then verifies; knows what it was asked."""
+
+    def __init__(self):
+        self.seen = []
+
+    def decide(self, seen):
+        self.seen.append((seen.num_emitted, seen.num_pending, seen.last is None))
+        return Verify("target") if seen.num_pending else Draft("draft", 2)
+
+    def learn(self, outcome):
+        pass
+
+
+def one_request():
+    pool = check_pool()
+    world = ToyWorld(pool, ends=0.0)
+    policy = Asked()
+    session = Session(pool=pool, request_id="r0", tag="", prompt=(1, 2), budget=9, eos=frozenset({EOS}))
+    return loop_over(pool, [session], policy, world), world, session, policy
+
+
+def test_a_prefill_that_others_run_is_waited_for():
+    loop, world, session, policy = one_request()
+    item = loop.admit_apart(session)
+    assert loop.next_op(0.0) is None
+    op = VerifyOp(loop.pool.target_level, [item])
+    loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
+    assert isinstance(loop.next_op(1.0), DraftOp)
+    assert policy.seen == [(1, 0, True)]
+    with pytest.raises(ValueError, match="request r0 is already running"):
+        loop.admit_apart(session)
+
+
+def test_what_it_knew_of_its_last_step_outlives_a_second_prefill():
+    loop, world, session, policy = one_request()
+    loop.admit(session)
+    for _ in range(2):  # the prefill, then a draft
+        op = loop.next_op(0.0)
+        loop.finish(op, op.run(world), start_s=0.0, now_s=1.0)
+    loop.withdraw(session)
+    assert loop.next_op(1.0) is None
+    op = VerifyOp(loop.pool.target_level, [loop.admit_apart(session)])
+    loop.finish(op, op.run(world), start_s=1.0, now_s=2.0)
+    assert isinstance(loop.next_op(2.0), DraftOp)
+    assert policy.seen == [(1, 0, True), (2, 0, False)]
+    assert session.last.num_drafted == 2
