@@ -102,12 +102,13 @@ class Loop:
     def withdraw(self, session: Session) -> None:
         """Put a running request back, without its pending tokens, until it is admitted again; its world keeps it open.
 
-        Its policy is told nothing: when it is asked next, what was drafted is gone, and `last` stays as it was. No
-        operation that `next_op` returned before may be finished with it.
+        Its policy is told nothing: when it is asked next, what was drafted is gone, and `last` is None as before its
+        first step. No operation that `next_op` returned before may be finished with it.
         """
         self._waiting.drop(session)
         self._ready = deque(other for other in self._ready if other is not session)
         session.drop_pending()
+        session.last = None
         self._forget(session)
         self._withdrawn.add(session.request_id)
 

@@ -31,7 +31,8 @@ class Session(RequestText):
             verification reads the prompt as well. Mixed: as the member that drafts first says.
 
     Attributes (and those of `RequestText`):
-        last: what came of the previous step, None before the first; the prefill is no step of a policy.
+        last: what came of the previous step, None before the first; the prefill is no step of a policy. None as well
+            after the request was put back (`Loop.withdraw`).
 
     Raises:
         ValueError: an empty prompt, a budget below 1, or `prefill_before` of another length than the pool.
@@ -121,9 +122,8 @@ class Session(RequestText):
 
     def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Commit the first token, which the target wrote with nothing pending; no policy's step, so `last` stays."""
-        last = self.last  # of a request that was put back and is read anew
         outcome = self.judged(step, self._target, judged, duration_s=duration_s, num_rows=num_rows)
-        self.last = last
+        self.last = None
         return outcome
 
     def committed(self, step: Commit) -> Outcome:

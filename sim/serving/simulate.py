@@ -17,6 +17,7 @@ from ...runs.serving.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival, Workload
 from ..device import paused_collector
 from ..replay_tables import ReplayTables, check_observed
+from .engine.drawn_requests import DrawnRequests
 from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .engine.served_session import Deadline
@@ -85,9 +86,9 @@ def serve(
     _check(replicas, tables, horizon_ps)
     shared = partial(
         ServedFrom,
-        tables=tables,
-        seed=seed,
-        strict=strict,
+        pool=tables.pool,
+        answers=tables.answers(seed=seed, strict=strict),
+        drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},
         recorder=recorder,

@@ -18,7 +18,6 @@ from ..routers.dispatcher import CachedTokens
 from .batch import Waiting
 from .batch_notes import BatchNotes
 from .catch_up import catch_up, within_budget
-from .drawn_requests import DrawnRequests
 from .outputs import note_outputs
 from .replica_memory import ReplicaMemory
 from .replica_spec import ReplicaSpec, ServedFrom
@@ -54,14 +53,12 @@ class Replica:
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
-        pool = shared.tables.pool
+        pool = shared.pool
         self._index = index
         self._shared = shared
         self._pool = pool
         self._recorder = shared.recorder
-        self._answers = shared.tables.answers(seed=shared.seed, strict=shared.strict)
-        self._drawn = DrawnRequests(shared.tables.trace.requests, seed=shared.seed)
-        self._world = ServedWorld(answers=self._answers, pool=pool, cost=spec.cost)
+        self._world = ServedWorld(answers=shared.answers, pool=pool, cost=spec.cost)
         self._notes = BatchNotes(len(pool.members))
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget
@@ -270,8 +267,8 @@ class Replica:
             pool=self._pool,
             arrival=arrival,
             serial=waiting.serial,
-            answers=self._answers,
-            recorded_id=self._drawn.of(arrival.request_id, arrival.tag),
+            answers=shared.answers,
+            recorded_id=shared.drawn.of(arrival.request_id, arrival.tag),
             due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
         )
         self._sessions[arrival.request_id] = session

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ....decoding.policy import Policy
+from ....decoding.pool import Pool
 from ....runs.serving.recorder import ServingRecorder
 from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
-from ...replay_tables import ReplayTables
+from ...recorded_answers import RecordedAnswers
 from ..limits import EngineLimits
+from .drawn_requests import DrawnRequests
 from .served_session import Deadline
 
 
@@ -36,9 +38,9 @@ class ServedFrom:
     """What all replicas of a run share.
 
     Attributes:
-        tables: of the recording.
-        seed: of what is drawn.
-        strict: refuse what is not recorded instead of modelling it.
+        pool: members of the recording.
+        answers: of the recording.
+        drawn: which of its requests stands for a served one.
         unit_tokens: of the blocks of the workload.
         deadlines: of classes of service levels, by name.
         recorder: told what happens.
@@ -46,9 +48,9 @@ class ServedFrom:
         on_ended: told of each request that finished or was rejected, and when.
     """
 
-    tables: ReplayTables
-    seed: int
-    strict: bool
+    pool: Pool
+    answers: RecordedAnswers
+    drawn: DrawnRequests
     unit_tokens: int
     deadlines: Mapping[str, Deadline]
     recorder: ServingRecorder

@@ -3,6 +3,7 @@
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.policies.lossless.plain import Plain
+from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
 from paceline.sim.serving.clock import PS_PER_S
 from paceline.sim.serving.engine.replica_spec import ReplicaSpec
@@ -12,6 +13,8 @@ from paceline.traces.workloads.arrival import Arrival
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
 
+# Policies that need an option.
+GIVEN = {"chain": "draft:2/target", "per-tag": "per-tag(default=adaptive)", "guarded": "guarded(policy=adaptive)"}
 MANY = [Arrival(f"q{index}", index * 10**8, 20, 40) for index in range(30)]
 
 
@@ -169,3 +172,12 @@ def test_replicas_do_not_share_a_policy():
     run._given = workload, tables, [spec, spec]
     with pytest.raises(ArgumentError, match="must not share a policy object"):
         run.go()
+
+
+@pytest.mark.parametrize("policy", [name for name in own_policies() if not name.startswith("oracle")])
+def test_every_policy_bears_that_requests_are_put_back(policy):
+    policy = GIVEN.get(policy, policy)
+    arrivals = [Arrival(f"q{index}", index * 3 * 10**8, 20 + index % 9, 70) for index in range(14)]
+    run = Run(arrivals, pico(), policy, limits_of(pico(), num_blocks=50, token_budget=32)).go()
+    assert run.log.finished.all()
+    assert len(run.log.preemptions["at_ps"]) > 0
