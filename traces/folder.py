@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
 
@@ -61,7 +62,12 @@ def hash_of(data: bytes) -> str:
 def hash_file(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hash_of_file(file)
+
+
+def hash_of_file(file: BufferedReader) -> str:
+    """SHA-256 of an open file, read in pieces, from where it stands to its end."""
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_of(path: Path | None, files: Iterable[str]) -> int | None:
@@ -79,8 +85,21 @@ def check_folder(path: Path) -> None:
 
 def read_bytes(path: Path) -> bytes:
     """All of a file; raises TraceFormatError."""
-    try:
+    with _readable(path):
         return path.read_bytes()
+
+
+def opened(path: Path) -> BufferedReader:
+    """A file of a recording, to be closed by the caller; raises TraceFormatError."""
+    with _readable(path):
+        return path.open("rb")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Whatever keeps a file from being read becomes a TraceFormatError."""
+    try:
+        yield
     except OSError as error:
         rule = "must be a readable file of the recording"
         raise TraceFormatError(path, "file", rule, error.strerror or type(error).__name__) from None
@@ -156,18 +175,30 @@ def read_table(path: Path, expected: str, schema: pa.Schema) -> pa.Table:
 
 def check_columns(path: Path, table: pa.Table, schema: pa.Schema) -> None:
     """Refuse a table that has not exactly these columns, or nulls where the schema allows none."""
-    missing = [name for name in schema.names if name not in table.column_names]
+    check_schema(path, table.schema, schema)
+    check_nulls(path, table, schema)
+
+
+def check_schema(path: Path, found: pa.Schema, schema: pa.Schema) -> None:
+    """Refuse other columns than these, or columns of other types."""
+    missing = [name for name in schema.names if name not in found.names]
     if missing:
-        raise TraceFormatError(path, missing[0], "must be a column of the file", table.column_names)
-    unknown = [name for name in table.column_names if name not in schema.names]
+        raise TraceFormatError(path, missing[0], "must be a column of the file", found.names)
+    unknown = [name for name in found.names if name not in schema.names]
     if unknown:
         raise TraceFormatError(path, unknown[0], "must not be there, it is no column of this format", unknown)
-    if len(table.column_names) != len(schema.names):
-        raise TraceFormatError(path, "content", "must hold each column once", table.column_names)
+    if len(found.names) != len(schema.names):
+        raise TraceFormatError(path, "content", "must hold each column once", found.names)
+    for field in schema:
+        kind = found.field(field.name).type
+        if kind != field.type:
+            raise TraceFormatError(path, field.name, f"must be of type {field.type}", str(kind))
+
+
+def check_nulls(path: Path, table: pa.Table, schema: pa.Schema) -> None:
+    """Refuse nulls where the schema, whose columns the table has, allows none."""
     for field in schema:
         column = table.column(field.name)
-        if column.type != field.type:
-            raise TraceFormatError(path, field.name, f"must be of type {field.type}", str(column.type))
         nulls = 0 if field.nullable else column.null_count
         if pa.types.is_list(field.type) and not field.type.value_field.nullable:
             nulls += column.combine_chunks().flatten().null_count

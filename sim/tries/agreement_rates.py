@@ -6,8 +6,10 @@ recorded contexts farthest from the trunk, since agreement falls the further a d
 random numbers).
 """
 
+from copy import copy
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,30 +19,25 @@ from ...traces.tries.recording import TrieRecording
 
 def _distance_from_trunk(parent: NDArray[np.int32], on_trunk: NDArray[np.bool_]) -> NDArray[np.int32]:
     distance = np.zeros(len(parent), dtype=np.int32)
-    # Parents come before children, so one pass in order sees every parent first.
-    for node, (up, trunk) in enumerate(zip(parent.tolist(), on_trunk.tolist(), strict=True)):
-        if not trunk:
-            distance[node] = distance[up] + 1
+    astray = np.flatnonzero(~on_trunk)
+    above: NDArray[np.integer[Any]] = astray  # of each of these, the context so many tokens before it
+    while len(astray):
+        distance[astray] += 1
+        above = parent[above]
+        off = ~on_trunk[above]
+        astray, above = astray[off], above[off]
     return distance
 
 
-class Fallback:
-    """Agreement of each pair of models beyond the recording.
+class _Fitted:
+    """Rates of a recording, fitted when they are asked for: an exact run never needs them."""
 
-    Args:
-        trace: where the rates are fitted: at the recorded contexts farthest from the trunk (the outer half of the
-            recorded distances of each request), which resemble most what lies beyond; at all of a request's contexts
-            where none is off the trunk.
-        seed: of the draws.
-    """
-
-    def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
-        self._seed = seed
+    def __init__(self, trace: TrieRecording) -> None:
         self._trace = trace
 
     @cached_property
     def rates(self) -> NDArray[np.float64]:
-        """`[M, M]` rates of equal next tokens, fitted at first use: an exact run never needs them."""
+        """See `Fallback`."""
         count = len(self._trace.meta.models)
         equal = np.zeros((count, count))
         total = 0
@@ -55,6 +52,32 @@ class Fallback:
             total += int(outer.sum())
         rates: NDArray[np.float64] = equal / max(total, 1)
         return rates
+
+
+class Fallback:
+    """Agreement of each pair of models beyond the recording.
+
+    Args:
+        trace: where the rates are fitted: at the recorded contexts farthest from the trunk (the outer half of the
+            recorded distances of each request), which resemble most what lies beyond; at all of a request's contexts
+            where none is off the trunk.
+        seed: of the draws.
+    """
+
+    def __init__(self, trace: TrieRecording, *, seed: int = 0) -> None:
+        self._seed = seed
+        self._fitted = _Fitted(trace)
+
+    def reseeded(self, seed: int) -> "Fallback":
+        """The same rates, fitted once for both, with draws of another seed."""
+        other = copy(self)
+        other._seed = seed
+        return other
+
+    @property
+    def rates(self) -> NDArray[np.float64]:
+        """`[M, M]` rates of equal next tokens, fitted at first use, which reads the whole recording."""
+        return self._fitted.rates
 
     def accepts(self, request_id: str, position: int, drafter: int, verifier: int) -> bool:
         """Whether `verifier` would write what `drafter` wrote at `position` (indices into `meta.models`)."""

@@ -1,13 +1,38 @@
-"""A recorded request as plain lists: what replay walks, built once and shared by all policies of a comparison.
+"""A recorded request as plain lists: what replay walks, built when it starts and shared by all who run it.
 
 A list look-up is several times faster than reading one element of a numpy array, and replay is nothing but look-ups.
+Lists hold pointers: their integers are shared, and what few policies look at is built for those who do.
 """
 
+from collections import OrderedDict
 from math import nan
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.trie import TrieRequest
+
+MOST_KEPT_NODES = 1 << 18  # of tables that no running request holds: some 40 MB with three models
+
+
+class SharedIntegers:
+    """Lists of whole numbers from -1 up, in which equal numbers are one object: 8 bytes each instead of 40."""
+
+    def __init__(self) -> None:
+        self._objects: NDArray[np.object_] = np.array([-1], dtype=object)
+
+    def to_list(self, numbers: NDArray[np.integer[Any]]) -> list[Any]:
+        """As `ndarray.tolist`."""
+        most = int(numbers.max(initial=0))
+        if most + 1 >= len(self._objects):
+            # -1 stands last, where numpy looks for index -1.
+            self._objects = np.array([*range(2 * most + 2), -1], dtype=object)
+        listed: list[Any] = self._objects[numbers].tolist()
+        return listed
 
 
 class RequestTables:
@@ -17,36 +42,41 @@ class RequestTables:
 
     Attributes:
         request_id: of the recording.
-        token: `[N]` token that leads to each node.
+        num_nodes: N.
         trunk: nodes of the trunk from the root down.
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
-        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
             member, which has no distribution.
+        token: `[N]` token that leads to each node; built at first use, as what follows.
+        next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
     """
 
-    __slots__ = ("child", "entropy", "gap", "next_log_prob", "next_token", "own_log_prob", "request_id", "token",
-                 "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+    __slots__ = ("__weakref__", "_num_free", "_record", "child", "entropy", "gap", "next_log_prob", "next_token",
+                 "num_nodes", "own_log_prob", "request_id", "token", "top_log_prob", "trunk", "trunk_log_prob",
+                 "trunk_tokens", "tvd")  # fmt: skip
 
-    def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int) -> None:
+    token: list[int]
+    next_log_prob: list[list[float]]
+    top_log_prob: list[list[float]]
+    gap: list[list[float]]
+    entropy: list[list[float]]
+    own_log_prob: list[list[float]]
+
+    def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
+        # Not the trie, which may be part of an array of many requests.
+        self._record, self._num_free = record, num_free
         trie = record.trie
         free: list[list[int]] = [[] for _ in range(num_free)]
-        free_floats: list[list[float]] = [[] for _ in range(num_free)]
-        self.token: list[int] = trie.token.tolist()
         trunk = trie.trunk
-        self.trunk: list[int] = trunk.tolist()
-        self.trunk_tokens: list[int] = trie.token[trunk[1:]].tolist()
+        self.num_nodes = trie.num_nodes
+        self.trunk: list[int] = integers.to_list(trunk)
+        self.trunk_tokens: list[int] = integers.to_list(trie.token[trunk[1:]])
         self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
-        self.next_token: list[list[int]] = free + trie.next_token.tolist()
-        self.child: list[list[int]] = free + trie.children().tolist()
-        self.next_log_prob: list[list[float]] = free_floats + trie.next_log_prob.tolist()
-        self.top_log_prob: list[list[float]] = free_floats + trie.top_log_prob.tolist()
-        self.gap: list[list[float]] = free_floats + trie.gap.tolist()
-        self.entropy: list[list[float]] = free_floats + trie.entropy.tolist()
-        self.own_log_prob: list[list[float]] = free_floats + trie.own_log_prob.tolist()
+        self.next_token: list[list[int]] = free + integers.to_list(trie.next_token)
+        self.child: list[list[int]] = free + integers.to_list(trie.children())
         levels = num_free + len(meta.models)
         zeros, unknown = [0.0] * trie.num_nodes, [nan] * trie.num_nodes
         self.tvd: list[list[list[float]]] = [
@@ -55,6 +85,16 @@ class RequestTables:
         for row, (low, high) in zip(trie.tvd.tolist(), meta.pairs, strict=True):
             self.tvd[low + num_free][high + num_free] = row
             self.tvd[high + num_free][low + num_free] = row
+
+    def __getattr__(self, name: str) -> object:
+        """Asked for a list that is not there yet."""
+        if name not in RequestTables.__annotations__:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
+        listed: list[Any] = getattr(self._record.trie, name).tolist()
+        if name != "token":
+            listed = [[] for _ in range(self._num_free)] + listed
+        setattr(self, name, listed)
+        return listed
 
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""
@@ -65,7 +105,7 @@ class RequestTables:
 
 
 class TablesByRequest:
-    """The tables of every request of a recording, built at first use.
+    """The tables of a recording's requests, built at first use; those of running requests, and some more, are kept.
 
     Attributes:
         trace: the recording.
@@ -75,17 +115,38 @@ class TablesByRequest:
     def __init__(self, trace: TrieRecording) -> None:
         self.trace = trace
         self.num_free = 1 if trace.meta.ngram else 0
-        self._tables: dict[str, RequestTables] = {}
-        self._records = {record.request_id: record for record in trace.requests}
+        self._places = {record.request_id: place for place, record in enumerate(trace.requests)}
+        self._integers = SharedIntegers()
+        self._running: WeakValueDictionary[str, RequestTables] = WeakValueDictionary()
+        self._kept: OrderedDict[str, RequestTables] = OrderedDict()
+        self._kept_nodes = 0
 
     def record(self, request_id: str) -> TrieRequest:
         """One request as recorded; raises KeyError for a request the trace does not hold."""
-        return self._records[request_id]
+        return self.trace.requests[self._places[request_id]]
 
     def of(self, request_id: str) -> RequestTables:
-        """One request's tables; raises KeyError for a request the trace does not hold."""
-        tables = self._tables.get(request_id)
+        """One request's tables, the same object as long as anybody holds it.
+
+        Raises:
+            KeyError: a request the recording does not hold.
+            TraceFormatError: its contexts are read now, and are not sound.
+        """
+        kept = self._kept.get(request_id)
+        if kept is not None:
+            self._kept.move_to_end(request_id)
+            return kept
+        tables = self._running.get(request_id)
         if tables is None:
-            tables = RequestTables(self._records[request_id], self.trace.meta, self.num_free)
-            self._tables[request_id] = tables
+            record = self.trace.requests[self._places[request_id]]
+            tables = self._running[request_id] = RequestTables(record, self.trace.meta, self.num_free, self._integers)
+        self._keep(request_id, tables)
         return tables
+
+    def _keep(self, request_id: str, tables: RequestTables) -> None:
+        """Take tables in, and let those go that were not asked for the longest."""
+        self._kept[request_id] = tables
+        self._kept_nodes += tables.num_nodes
+        while self._kept_nodes > MOST_KEPT_NODES and len(self._kept) > 1:
+            _, gone = self._kept.popitem(last=False)
+            self._kept_nodes -= gone.num_nodes

@@ -19,6 +19,7 @@ class TrieTables(TablesByRequest):
     def __init__(self, trace: TrieRecording) -> None:
         super().__init__(trace)
         self.pool = recorded_pool(trace)
+        self._fitted = Fallback(trace)
         self.observables = ALL_OBSERVABLES
         self.default_start = Start.prefill
         names = default_policies(self.pool)
@@ -40,9 +41,9 @@ class TrieTables(TablesByRequest):
 
     def world(self, cost: CostModel, *, seed: int, strict: bool) -> ReplayWorld:
         """A world that replays it."""
-        fallback = None if strict else Fallback(self.trace, seed=seed)
+        fallback = None if strict else self._fitted.reseeded(seed)
         return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback)
 
     def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
         """See `ReplayTables`."""
-        return TrieAnswers(tables=self, fallback=None if strict else Fallback(self.trace, seed=seed))
+        return TrieAnswers(tables=self, fallback=None if strict else self._fitted.reseeded(seed))

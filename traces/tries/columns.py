@@ -1,6 +1,6 @@
-"""A recording as columns: requests, and all their nodes one after another, with probabilities as 16-bit codes.
+"""Requests of a recording as columns: all their nodes one after another, with probabilities as 16-bit codes.
 
-Letters: N nodes of all requests, R requests, M recorded models (smallest first), P pairs of models.
+Letters: N nodes of these requests, R requests, M recorded models (smallest first), P pairs of models.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import NODES
 from .meta import TrieMeta
-from .recording import TrieRecording
 from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
 from .trie import Ints, Trie, TrieRequest, split
 
@@ -33,7 +32,10 @@ GRIDS: dict[str, Grid] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeColumns:
-    """All nodes of a recording; the fields mean what they mean in `Trie`, parents count within their request."""
+    """Nodes of requests that stand one after another in a recording; the fields mean what they mean in `Trie`.
+
+    Parents count within their request.
+    """
 
     request: Ints  # [N] position of the request in the recording
     parent: Ints  # [N]
@@ -62,20 +64,20 @@ class RequestRow(NamedTuple):
 def request_rows(requests: Iterable[TrieRequest]) -> list[RequestRow]:
     """The requests of a recording as they are stored."""
     return [
-        RequestRow(one.request_id, one.tag, np.array(one.prompt, np.int64), one.max_new_tokens, one.trie.num_nodes)
+        RequestRow(one.request_id, one.tag, np.array(one.prompt, np.int64), one.max_new_tokens, one.num_nodes)
         for one in requests
     ]
 
 
-def join(recording: TrieRecording, path: Path) -> NodeColumns:
-    """The columns of a recording that is to lie at `path`.
+def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_request: int) -> NodeColumns:
+    """The columns of requests that are to lie in the recording at `path`, the first one at position `first_request`.
 
     Raises:
         TraceFormatError: an array of another shape or type, a number that is NaN or off its grid.
     """
-    for record in recording.requests:
-        _check_arrays(recording.meta, record.trie, record.request_id, path)
-    tries = [record.trie for record in recording.requests]
+    tries = [request.trie for request in requests]
+    for request, trie in zip(requests, tries, strict=True):
+        _check_arrays(meta, trie, request.request_id, path)
     sizes = [trie.num_nodes for trie in tries]
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(trie, name) for trie in tries], axis=-1) for name in PLAIN_FIELDS
@@ -83,8 +85,8 @@ def join(recording: TrieRecording, path: Path) -> NodeColumns:
     for name, grid in GRIDS.items():
         values = np.concatenate([getattr(trie, name) for trie in tries], axis=-1)
         arrays[name] = _encode(values, grid, name, path)
-    request = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    return NodeColumns(request=request, **arrays)
+    request_of = np.repeat(np.arange(first_request, first_request + len(sizes), dtype=np.int32), sizes)
+    return NodeColumns(request=request_of, **arrays)
 
 
 def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:

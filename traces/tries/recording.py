@@ -21,11 +21,11 @@ class TrieRecording:
 
     Attributes:
         meta: what it says of itself.
-        requests: in file order.
+        requests: in file order; those of a stored recording are read as they are asked for.
     """
 
     meta: TrieMeta
-    requests: tuple[TrieRequest, ...]
+    requests: Sequence[TrieRequest]
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -35,7 +35,7 @@ class TrieRecording:
         """See `Recording`."""
         meta = self.meta
         kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
-        nodes = sum(request.trie.num_nodes for request in self.requests)
+        nodes = sum(request.num_nodes for request in self.requests)
         return AboutRecording(
             name=meta.name,
             kind=meta.kind,

@@ -6,30 +6,57 @@ and a larger shift of the same sign turns over all that a smaller one does.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..shifted_decisions import Turning, keyed_draws, turnings_of
+from .lazy_request import LazyRequest
 from .meta import TrieMeta
-from .trie import TrieRequest
+from .trie import Trie, TrieRequest
 
 
 def shifted_requests(
     meta: TrieMeta, requests: Sequence[TrieRequest], shifts: Mapping[str, float], seed: int
 ) -> tuple[TrieRequest, ...]:
-    """The requests with decisions of the trunk turned over; see `Recording.shifted`."""
+    """The requests with decisions of the trunk turned over when their tries are asked for; see `Recording.shifted`."""
+    agreed, known = _trunk_counts(meta, requests) if any(shifts.values()) else (np.zeros(len(meta.models), int), 0)
 
     def counts(name: str) -> tuple[int, int]:
-        model = meta.model_names.index(name)
-        agrees = [request.trie.agreement[model] for request in requests]
-        return sum(int(np.count_nonzero(each)) for each in agrees), sum(len(each) for each in agrees)
+        return int(agreed[meta.model_names.index(name)]), known
 
     turnings = turnings_of(shifts, meta.model_names[:-1], counts)
     by_model = {meta.model_names.index(name): how for name, how in turnings.items()}
-    return tuple(_shift_request(meta, request, by_model, seed) for request in requests)
+    shifted = tuple(_shifted_request(meta, request, by_model, seed) for request in requests)
+    if meta.vocab_size <= 2 * len(meta.models) + len(meta.eos_token_ids):
+        for request in shifted:  # tokens may not suffice, which is to be told now and not in a replay
+            _ = request.trie
+    return shifted
 
 
-def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> TrieRequest:
+def _trunk_counts(meta: TrieMeta, requests: Sequence[TrieRequest]) -> tuple[NDArray[np.int64], int]:
+    """Agreements of each model on all trunks, and trunk contexts that wrote a token."""
+    agreed, known = np.zeros(len(meta.models), dtype=np.int64), 0
+    for request in requests:
+        agrees = request.trie.agreement
+        agreed += np.count_nonzero(agrees, axis=1)
+        known += agrees.shape[1]
+    return agreed, known
+
+
+def _shifted_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> TrieRequest:
+    return LazyRequest.of(
+        request_id=record.request_id,
+        tag=record.tag,
+        prompt=record.prompt,
+        max_new_tokens=record.max_new_tokens,
+        num_nodes=record.num_nodes,
+        make=partial(_shifted_trie, meta, record, turnings, seed),
+    )
+
+
+def _shifted_trie(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Turning], seed: int) -> Trie:
     trie = record.trie
     nodes = trie.trunk[:-1]
     next_token = trie.next_token.copy()
@@ -42,7 +69,7 @@ def _shift_request(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, T
         for node in refused.tolist():
             taken = {*trie.next_token[:, node].tolist(), *next_token[:, node].tolist(), *meta.eos_token_ids}
             next_token[model, node] = _another(taken, meta.vocab_size)
-    return replace(record, trie=replace(trie, next_token=next_token))
+    return replace(trie, next_token=next_token)
 
 
 def _another(taken: set[int], vocab_size: int) -> int:

@@ -1,10 +1,10 @@
 """Write and read a recording: a directory of `meta.json`, `requests.parquet` and `nodes.parquet`.
 
 A file is refused with one line that names it, or it is sound: hashes tell of cut or altered files, `validate` of the
-rest. The same recording gives the same bytes.
+rest. The same recording gives the same bytes. Both ways memory follows a few requests, not the recording.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ...whole_files import whole_folder
@@ -15,17 +15,24 @@ from ..folder import (
     NODES,
     REQUESTS,
     Hashed,
-    hash_of,
+    hash_file,
     kind_of,
     read_meta,
     read_table,
     refuse_foreign,
 )
-from .columns import NodeColumns, RequestRow, join, request_rows, tries
+from .columns import RequestRow, join, request_rows
 from .meta import TrieMeta
 from .recording import TrieRecording
-from .schema import REQUEST_SCHEMA, from_request_table, from_table, node_schema, to_parquet, to_request_table, to_table
-from .trie import TrieRequest
+from .schema import (
+    REQUEST_SCHEMA,
+    from_request_table,
+    node_schema,
+    parquet_writer,
+    to_request_table,
+    to_table,
+)
+from .stored_requests import StoredNodes, StoredRequests, batches
 from .validate import check_nodes, check_requests
 
 
@@ -44,24 +51,32 @@ def write_trace(trace: TrieRecording, path: Path) -> None:
     refuse_foreign(path)
     requests = request_rows(trace.requests)
     check_requests(requests, trace.meta, path)
-    nodes = join(trace, path)
-    check_nodes(nodes, requests, trace.meta, path)
-    files = {
-        REQUESTS: to_parquet(to_request_table(requests)),
-        NODES: to_parquet(to_table(nodes, trace.meta, path / META)),
-    }
-    stored = StoredMeta(**trace.meta.model_dump(), sha256={name: hash_of(data) for name, data in files.items()})
-    files[META] = f"{stored.model_dump_json(indent=2)}\n".encode()
     with whole_folder(path) as unfinished:
-        for name, data in files.items():
-            (unfinished / name).write_bytes(data)
+        with parquet_writer(unfinished / REQUESTS, REQUEST_SCHEMA) as writer:
+            writer.write_table(to_request_table(requests))
+        _write_nodes(trace, requests, path, unfinished / NODES)
+        hashes = {name: hash_file(unfinished / name) for name in (REQUESTS, NODES)}
+        stored = StoredMeta(**trace.meta.model_dump(), sha256=hashes)
+        (unfinished / META).write_bytes(f"{stored.model_dump_json(indent=2)}\n".encode())
+
+
+def _write_nodes(trace: TrieRecording, rows: Sequence[RequestRow], path: Path, file: Path) -> None:
+    """A row group of each batch of requests; errors name the recording at `path`."""
+    first_row = 0
+    with parquet_writer(file, node_schema(trace.meta, path / META)) as writer:
+        for first, end in batches([row.num_nodes for row in rows]):
+            columns = join(trace.requests[first:end], trace.meta, path, first_request=first)
+            check_nodes(columns, rows[first:end], trace.meta, path, first_request=first, first_row=first_row)
+            writer.write_table(to_table(columns, trace.meta, path), row_group_size=len(columns.request))
+            first_row += len(columns.request)
 
 
 def read_trace(path: Path) -> TrieRecording:
-    """Read a recording.
+    """Open a recording: its metadata and requests are read and checked, nodes when somebody asks for a request's trie.
 
     Raises:
-        TraceFormatError: anything about it is not sound; the message is one line.
+        TraceFormatError: anything about it is not sound; the message is one line. What is wrong with nodes is found
+            when they are read: asking for a trie raises it, too.
     """
     if kind_of(path) == IMPORTED:
         rule = (
@@ -70,21 +85,6 @@ def read_trace(path: Path) -> TrieRecording:
         raise TraceFormatError(path, "kind", f"{rule} takes it", IMPORTED)
     stored = read_meta(path / META, StoredMeta)
     meta = TrieMeta.model_validate(stored.model_dump(exclude={"sha256"}))
-    request_table = read_table(path / REQUESTS, stored.sha256[REQUESTS], REQUEST_SCHEMA)
-    node_table = read_table(path / NODES, stored.sha256[NODES], node_schema(meta, path / META))
-    requests = from_request_table(request_table)
-    check_requests(requests, meta, path)
-    nodes = from_table(node_table, meta)
-    check_nodes(nodes, requests, meta, path)
-    return TrieRecording(meta=meta, requests=tuple(_requests(requests, nodes)))
-
-
-def _requests(rows: Sequence[RequestRow], nodes: NodeColumns) -> Iterator[TrieRequest]:
-    for row, trie in zip(rows, tries(nodes, [row.num_nodes for row in rows]), strict=True):
-        yield TrieRequest(
-            request_id=row.request_id,
-            tag=row.tag,
-            prompt=tuple(row.prompt.tolist()),
-            max_new_tokens=row.max_new_tokens,
-            trie=trie,
-        )
+    rows = from_request_table(read_table(path / REQUESTS, stored.sha256[REQUESTS], REQUEST_SCHEMA))
+    check_requests(rows, meta, path)
+    return TrieRecording(meta=meta, requests=StoredRequests(rows, StoredNodes(path, meta, rows, stored.sha256[NODES])))

@@ -65,13 +65,14 @@ class Trie:
 
     def children(self) -> Ints:
         """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
-        vocab = int(max(self.token.max(initial=0), self.next_token.max(initial=0))) + 1
-        keys = self.parent.astype(np.int64) * vocab + self.token
-        order = np.argsort(keys, kind="stable")
-        wanted = np.arange(self.num_nodes, dtype=np.int64) * vocab + self.next_token
-        found = np.searchsorted(keys[order], wanted)
-        candidates = order[np.minimum(found, self.num_nodes - 1)]
-        return np.where(keys[candidates] == wanted, candidates, -1).astype(np.int32)
+        found = np.full(self.next_token.shape, -1, dtype=np.int32)
+        nodes = np.arange(1, self.num_nodes, dtype=np.int32)
+        parent, token = self.parent[1:], self.token[1:]
+        # From the child's side: children of a node differ in their tokens, so at most one follows each model.
+        for child, next_token in zip(found, self.next_token, strict=True):
+            follows = next_token[parent] == token
+            child[parent[follows]] = nodes[follows]
+        return found
 
 
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
@@ -84,6 +85,8 @@ def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrieRequest:
     """One recorded request.
+
+    That of a stored recording reads its trie anew whenever it is asked for (`LazyRequest`): take it once.
 
     Attributes:
         request_id: unique in the recording.
@@ -98,3 +101,8 @@ class TrieRequest:
     prompt: tuple[int, ...]
     max_new_tokens: int
     trie: Trie
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of contexts."""
+        return self.trie.num_nodes

@@ -1,6 +1,6 @@
 """What must hold of a recording, checked on whole columns; the first breach is named with its request and node.
 
-Letters: N nodes of all requests, R requests, M recorded models (smallest first, the target last).
+Letters: N nodes of some requests, R of these requests, M recorded models (smallest first, the target last).
 """
 
 from collections.abc import Sequence
@@ -46,21 +46,39 @@ def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -
             raise TraceFormatError(path / REQUESTS, "num_nodes", f"must be >= 1 {where}", num_nodes)
 
 
-def check_nodes(columns: NodeColumns, requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:
+def check_nodes(
+    columns: NodeColumns,
+    requests: Sequence[RequestRow],
+    meta: TrieMeta,
+    path: Path,
+    *,
+    first_request: int,
+    first_row: int,
+) -> None:
     """Refuse what is not one trie per request, with a trunk that the target would write, in the recording at `path`.
+
+    Args:
+        columns: the nodes of these requests.
+        requests: some that stand one after another in the recording, checked.
+        meta: of the recording.
+        path: of the recording.
+        first_request: position of the first one in the recording.
+        first_row: of its nodes.
 
     Raises:
         TraceFormatError: see `docs/trace-format.md` for the list.
     """
     num_nodes = np.array([row.num_nodes for row in requests], dtype=np.int64)
-    _check_sizes(columns, num_nodes, path)
+    request = np.repeat(np.arange(len(num_nodes)), num_nodes)
+    _check_order(columns, request + first_request, path, first_row)
     nodes = _Nodes(
         columns=columns,
         meta=meta,
         path=path,
         request_id=[row.request_id for row in requests],
-        start=(np.cumsum(num_nodes) - num_nodes)[columns.request],
-        budget=np.array([row.max_new_tokens for row in requests], dtype=np.int64)[columns.request],
+        request=request,
+        start=(np.cumsum(num_nodes) - num_nodes)[request],
+        budget=np.array([row.max_new_tokens for row in requests], dtype=np.int64)[request],
     )
     nodes.check_parents()
     nodes.check_depths()
@@ -70,15 +88,11 @@ def check_nodes(columns: NodeColumns, requests: Sequence[RequestRow], meta: Trie
     nodes.check_quantities()
 
 
-def _check_sizes(columns: NodeColumns, num_nodes: NDArray[np.int64], path: Path) -> None:
-    size = len(columns.request)
-    if num_nodes.sum() != size:
-        rule = f"of all requests must add up to the {size} rows of {NODES}"
-        raise TraceFormatError(path / REQUESTS, "num_nodes", rule, int(num_nodes.sum()))
-    wrong = columns.request != np.repeat(np.arange(len(num_nodes)), num_nodes)
+def _check_order(columns: NodeColumns, expected: NDArray[np.int64], path: Path, first_row: int) -> None:
+    wrong = columns.request != expected
     if wrong.any():
         row = int(np.argmax(wrong))
-        rule = f"must count the requests up, num_nodes rows each (row {row})"
+        rule = f"must count the requests up, num_nodes rows each (row {first_row + row})"
         raise TraceFormatError(path / NODES, "request", rule, int(columns.request[row]))
 
 
@@ -91,6 +105,7 @@ class _Nodes:
         meta: of the recording.
         path: of the recording.
         request_id: `[R]`.
+        request: `[N]` index of each node's request among these.
         start: `[N]` row of the root of each node's request.
         budget: `[N]` most trunk tokens of each node's request.
     """
@@ -99,6 +114,7 @@ class _Nodes:
     meta: TrieMeta
     path: Path
     request_id: list[str]
+    request: NDArray[np.int64]
     start: NDArray[np.int64]
     budget: NDArray[np.int64]
 
@@ -117,7 +133,7 @@ class _Nodes:
         if not wrong.any():
             return
         row = int(np.argmax(wrong))
-        request_id = self.request_id[int(self.columns.request[row])]
+        request_id = self.request_id[int(self.request[row])]
         where = f"(request {request_id!r}, node {int(self.own[row])})"
         raise TraceFormatError(self.path / NODES, field, f"{rule} {where}", values[row].item())
 

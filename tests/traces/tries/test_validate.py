@@ -14,13 +14,12 @@ from paceline.traces import (
     TrieMeta,
     TrieRecording,
     TrieRequest,
-    read_trace,
     write_trace,
 )
 from paceline.traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 
 from ...strategies import model_info
-from .test_store import edit_table, refusal
+from .test_store import edit_table, read_whole, refusal
 
 V = 16
 
@@ -154,7 +153,7 @@ def test_a_sampled_token_is_at_most_as_probable_as_the_top_one(tmp_path):
     edit_table(tmp_path / "t", "nodes.parquet", lambda table: with_cell(table, "t.top_log_prob", 2, 513))
     assert refusal(tmp_path / "t").field == "t.top_log_prob"
     edit_table(tmp_path / "t", "nodes.parquet", lambda table: with_cell(table, "t.top_log_prob", 2, 512))
-    read_trace(tmp_path / "t")
+    read_whole(tmp_path / "t")
 
 
 @pytest.mark.parametrize(
