@@ -1,16 +1,19 @@
-"""Seconds and memory of commands from a cold process: help, the main job, and imports of recordings.
+"""Seconds and memory of commands from a cold process: help, the main job, imports, and large recordings.
 
 Of imports, the 480 published questions are those of specbench_yukiki in the folder that PACELINE_DATA names, left out
 where there are none. The positions file is synthetic: two drafters, geometric rounds of at most 8 drafted tokens.
 
-python benchmarks/commands.py [--runs 7] [--requests 100000] [--positions 200] [--only start-up|imports]
+Large recordings are synthetic, of 1,024 tokens a request: peak memory and seconds by their number of requests.
+
+python benchmarks/commands.py [--runs 7] [--requests 100000] [--positions 200] [--sizes 250,500,1000,2000]
+    [--only start-up|imports|recordings]
 """
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,33 +21,21 @@ import numpy as np
 from paceline.laboratory.findings.table import Cell, cell
 from paceline.laboratory.timing import RUNS, interleaved
 from paceline.shipped import shipped
+from shared.large_recordings import write_recording
+from shared.processes import paceline, run, seconds_and_bytes
 from shared.report import parser_of, show
 
 WINDOW = 8
-# Runs the command of its arguments and prints its seconds and the largest memory it took.
-CHILD = """
-import subprocess, sys, time
-from resource import RUSAGE_CHILDREN
-from paceline.laboratory.timing import peak_bytes
-begun_s = time.perf_counter()
-ran = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
-print(time.perf_counter() - begun_s, peak_bytes(RUSAGE_CHILDREN))
-sys.exit(ran.returncode)
+TOKENS = 1024  # of a request of a large recording
+# Opens the recording of its argument and reads a hundred requests here and there.
+ANYWHERE = """
+import random, sys
+from pathlib import Path
+from paceline.traces import read_trace
+requests = read_trace(Path(sys.argv[1])).requests
+for _ in range(100):
+    requests[random.randrange(len(requests))].trie
 """
-
-
-def paceline(*words: str) -> list[str]:
-    return [sys.executable, "-m", "paceline", *words]
-
-
-def run(command: list[str]) -> None:
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-
-
-def seconds_and_bytes(command: list[str]) -> tuple[float, int]:
-    told = subprocess.run([sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True).stdout
-    taken, largest = told.split()
-    return float(taken), int(largest)
 
 
 def start_ups(folder: Path) -> dict[str, list[str]]:
@@ -108,18 +99,52 @@ def show_imports(folder: Path, requests: int, length: int) -> None:
     show("one import each, the process included", map(row, jobs))
 
 
+def reading(path: str) -> dict[str, list[str]]:
+    """What is done with a large recording; `compare` runs the target alone, too."""
+    policies = ("plain", "draft:4/target", "draft:3/mid:6/target")
+    return {
+        **{f"compare {name}": paceline("compare", "--policy", name, "--trace", path) for name in policies},
+        "compare plain, batch 32": paceline("compare", "--policy", "plain", "--batch", "32", "--trace", path),
+        "trace inspect": paceline("trace", "inspect", path),
+        "100 requests at random": [sys.executable, "-c", ANYWHERE, path],
+    }
+
+
+def show_recordings(folder: Path, sizes: Sequence[int]) -> None:
+    paths = {size: folder / f"{size}.trace" for size in sizes}
+    for size, path in paths.items():
+        write_recording(size, TOKENS, path)
+    written = sum(file.stat().st_size for file in paths[sizes[-1]].iterdir()) / 1e6
+
+    def row(name: str, size: int) -> list[Cell]:
+        taken, largest = seconds_and_bytes(reading(str(paths[size]))[name])
+        return [
+            cell("what", name),
+            cell("requests", size),
+            cell("seconds", taken, digits=1),
+            cell("peak MB", largest / 1e6, digits=0),
+        ]
+
+    rows = [row(name, size) for name in reading("") for size in sizes]
+    title = f"three models, {TOKENS} tokens a request; {sizes[-1]} requests take {written:,.0f} MB on the disk"
+    show(title, rows, lines=range(len(sizes), len(rows), len(sizes)))
+
+
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--positions", type=int, default=200)
-    parser.add_argument("--only", choices=("start-up", "imports"))
+    parser.add_argument("--sizes", default="250,500,1000,2000", help="requests of large recordings")
+    parser.add_argument("--only", choices=("start-up", "imports", "recordings"))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if options.only != "imports":
+        if options.only in (None, "start-up"):
             show_start_ups(Path(folder), options.runs)
-        if options.only != "start-up":
+        if options.only in (None, "imports"):
             show_imports(Path(folder), options.requests, options.positions)
+        if options.only in (None, "recordings"):
+            show_recordings(Path(folder), [int(size) for size in options.sizes.split(",")])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """From a run log to the figures people compare; every one is defined in docs/glossary.md."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..runs.log import Columns, RunLog
 from .quality import Quality, quality_of
 
 PERCENTILES = (50, 90, 95, 99)
+_PIECE = 1 << 16  # steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ def _finished(log: RunLog) -> tuple[Columns, Columns]:
     finished = log.requests["failed"] == ""
     if not finished.any():
         raise ValueError("no request finished in this run")
+    if finished.all():
+        return log.requests, log.steps
     kept = finished[log.steps["request"]]
     return (
         {name: column[finished] for name, column in log.requests.items()},
@@ -182,17 +186,36 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     order = np.argsort(steps["request"], kind="stable")
     if among is not None:
         order = order[among[order]]
-    requests, drafted = steps["request"][order], steps["drafted"][order]
-    ends = np.flatnonzero(steps["kind"][order] == VERIFY)
-    judged, accepted = (steps[name][order][ends] for name in ("judged", "accepted"))
-    refusals = int((accepted < judged).sum())
+    refusals = looked_at = 0
+    for rows in _whole_requests(steps["request"], order):
+        counted = _refusals({name: steps[name][rows] for name in ("request", "kind", "drafted", "judged", "accepted")})
+        refusals, looked_at = refusals + counted[0], looked_at + counted[1]
+    return refusals / looked_at if looked_at else 0.0
+
+
+def _whole_requests(requests: NDArray[Any], order: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:
+    """The rows in this order, which goes by request, in pieces that hold all of theirs: the whole fills memory."""
+    sorted_requests = requests[order]
+    start = 0
+    while start < len(order):
+        last = sorted_requests[min(start + _PIECE, len(order)) - 1]
+        end = int(np.searchsorted(sorted_requests, last, side="right"))
+        yield order[start:end]
+        start = end
+
+
+def _refusals(steps: Columns) -> tuple[int, int]:
+    """(refusals, drafted tokens that a first verifier looked at) of steps that go by request."""
+    requests, drafted = steps["request"], steps["drafted"]
+    ends = np.flatnonzero(steps["kind"] == VERIFY)
+    judged, accepted = (steps[name][ends] for name in ("judged", "accepted"))
     # What nobody has judged was drafted after the request's verification before this one, and stands last.
     starts = np.searchsorted(requests, requests[ends], side="left")
     starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
     before = np.concatenate([[0], np.cumsum(drafted)])
     fresh = np.minimum(before[ends] - before[starts], judged)
     looked_at = int(np.maximum(np.minimum(accepted + 1, judged) - (judged - fresh), 0).sum())
-    return refusals / looked_at if looked_at else 0.0
+    return int((accepted < judged).sum()), looked_at
 
 
 def _levels(log: RunLog) -> tuple[LevelSummary, ...]:

@@ -14,6 +14,9 @@ from ..decoding.ledger import COMMIT, OpRecord, StepRecord
 from .log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_columns
 from .text_quality import TextQuality
 
+# Of integers that do not take four bytes: small ones, and tokens fed to a batch.
+_CODES = {"kind": "b", "prefill": "b", "level": "h", "own": "h", "new_tokens": "q"}
+
 
 class RunLedger:
     """Packs one row per operation and per step; `finish` turns them into columns."""
@@ -65,6 +68,8 @@ class RunLedger:
     ) -> RunLog:
         """The run log. Changes nothing, so that `times_plain` can be worked out from a first one.
 
+        Its columns are views of what was written down: nothing more can be noted as long as they are held.
+
         What is known of the texts' quality is added by `log.with_quality`.
 
         Args:
@@ -99,13 +104,17 @@ def _first_and_last(steps: Columns, num_requests: int) -> tuple[NDArray[np.float
     return first, last
 
 
+def _codes(fields: tuple[str, ...]) -> list[str]:
+    """Of each field: a double for durations and instants, else an integer of as many bytes as it needs."""
+    return ["d" if field.endswith("_s") else _CODES.get(field, "i") for field in fields]
+
+
 def _packer(fields: tuple[str, ...]) -> Struct:
-    """Rows of 64-bit integers, and of doubles for durations and instants."""
-    return Struct("=" + "".join("d" if field.endswith("_s") else "q" for field in fields))
+    """Rows laid out as a compiler would, so that columns can be looked at where they lie."""
+    return Struct("@" + "".join(_codes(fields)) + "0d")
 
 
 def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
-    """Columns from packed rows."""
-    kinds = [(field, "=f8" if field.endswith("_s") else "=i8") for field in fields]
-    table = np.frombuffer(rows, dtype=np.dtype(kinds))
-    return {field: table[field].copy() for field in fields}
+    """Columns of packed rows, not copied: a long run is not to be held twice."""
+    table = np.frombuffer(rows, dtype=np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True))
+    return {field: table[field] for field in fields}

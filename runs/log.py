@@ -26,6 +26,7 @@ OP_FIELDS = OpRecord._fields
 # A step's operation and its request, by index, then what its record says.
 STEP_FIELDS = ("op", "request", *StepRecord._fields[1:])
 QUALITY_FIELDS = tuple(field.name for field in fields(TextQuality))
+_GROUP = 1 << 20  # rows written at a time
 REQUEST_FIELDS = (
     "request_id",
     "tag",
@@ -147,7 +148,23 @@ def write_run_log(log: RunLog, path: Path, *, extra: Mapping[str, str] | None = 
     tables = {"ops": log.ops, "steps": log.steps, "rounds": log.rounds(), "requests": log.requests}
     with new_folder(path) as part:
         for name, columns in tables.items():
-            pq.write_table(pa.table(dict(columns)), part / f"{name}.parquet", compression="zstd")
+            _write_columns(columns, part / f"{name}.parquet")
         (part / "meta.json").write_text(json.dumps(log.meta, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         for name, text in (extra or {}).items():
             (part / name).write_text(text, encoding="utf-8")
+
+
+def _write_columns(columns: Columns, file: Path) -> None:
+    """Whole numbers as 64-bit integers, whatever they are kept as; group by group, as a long run fills memory."""
+    size = len(next(iter(columns.values())))
+    pieces = (slice(start, start + _GROUP) for start in range(0, max(size, 1), _GROUP))
+    first = _table(columns, next(pieces))
+    with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        writer.write_table(first)
+        for rows in pieces:
+            writer.write_table(_table(columns, rows))
+
+
+def _table(columns: Columns, rows: slice) -> pa.Table:
+    pieces = {name: column[rows] for name, column in columns.items()}
+    return pa.table({name: part.astype(np.int64) if part.dtype.kind == "i" else part for name, part in pieces.items()})

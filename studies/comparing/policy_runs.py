@@ -96,16 +96,17 @@ def run_policies(
     with nullcontext() if log is None else new_folder(log) as folder, progress:
         for index, policy in enumerate(everyone):
             progress.advance_to(index, policy.name)
+            kept = None
+            if folder is not None and policy.name in asked:
+                kept = folder / f"{index:02d}-{_file_name(policy.name)}"
             try:
-                run_log, summaries[policy.name] = _runs(scenarios, policy, progress, lossless=lossless)
+                summaries[policy.name], shares[policy.name] = _runs(
+                    scenarios, policy, progress, lossless=lossless, kept=kept
+                )
             except CostRangeError as error:
                 if not partial and policy.name in asked:
                     raise
                 refused[policy.name] = error
-                continue
-            shares[policy.name] = tag_shares(run_log)
-            if folder is not None and policy.name in asked:
-                write_run_log(run_log, folder / f"{index:02d}-{_file_name(policy.name)}")
     return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
 
 
@@ -120,17 +121,29 @@ def built(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> Policy:
 
 
 def _runs(
-    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool
-) -> tuple[RunLog, list[Summary]]:
-    """The run log at the first seed, and summaries: at further seeds too where chance has a part in the policy."""
-    run_log = _run(scenarios.at(0), policy, lossless=lossless)
-    summaries = [summarise_run(run_log)]
-    drafts = any(level.drafted for level in summaries[0].levels)
-    if summaries[0].exact_share < 1 or (scenarios.shifted and drafts):
+    scenarios: Scenarios, policy: NamedPolicy, progress: Progress, *, lossless: bool, kept: Path | None
+) -> tuple[list[Summary], TagShares]:
+    """Summaries, at further seeds too where chance has a part in the policy, and the run at the first seed by tag.
+
+    Its log is written to the folder `kept`, if one is given, and let go before another run begins: logs are long.
+    """
+    first, shares = _first_run(scenarios.at(0), policy, lossless=lossless, kept=kept)
+    summaries = [first]
+    drafts = any(level.drafted for level in first.levels)
+    if first.exact_share < 1 or (scenarios.shifted and drafts):
         for index in range(1, scenarios.num_seeds):
             progress.note(f"{policy.name}, seed {index + 1} of {scenarios.num_seeds}")
             summaries.append(summarise_run(_run(scenarios.at(index), policy, lossless=lossless)))
-    return run_log, summaries
+    return summaries, shares
+
+
+def _first_run(
+    scenario: Scenario, policy: NamedPolicy, *, lossless: bool, kept: Path | None
+) -> tuple[Summary, TagShares]:
+    log = _run(scenario, policy, lossless=lossless)
+    if kept is not None:
+        write_run_log(log, kept)
+    return summarise_run(log), tag_shares(log)
 
 
 def _run(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> RunLog:

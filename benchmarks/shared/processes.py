@@ -1,0 +1,29 @@
+"""Commands in processes of their own: how long they take, and the memory they take at most."""
+
+import subprocess
+import sys
+
+# Runs the command of its arguments and prints its seconds and the largest memory it took.
+CHILD = """
+import subprocess, sys, time
+from resource import RUSAGE_CHILDREN
+from paceline.laboratory.timing import peak_bytes
+begun_s = time.perf_counter()
+ran = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
+print(time.perf_counter() - begun_s, peak_bytes(RUSAGE_CHILDREN))
+sys.exit(ran.returncode)
+"""
+
+
+def paceline(*words: str) -> list[str]:
+    return [sys.executable, "-m", "paceline", *words]
+
+
+def run(command: list[str]) -> None:
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+def seconds_and_bytes(command: list[str]) -> tuple[float, int]:
+    told = subprocess.run([sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True).stdout
+    taken, largest = told.split()
+    return float(taken), int(largest)
