@@ -206,10 +206,10 @@ class Loop:
         self._feed_back(session, outcome)
 
     def _note_ran(self, kind: int, level: int, num_rows: int, results: Results, start_s: float) -> None:
+        record = op_record(kind, level, num_rows, results, start_s)
         self._deferred_ops = 0
-        self.load.batch[level] = num_rows
-        self.load.duration_s[level] = results.duration_s
-        self._ledger.note_op(op_record(kind, level, num_rows, results, start_s))
+        self.load.note_ran(record)
+        self._ledger.note_op(record)
 
     def _set_aside(self, level: int, items: list[Item], rows: Rows[Row]) -> tuple[list[Item], Sequence[Row], int]:
         """Hold deferred rows and let failed requests go; returns the other items and rows, and how many rows ran."""

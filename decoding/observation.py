@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .contract import Outcome
+from .ledger import OpRecord
 from .pool import Pool
 from .rules.signal import Signal
 from .session import Session
@@ -35,11 +36,23 @@ class Load:
         free_kv_share: share of KV memory that is free, 0 to 1, of the member with the least; always 1 where memory has
             no limit, as in `simulate`.
         batch: per level, rows of that member's latest operation, 0 before the first.
+        num_forwards: per level, forwards of that operation.
+        new_tokens: per level, tokens that these were fed, all rows and forwards together.
         duration_s: per level, seconds of that operation.
         now_s: the clock, seconds since the run began.
     """
 
-    __slots__ = ("batch", "context_tokens", "duration_s", "free_kv_share", "now_s", "num_running", "num_waiting")
+    __slots__ = (
+        "batch",
+        "context_tokens",
+        "duration_s",
+        "free_kv_share",
+        "new_tokens",
+        "now_s",
+        "num_forwards",
+        "num_running",
+        "num_waiting",
+    )
 
     def __init__(self, num_members: int) -> None:
         self.num_running = 0
@@ -47,8 +60,16 @@ class Load:
         self.context_tokens = 0
         self.free_kv_share = 1.0
         self.batch = [0] * num_members
+        self.num_forwards = [0] * num_members
+        self.new_tokens = [0] * num_members
         self.duration_s = [0.0] * num_members
         self.now_s = 0.0
+
+    def note_ran(self, record: OpRecord) -> None:
+        """An operation has run."""
+        _, level, num_rows, num_forwards, new_tokens, _, duration_s = record
+        self.batch[level], self.duration_s[level] = num_rows, duration_s
+        self.num_forwards[level], self.new_tokens[level] = num_forwards, new_tokens
 
 
 class Observation:

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from ..named_classes import ClassKind
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
+from .load_aware.autotune import Autotune
+from .load_aware.goodput import Goodput
+from .load_aware.off_under_load import OffUnderLoad
+from .load_aware.slo import Slo
 from .lossless.adaedl import AdaEDL
 from .lossless.adaptive import Adaptive
 from .lossless.banditspec import BanditSpec
@@ -57,6 +61,9 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "hedgespec": HedgeSpec,
         "cas-spec": CasSpec,
         "specrouter": SpecRouter,
+        "goodput": Goodput,
+        "slo": Slo,
+        "autotune": Autotune,
         "via-sd": ViaSD,
         "via-sd-lossless": ViaSDLossless,
         "cascade": SpeculativeCascade,
@@ -68,6 +75,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "oracle-chain": OracleChain,
         "per-tag": PerTag,
         "guarded": Guarded,
+        "off-under-load": OffUnderLoad,
     }
 
 

@@ -5,10 +5,10 @@ from math import nan
 import numpy as np
 
 from ...decoding.pool import Pool
+from ..parts.performance_profiler import PerformanceProfiler
 from .confidence import Survival, doubt
 from .evidence import Verdict
 from .options import RouterOptions
-from .profile import PerformanceProfiler
 from .search import Figures
 from .similarity import PairAgreement
 

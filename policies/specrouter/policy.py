@@ -3,8 +3,9 @@
 SpecRouter (arXiv:2505.07680): SimScore between members, a scheduler that picks the chain of least predicted seconds per
 token, and verification level by level in which a cheap level refuses early. The published description leaves open
 the closed form of the prediction, the search, windows, warm-up and when to re-select; what is chosen for each stands
-in `search`, `similarity`, `profile` and `scheduler`. Beyond the paper, `stop=confidence` (the default) ends windows
-token by token where the next one no longer pays (`plan`, `confidence`); `stop=window` is the paper's.
+in `search`, `similarity`, `scheduler` and `parts.performance_profiler`. Beyond the paper, `stop=confidence` (the
+default) ends windows token by token where the next one no longer pays (`plan`, `confidence`); `stop=window` is the
+paper's.
 
 Measured seconds differ between the simulator and a machine, and with them the chains; with `costs` stated the choice
 depends on tokens and signals alone and both worlds take the same steps.
@@ -21,9 +22,9 @@ from ..about import About, Observable
 from ..lossless.chain import found_nothing
 from .confidence import doubt
 from .evidence import RoundEvidence
+from .operation_timer import OperationTimer, tokens_fed
 from .options import RouterOptions
 from .plan import Plan
-from .profile import OperationTimer
 from .scheduler import ModelChainScheduler
 from .selector import Counters
 
@@ -132,7 +133,7 @@ class SpecRouter:
         if isinstance(step, Verify):
             self._expect(seen, request, step.model, held)
         elif self._stated is None and isinstance(step, Draft):
-            request.fed = seen.context_tokens - seen.cached(step.model)
+            request.fed = tokens_fed(seen, step.model)
         return step
 
     def learn(self, outcome: Outcome) -> None:
@@ -197,8 +198,7 @@ class SpecRouter:
         waiting = len(held)
         request.evidence.before(model, held, num_pending - waiting)
         if self._stated is None:
-            context = seen.context_tokens
-            request.fed = context - min(seen.cached(model), context - waiting - 1)
+            request.fed = tokens_fed(seen, model, judged=waiting)
 
     def _count(self, model: str, outcome: Outcome) -> None:
         counters = self.scheduler.counters

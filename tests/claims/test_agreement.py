@@ -78,6 +78,12 @@ POLICIES = {
         "specrouter,every=2,most=8",
         "via-sd-lossless,tokens=4",
         "per-tag,default=draft:4/target,a=mid:3/target",
+        "goodput,most=6,explore=3",
+        "slo,loaded=2,most=6",
+        "autotune,trial=1,explore=0.3",
+        f"autotune,arms=target@draft:2..4/target@draft:2/mid:3/target,trial=1,seed=3,{COSTS}",
+        "off-under-load,at=3",
+        "off-under-load,table=1:3/3:1/5:0,draft=mid",
         f"guarded,policy=draft:4/target,trial=2,retry=3,{COSTS}",
     )
 } | {
@@ -104,8 +110,9 @@ class Watched:
         pending = seen.pending
         caches = tuple(seen.cached(name) for name in seen.pool.names)
         plain = tuple((token.token, token.drafter, token.judge) for token in pending)
-        latest = (tuple(seen.load.batch), tuple(seen.load.duration_s))
-        load = (seen.load.now_s, seen.load.num_running, seen.load.num_waiting, latest)
+        load = seen.load
+        latest = tuple(map(tuple, (load.batch, load.num_forwards, load.new_tokens, load.duration_s)))
+        load = (load.now_s, load.num_running, load.num_waiting, load.context_tokens, latest)
         view = (seen.request_id, seen.remaining, seen.room, caches, load, plain)
         self.seen.append((view, [token.signal for token in pending]))
         return self._policy.decide(seen)
@@ -289,6 +296,11 @@ def test_shipped_policies_take_the_same_steps(monotone, policy, index):
         (f"specrouter,every=2,most=8,{COSTS}", 0, 2),
         ("specrouter,every=2,most=8", 1, 5),
         ("per-tag,default=draft:4/target,a=mid:3/target", 1, 4),
+        ("goodput,most=6,explore=3", 0, 4),
+        ("slo,loaded=2,most=6", 1, 3),
+        ("autotune,trial=1,explore=0.3", 0, 3),
+        ("off-under-load,at=3", 1, 4),
+        ("off-under-load,table=1:3/3:1/5:0,draft=mid", 0, 5),
     ],
 )
 def test_batches_take_the_same_steps(monotone, policy, index, batch, cache):

@@ -23,6 +23,11 @@ TEXTS = {
     "early-commit,tokens=3": 3,
     "entropy-patch,theta=9,most=7": 7,
     "equilibrium,tokens=4": 4,
+    "goodput,most=5": 5,
+    "slo,most=7,start=7": 7,
+    "autotune,arms=target@draft:3/mid:4/target": 7,
+    "off-under-load,policy=draft:5/target": 5,
+    "off-under-load,table=1:6/9:2": 6,
     "guarded,policy=draft:5/target": 5,
     "per-tag,default=draft:2/target,a=draft:8/target": 8,
 }

@@ -7,7 +7,7 @@ A **cycle** lets every decoding request draft, and be judged below the target, l
 from functools import partial
 from typing import NamedTuple, cast
 
-from ....decoding.ledger import op_record
+from ....decoding.ledger import VERIFY, op_record
 from ....decoding.loop import Loop
 from ....decoding.results import Results
 from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
@@ -245,8 +245,9 @@ class Replica:
         for session in rows:
             self._memory.commit(session)
         load.now_s = to_s(going.end_ps)
-        load.batch[level] = len(rows) + len(going.chunks)
-        load.duration_s[level] = to_s(going.end_ps - going.start_ps)
+        if going.results is not None:
+            num_rows = len(rows) + len(going.chunks)
+            load.note_ran(op_record(VERIFY, level, num_rows, going.results, to_s(going.start_ps)))
 
     def _end_finished(self, at_ps: int) -> None:
         """Requests that are done release their blocks, those admitted earlier first."""

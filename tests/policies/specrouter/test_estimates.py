@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
+from paceline.policies.parts.performance_profiler import PerformanceProfiler
 from paceline.policies.specrouter.confidence import NO_PROB, Survival, doubt
 from paceline.policies.specrouter.evidence import RoundEvidence
-from paceline.policies.specrouter.profile import PerformanceProfiler
 from paceline.policies.specrouter.selector import Realised
 from paceline.policies.specrouter.similarity import PairAgreement
 

@@ -1,7 +1,7 @@
 """What operations took is learnt from whole ones, whoever was told of their rows."""
 
 from paceline.policies import Draft, Outcome, Verify
-from paceline.policies.specrouter.profile import OperationTimer
+from paceline.policies.specrouter.operation_timer import OperationTimer
 
 TARGET = 2
 

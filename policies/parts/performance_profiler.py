@@ -1,26 +1,24 @@
 """Running estimates of seconds by member, rows and new tokens, and a fit for widths that were not seen.
 
-SpecRouter (arXiv:2505.07680) profiles its pool while it serves and does not say how. Here a cell for every (rows, new
-tokens) of every member holds a mean that forgets. Between cells seconds are interpolated; beyond a member's own cells
-they follow the curve of the best known member in proportion, for forwards are alike in how they widen: one forward
-over a long prompt is enough to guess what a short verification takes.
+SpecRouter (arXiv:2505.07680) profiles its pool while it serves and does not say how. Here a cell for every number of
+new tokens of every member holds a mean that forgets. Between cells seconds are interpolated; beyond a member's own
+cells they follow the curve of the best known member in proportion, for forwards are alike in how they widen: one
+forward over a long prompt is enough to guess what a short verification takes.
 
-The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
-seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until the
-operation is whole (`OperationTimer`). Nobody learns of the rows that were prefills; the requests that begin after the
-operation tell of them.
+Held tokens cost too. Forwards of one cell, which differ in what their rows hold, tell how much: one slope a member,
+by least squares within cells (as fixed effects are fitted), so that the curve over new tokens may have any shape. Who
+tells of no held tokens gets the cells as they are.
 """
 
 import numpy as np
 
-from ...decoding.contract import Outcome, Verify
 from ...decoding.pool import Pool
-from ..parts.member_seconds import MemberSeconds
 from ..speed import Floats
+from .member_seconds import MemberSeconds
 
 MEMORY = 16  # forwards that a cell's mean reaches back
+SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
 MOVED = 0.05  # share by which a mean moves before what was read is read anew
-NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
 
 
 class PerformanceProfiler:
@@ -46,25 +44,30 @@ class PerformanceProfiler:
         self._answers = self._answer_tokens = 0
         # Per member by the new tokens of all rows; see `_Cell`.
         self._cells: list[dict[int, _Cell]] = [{} for _ in pool.names]
+        self._slopes = [_Slope() for _ in pool.names]
         # What was read by what was asked for, until a mean moves by more than `MOVED`.
-        self._read: dict[tuple[int, float, int], Floats] = {}
+        self._read: dict[tuple[int, float, int, int], Floats] = {}
 
     def known(self, level: int) -> bool:
         """Whether anything is known of a member."""
         return self.stated is not None or bool(self._cells[level])
 
-    def note(self, level: int, *, new_tokens: int, seconds: float) -> None:
-        """Take in one forward over `new_tokens` >= 1 tokens, those of all its rows."""
+    def note(self, level: int, *, new_tokens: int, seconds: float, held_tokens: int = 0) -> None:
+        """Take in one forward over `new_tokens` >= 1 tokens, those of all its rows, which hold `held_tokens`."""
         cells = self._cells[level]
         tokens = _bucket(new_tokens)
         cell = cells.get(tokens)
         if cell is None:
-            cells[tokens] = _Cell(seconds)
+            cells[tokens] = _Cell(seconds, held_tokens)
             self._read.clear()
             return
         if cell.count < MEMORY:
             cell.count += 1
-        cell.mean += (seconds - cell.mean) / cell.count
+        off_s, off_held = seconds - cell.mean, held_tokens - cell.held
+        if off_held:
+            self._slopes[level].note(off_held, off_s)
+        cell.mean += off_s / cell.count
+        cell.held += off_held / cell.count
         if abs(cell.mean - cell.read) > MOVED * cell.read:
             self._read.clear()
 
@@ -73,12 +76,18 @@ class PerformanceProfiler:
         cell = self._cells[level].get(_bucket(num_rows))
         return None if cell is None else cell.mean
 
-    def table(self, widths: int, *, num_rows: int = 1) -> Floats:
-        """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of."""
+    def table(self, widths: int, *, num_rows: int = 1, held_tokens: int = 0) -> Floats:
+        """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of.
+
+        Args:
+            widths: K.
+            num_rows: requests that it is for.
+            held_tokens: that these hold, all together, if `note` is told of such.
+        """
         if self.stated is not None:
             forwards = np.array([self.stated.verify_s(name, 1) for name in self._names], dtype=float)
             return np.repeat(forwards[:, None], widths, axis=1)
-        return self._read_all(1.0, widths, num_rows)
+        return self._read_all(1.0, widths, num_rows, _bucket(held_tokens))
 
     def note_prompt(self, *, num_prompt: int, budget: int) -> None:
         """Take in a request that begins: its prompt, and the most tokens its answer may have."""
@@ -105,44 +114,71 @@ class PerformanceProfiler:
             self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens)
         )
 
-    def _read_all(self, first: float, widths: int, num_rows: int) -> Floats:
+    def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
         """`[L, widths]` seconds from `first` new tokens a row on."""
-        found = self._read.get((num_rows, first, widths))
+        found = self._read.get((num_rows, first, widths, held))
         if found is not None:
             return found
         if not self._read:
             for cells in self._cells:
                 for cell in cells.values():
-                    cell.read = cell.mean
-        curves = [_curve(cells, num_rows) for cells in self._cells]
+                    cell.read, cell.read_held = cell.mean, cell.held
+        curves = [
+            _curve(cells, num_rows, slope.fitted, held) for cells, slope in zip(self._cells, self._slopes, strict=True)
+        ]
         # The curve of most cells; the largest member among equals.
         reference = _narrowed(max(reversed(curves), key=lambda curve: len(curve[0])), first)
         at = np.arange(first, first + widths)
-        found = self._read[num_rows, first, widths] = np.stack([_read(curve, reference, at) for curve in curves])
+        found = self._read[num_rows, first, widths, held] = np.stack([_read(curve, reference, at) for curve in curves])
         return found
 
 
 class _Cell:
-    """Forwards of one member over so many new tokens: mean seconds, `count` of them up to `MEMORY`, the mean as read.
+    """Forwards of one member over so many new tokens: `count` of them up to `MEMORY`, mean seconds and held tokens.
 
     What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
-    so a cell is of tokens.
+    so a cell is of tokens. `read` and `read_held` are the means as they were read.
     """
 
-    __slots__ = ("count", "mean", "read")
+    __slots__ = ("count", "held", "mean", "read", "read_held")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, held_tokens: float) -> None:
         self.mean = self.read = seconds
+        self.held = self.read_held = held_tokens
         self.count = 1
+
+    def at(self, held_tokens: float, slope: float) -> float:
+        """Seconds as read, taken to other held tokens; never below zero without any."""
+        if not self.read_held:
+            return self.read
+        return self.read + min(slope, self.read / self.read_held) * (held_tokens - self.read_held)
+
+
+class _Slope:
+    """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight."""
+
+    __slots__ = ("_xx", "_xy")
+
+    def __init__(self) -> None:
+        self._xx = self._xy = 0.0
+
+    def note(self, held_tokens: float, seconds: float) -> None:
+        kept = 1.0 - 1.0 / SLOPE_MEMORY
+        self._xx = kept * self._xx + held_tokens * held_tokens
+        self._xy = kept * self._xy + held_tokens * seconds
+
+    @property
+    def fitted(self) -> float:
+        return max(self._xy / self._xx, 0.0) if self._xx else 0.0
 
 
 _Curve = tuple[Floats, Floats]  # new tokens a row, ascending, and seconds
 
 
-def _curve(cells: dict[int, _Cell], num_rows: int) -> _Curve:
-    """Seconds by new tokens a row for so many rows."""
+def _curve(cells: dict[int, _Cell], num_rows: int, slope: float, held: int) -> _Curve:
+    """Seconds by new tokens a row for so many rows, which hold so many tokens."""
     tokens = sorted(cells)
-    return np.array(tokens, dtype=float) / num_rows, np.array([cells[count].read for count in tokens])
+    return np.array(tokens, dtype=float) / num_rows, np.array([cells[count].at(held, slope) for count in tokens])
 
 
 def _narrowed(curve: _Curve, least: float) -> _Curve:
@@ -170,76 +206,3 @@ def _bucket(width: int) -> int:
     """Widths of long forwards in steps of a sixteenth to an eighth of them: few cells hold every prompt."""
     step = 1 << max(0, width.bit_length() - 5)
     return width // step * step
-
-
-class OperationTimer:
-    """Feeds a profiler with whole operations. Mutated by `note`, `note_prefill` and `settle`.
-
-    Args:
-        profiler: is told.
-        target: level of the target.
-    """
-
-    def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
-        self._profiler = profiler
-        self._target = target
-        self._key: tuple[int, bool, int, float] = NOTHING
-        self._settled = False
-        self._rows = 0
-        self._fed = 0
-        self._longest = 0
-
-    def settle(self) -> None:
-        """Someone decides: the next row is one of another operation."""
-        self._settled = True
-
-    def note_prefill(self, num_prompt: int, *, num_rows: int, seconds: float) -> None:
-        """A request begins whose prompt was read in the target's latest operation, of `num_rows` rows."""
-        key = (self._target, True, num_rows, seconds)
-        if key != self._key:
-            self._begin(key)
-        self._rows += 1
-        self._fed += num_prompt
-        self._verified()
-
-    def note(self, level: int, fed: int, outcome: Outcome) -> None:
-        """Take in a row that was fed `fed` tokens first."""
-        verify = outcome.step.__class__ is Verify
-        key = (level, verify, outcome.num_rows, outcome.duration_s)
-        if key != self._key or self._settled:
-            self._begin(key)
-        self._rows += 1
-        self._fed += fed
-        self._longest = max(self._longest, outcome.num_drafted)
-        if verify:
-            self._verified()
-        elif self._rows == outcome.num_rows:
-            if self._longest:
-                self._draft(level, self._width(), outcome.duration_s)
-            self._key = NOTHING
-
-    def _width(self) -> int:
-        return max(1, round(self._fed / self._rows))
-
-    def _begin(self, key: tuple[int, bool, int, float]) -> None:
-        self._key = key
-        self._settled = False
-        self._rows = self._fed = self._longest = 0
-
-    def _verified(self) -> None:
-        """One row more of a verification; the last one tells what it took."""
-        level, _, num_rows, seconds = self._key
-        if self._rows == num_rows:
-            self._profiler.note(level, new_tokens=self._fed, seconds=seconds)
-            self._key = NOTHING
-
-    def _draft(self, level: int, width: int, seconds: float) -> None:
-        """The first forward is fed what the caches lack, the others one token a row."""
-        rows, count = self._rows, self._longest
-        narrow = self._profiler.narrowest_s(level, rows)
-        if width <= 2 or (narrow is None and count > 1):
-            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
-        elif narrow is not None and seconds > (count - 1) * narrow:
-            self._profiler.note(level, new_tokens=rows * width, seconds=seconds - (count - 1) * narrow)
-        elif narrow is None:
-            self._profiler.note(level, new_tokens=rows * width, seconds=seconds)

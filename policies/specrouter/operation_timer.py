@@ -1,0 +1,97 @@
+"""Gathers the rows of operations until they are whole, and tells the profiler what their forwards took.
+
+The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
+seconds follow from the widths of all rows, and a draft runs until its longest row ends. Nobody learns of the rows that
+were prefills; the requests that begin after the operation tell of them.
+"""
+
+from ...decoding.contract import Outcome, Verify
+from ...decoding.observation import Observation
+from ..parts.performance_profiler import PerformanceProfiler
+
+NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
+
+
+def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> int:
+    """Tokens that the first forward of a step by `model` is fed for this request.
+
+    Args:
+        seen: the request, when the step is decided.
+        model: drafts or verifies.
+        judged: pending tokens that it judges, all of which it reads; None of a draft.
+    """
+    context, cached = seen.context_tokens, seen.cached(model)
+    return context - (cached if judged is None else min(cached, context - judged - 1))
+
+
+class OperationTimer:
+    """Feeds a profiler with whole operations. Mutated by `note`, `note_prefill` and `settle`.
+
+    Args:
+        profiler: is told.
+        target: level of the target.
+    """
+
+    def __init__(self, profiler: PerformanceProfiler, target: int) -> None:
+        self._profiler = profiler
+        self._target = target
+        self._key: tuple[int, bool, int, float] = NOTHING
+        self._settled = False
+        self._rows = 0
+        self._fed = 0
+        self._longest = 0
+
+    def settle(self) -> None:
+        """Someone decides: the next row is one of another operation."""
+        self._settled = True
+
+    def note_prefill(self, num_prompt: int, *, num_rows: int, seconds: float) -> None:
+        """A request begins whose prompt was read in the target's latest operation, of `num_rows` rows."""
+        key = (self._target, True, num_rows, seconds)
+        if key != self._key:
+            self._begin(key)
+        self._rows += 1
+        self._fed += num_prompt
+        self._verified()
+
+    def note(self, level: int, fed: int, outcome: Outcome) -> None:
+        """Take in a row that was fed `fed` tokens first."""
+        verify = outcome.step.__class__ is Verify
+        key = (level, verify, outcome.num_rows, outcome.duration_s)
+        if key != self._key or self._settled:
+            self._begin(key)
+        self._rows += 1
+        self._fed += fed
+        self._longest = max(self._longest, outcome.num_drafted)
+        if verify:
+            self._verified()
+        elif self._rows == outcome.num_rows:
+            if self._longest:
+                self._draft(level, self._width(), outcome.duration_s)
+            self._key = NOTHING
+
+    def _width(self) -> int:
+        return max(1, round(self._fed / self._rows))
+
+    def _begin(self, key: tuple[int, bool, int, float]) -> None:
+        self._key = key
+        self._settled = False
+        self._rows = self._fed = self._longest = 0
+
+    def _verified(self) -> None:
+        """One row more of a verification; the last one tells what it took."""
+        level, _, num_rows, seconds = self._key
+        if self._rows == num_rows:
+            self._profiler.note(level, new_tokens=self._fed, seconds=seconds)
+            self._key = NOTHING
+
+    def _draft(self, level: int, width: int, seconds: float) -> None:
+        """The first forward is fed what the caches lack, the others one token a row."""
+        rows, count = self._rows, self._longest
+        narrow = self._profiler.narrowest_s(level, rows)
+        if width <= 2 or (narrow is None and count > 1):
+            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
+        elif narrow is not None and seconds > (count - 1) * narrow:
+            self._profiler.note(level, new_tokens=rows * width, seconds=seconds - (count - 1) * narrow)
+        elif narrow is None:
+            self._profiler.note(level, new_tokens=rows * width, seconds=seconds)
