@@ -61,9 +61,14 @@ class Scenario:
 
     def seconds_to_decide(self, policy: Policy) -> float:
         """Seconds that a policy is charged for each step."""
-        if self.decide_s is not None:
-            return self.decide_s
-        return self.cost.decide_s(type(policy).__name__) if isinstance(self.cost, OperationCost) else 0.0
+        return seconds_to_decide(policy, self.cost, self.decide_s)
+
+
+def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) -> float:
+    """Seconds that a policy is charged for each step: those asked for, else what the cost knows of it, if anything."""
+    if asked_s is not None:
+        return asked_s
+    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
 
 
 def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str, list[int]] | None = None) -> RunLog:

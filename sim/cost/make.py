@@ -71,11 +71,16 @@ def make_cost(
         raise ArgumentError(
             f"`models` is for a device of the sheet, as `cost` DEVICE or `on` DEVICE; {name} has no shapes"
         )
+    return scaled_by_name(cost, scale or {}, recording)
+
+
+def scaled_by_name(cost: CostModel, scale: Mapping[str, float], recording: Recording) -> CostModel:
+    """`cost` with the seconds of a recording's models multiplied; raises ArgumentError for a name that is none."""
     members = recording.about.models
-    unknown = [model for model in scale or {} if model not in members]
+    unknown = [model for model in scale if model not in members]
     if unknown:
         raise ArgumentError(f"`scale` must name a model that has forwards ({', '.join(members)}), got {unknown[0]!r}")
-    return scaled(cost, scale or {}, target=members[-1])
+    return scaled(cost, scale, target=members[-1])
 
 
 def default_cost(recording: Recording) -> str:

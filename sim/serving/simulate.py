@@ -22,10 +22,12 @@ from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .engine.served_session import Deadline
 from .routers import Dispatcher
+from .watcher import Nobody, Watcher
 
 # Stands before the replicas of a run.
 Dispatch = Callable[[Sequence[Replica]], Dispatcher]
 
+INTERRUPTED, HORIZON = "interrupted", "horizon"  # why a run was stopped
 SNAPSHOT, ARRIVALS = -1, 0  # ranks; those of replicas come after them, in their order
 
 
@@ -58,6 +60,7 @@ def serve(
     strict: bool = False,
     deadlines: Mapping[str, Deadline] | None = None,
     outputs: dict[str, list[int]] | None = None,
+    watcher: Watcher | None = None,
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
 
@@ -71,8 +74,10 @@ def serve(
         horizon_ps: the run is stopped then, > 0; None: it ends with the last request.
         seed: of the acceptance that is drawn, and of what is modelled.
         strict: refuse what is not recorded instead of modelling it.
-        deadlines: when classes of service levels want tokens, for policies that look at it.
+        deadlines: when classes of service levels want tokens, for policies that look at it; "" is for all that are not
+            named.
         outputs: takes the tokens of every finished request by its id; None drops them.
+        watcher: looks on, and may stop the run.
 
     Raises:
         ArgumentError: no replica, a policy that two replicas share or that sees ahead, a horizon out of range, a tag
@@ -81,7 +86,7 @@ def serve(
         RouterError: a router did.
         UnrecordedContextError: `strict`, and a decision is not recorded.
         CostRangeError: an operation outside what a cost model knows.
-        KeyboardInterrupt: after the recorder was told.
+        KeyboardInterrupt: after the recorder was told, which may be of half an operation.
     """
     _check(replicas, tables, horizon_ps)
     shared = partial(
@@ -94,8 +99,12 @@ def serve(
         recorder=recorder,
         outputs=outputs,
     )
-    run = _Run(workload, replicas, dispatch, recorder, shared)
+    run = _Run(workload, replicas, dispatch, recorder, shared, watcher or Nobody())
     return run.go(horizon_ps)
+
+
+class _InterruptedError(Exception):
+    """The watcher wants the run to stop."""
 
 
 def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: int | None) -> None:
@@ -133,9 +142,11 @@ class _Run:
         dispatch: Dispatch,
         recorder: ServingRecorder,
         shared: Callable[..., ServedFrom],
+        watcher: Watcher,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self._recorder = recorder
+        self._watcher = watcher
         whole = shared(on_ended=self._ended)
         self.replicas = [Replica(index, spec, whole) for index, spec in enumerate(replicas)]
         self._dispatcher = dispatch(self.replicas)
@@ -149,15 +160,17 @@ class _Run:
             self.env.process(self._serving(index))
 
     def go(self, horizon_ps: int | None) -> Served:
-        """To the end, or the horizon; whatever ends it, the recorder is told all."""
+        """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
         stopped = ""
         try:
             with paused_collector():
                 self.env.run(until=horizon_ps)
             if horizon_ps is not None and self._is_open:
-                stopped, self._latest_ps = "horizon", horizon_ps
+                stopped, self._latest_ps = HORIZON, horizon_ps
+        except _InterruptedError:
+            stopped = INTERRUPTED
         except BaseException as error:
-            stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
+            stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
             raise
         finally:
             for replica in self.replicas:
@@ -220,6 +233,7 @@ class _Run:
             idle.happen(0, ARRIVALS + 1 + index)
 
     def _ended(self, arrival: Arrival, at_ps: int) -> None:
+        self._watcher.ended()
         if arrival.turns is None:
             return
         follows = arrival.turns.after(at_ps)
@@ -230,6 +244,7 @@ class _Run:
     def _serving(self, index: int) -> Generator[simpy.Event, None, None]:
         """Let a replica run; nobody looks before the next event, so what ends earlier needs none of its own."""
         env, replica, rank = self.env, self.replicas[index], ARRIVALS + 1 + index
+        interrupted = self._watcher.interrupted
         now_ps = self._now_ps
         while True:
             end_ps = replica.plan(now_ps)
@@ -243,3 +258,5 @@ class _Run:
             replica.commit()
             self._latest_ps = max(self._latest_ps, end_ps)
             now_ps = end_ps
+            if interrupted():
+                raise _InterruptedError

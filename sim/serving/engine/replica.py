@@ -263,7 +263,7 @@ class Replica:
     def _opened(self, waiting: Waiting) -> ServedSession:
         """The session of a request that is looked at for the first time."""
         arrival, shared = waiting.arrival, self._shared
-        deadline = shared.deadlines.get(arrival.slo)
+        deadline = shared.deadlines.get(arrival.slo, shared.deadlines.get(""))
         session = ServedSession(
             pool=self._pool,
             arrival=arrival,

@@ -42,7 +42,7 @@ class ServedFrom:
         answers: of the recording.
         drawn: which of its requests stands for a served one.
         unit_tokens: of the blocks of the workload.
-        deadlines: of classes of service levels, by name.
+        deadlines: of classes of service levels, by name; "" is for all others.
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
