@@ -57,6 +57,7 @@ class ServingMetrics:
         goodput_per_s: of those that met every promise.
         ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
         itl_s: over gaps between outputs.
+        in_system_s: mean over all requests that were not rejected, from arrival to end, or to that of the run.
         preemptions: all of them.
         preempted_requests: that were preempted at least once.
         busy_share: mean over replicas.
@@ -85,6 +86,7 @@ class ServingMetrics:
     itl_s: Spread | None
     e2e_s: Spread | None
     queue_s: Spread | None
+    in_system_s: float | None
     preemptions: int
     preempted_requests: int
     busy_share: float | None
@@ -129,6 +131,7 @@ def metrics_of(log: ServingLog, promised: ServiceLevels) -> ServingMetrics:
         itl_s=_gap_spread(log),
         e2e_s=_spread(_latency_s(log, "e2e")),
         queue_s=_spread(_latency_s(log, "queue")),
+        in_system_s=_in_system_s(log),
         preemptions=len(log.preemptions["request"]),
         preempted_requests=len(np.unique(log.preemptions["request"])),
         **_of_all(replicas),
@@ -151,6 +154,13 @@ def _latency_s(log: ServingLog, name: str) -> NDArray[np.float64]:
     kept = log.finished & (log.requests["output_tokens"] > 1) if name == "tpot" else log.finished
     seconds = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
     return np.asarray(seconds / (log.requests["output_tokens"][kept] - 1) if name == "tpot" else seconds)
+
+
+def _in_system_s(log: ServingLog) -> float | None:
+    """Unlike E2E not too good where a run was stopped, and there comparable between policies as well."""
+    served = log.requests["rejected"] == ""
+    ended = np.where(log.requests["ended_at_ps"] == UNKNOWN, log.meta.ended_at_ps, log.requests["ended_at_ps"])
+    return float(np.mean((ended - log.requests["arrived_at_ps"])[served] / PS_PER_S)) if served.any() else None
 
 
 def _spread(seconds: NDArray[np.float64]) -> Spread | None:

@@ -12,42 +12,45 @@ PARTS = ("mean", "p50", "p90", "p95", "p99")
 Shown = dict[str, tuple[str, Callable[[float], str]]]
 
 
-def _whole(number: float) -> str:
+def whole(number: float) -> str:
+    """A count; of a mean over seeds one place more."""
     return f"{number:,.0f}" if number == int(number) else f"{number:,.1f}"
 
 
-def _number(style: str) -> Callable[[float], str]:
+def styled(style: str) -> Callable[[float], str]:
+    """A number in a style of format()."""
     return lambda number: f"{number:{style}}"
 
 
-def _ms(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """Of seconds, without their unit."""
     return f"{1e3 * seconds:,.2f}"
 
 
 SERVED: Shown = {
-    "requests": ("requests", _whole),
-    "finished": ("finished", _whole),
-    "rejected": ("rejected", _whole),
-    "unfinished": ("unfinished", _whole),
-    "requests/s": ("requests_per_s", _number(",.3f")),
-    "tokens/s": ("output_tokens_per_s", _number(",.1f")),
+    "requests": ("requests", whole),
+    "finished": ("finished", whole),
+    "rejected": ("rejected", whole),
+    "unfinished": ("unfinished", whole),
+    "requests/s": ("requests_per_s", styled(",.3f")),
+    "tokens/s": ("output_tokens_per_s", styled(",.1f")),
 }
-PROMISED: Shown = {"goodput /s": ("goodput_per_s", _number(",.3f")), "SLO met": ("slo_share", _number(".1%"))}
+PROMISED: Shown = {"goodput /s": ("goodput_per_s", styled(",.3f")), "SLO met": ("slo_share", styled(".1%"))}
 LOAD: Shown = {
-    "running": ("running_mean", _number(",.2f")),
-    "waiting": ("waiting_mean", _number(",.2f")),
-    "preempted": ("preemptions", _whole),
-    "busy": ("busy_share", _number(".1%")),
+    "running": ("running_mean", styled(",.2f")),
+    "waiting": ("waiting_mean", styled(",.2f")),
+    "preempted": ("preemptions", whole),
+    "busy": ("busy_share", styled(".1%")),
 }
 OF_MEMBER: Shown = {
-    "busy s": ("busy_s", _number(",.3f")),
-    "KV used": ("kv_use_mean", _number(".1%")),
-    "KV most": ("kv_use_max", _number(".1%")),
-    "hits by block": ("hit_share_blocks", _number(".1%")),
-    "by token": ("hit_share_tokens", _number(".1%")),
-    "accept. length": ("acceptance_length", _number(".2f")),
-    "without own": ("accepted_per_verification", _number(".2f")),
-    "acceptance": ("acceptance_rate", _number(".1%")),
+    "busy s": ("busy_s", styled(",.3f")),
+    "KV used": ("kv_use_mean", styled(".1%")),
+    "KV most": ("kv_use_max", styled(".1%")),
+    "hits by block": ("hit_share_blocks", styled(".1%")),
+    "by token": ("hit_share_tokens", styled(".1%")),
+    "accept. length": ("acceptance_length", styled(".2f")),
+    "without own": ("accepted_per_verification", styled(".2f")),
+    "acceptance": ("acceptance_rate", styled(".1%")),
 }
 
 
@@ -61,13 +64,13 @@ def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks
         remarks: below it, a line each.
     """
     shown = {**SERVED, **(PROMISED if promised else {})}
-    cells = [_named(rows, row) | _cells(row, shown, "") for row in rows]
+    cells = [_named(rows, row) | cells_of(row, shown, "") for row in rows]
     return table(cells, texts=_names(rows), title=title, remarks=remarks)
 
 
 def load_table(rows: Sequence[SeedRow]) -> Grid:
     """One line per row: batch and queue over time, preemptions, busy share."""
-    return table([_named(rows, row) | _cells(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
+    return table([_named(rows, row) | cells_of(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
 
 
 def latency_table(rows: Sequence[SeedRow]) -> Grid:
@@ -75,7 +78,7 @@ def latency_table(rows: Sequence[SeedRow]) -> Grid:
     cells = [
         (_named(rows, row) if not number else {})
         | {"latency": name}
-        | _cells(row, {part: (f"{figure}_{part}", _ms) for part in PARTS}, "")
+        | cells_of(row, {part: (f"{figure}_{part}", milliseconds) for part in PARTS}, "")
         for row in rows
         for number, (name, figure) in enumerate(LATENCIES.items())
     ]
@@ -90,7 +93,7 @@ def member_table(rows: Sequence[SeedRow]) -> Grid:
     for row in rows:
         for number, member in enumerate(row.runs[0].meta.members):
             named = _named(rows, row) if not number else {}
-            cells.append(named | {"member": member} | _cells(row, OF_MEMBER, f"members_{member}_"))
+            cells.append(named | {"member": member} | cells_of(row, OF_MEMBER, f"members_{member}_"))
         ends.append(len(cells) - 1)
     return table(cells, texts={*_names(rows), "member"}, title="members", lines=ends)
 
@@ -109,7 +112,8 @@ def _named(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
     return named if len(alike) == 1 else {**named, "run": ", ".join(run.folder for run in row.runs)}
 
 
-def _cells(row: SeedRow, shown: Shown, before: str) -> dict[str, str]:
+def cells_of(row: SeedRow, shown: Shown, before: str) -> dict[str, str]:
+    """Figures of a row by heading, with their intervals; `before` begins the flat names of all."""
     return {heading: _cell(row, before + figure, style) for heading, (figure, style) in shown.items()}
 
 
@@ -117,4 +121,6 @@ def _cell(row: SeedRow, figure: str, style: Callable[[float], str]) -> str:
     mean, interval = row.mean(figure), row.interval(figure)
     if mean is None:
         return "-"
-    return style(mean) if interval is None else f"{style(mean)} ± {style(interval.half_width)}"
+    if interval is None or not interval.half_width:
+        return style(mean)
+    return f"{style(mean)} ± {style(interval.half_width)}"

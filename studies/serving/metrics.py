@@ -32,22 +32,26 @@ def metrics(runs: Run | Sequence[Run], *, slo: Mapping[str, float] | None = None
     given = [runs] if isinstance(runs, ServingLog | str | Path) else list(runs)
     if not given:
         raise ArgumentError("`runs` must hold one, got none")
-    promised = _promised(slo or {})
+    promised = promised_levels(slo or {})
     measured = [_measured(run, number, promised) for number, run in enumerate(given)]
     return ServingReport(rows=seed_rows(measured), promised=promised)
 
 
 def _measured(run: Run, number: int, promised: ServiceLevels) -> MeasuredRun:
     if isinstance(run, ServingLog):
-        log, name = run, f"run {number + 1}"
-    else:
-        log, name = read_serving(Path(run)), str(run)
+        return measured_run(run, f"run {number + 1}", promised)
+    return measured_run(read_serving(Path(run)), str(run), promised)
+
+
+def measured_run(log: ServingLog, name: str, promised: ServiceLevels) -> MeasuredRun:
+    """The figures of a run, and what it is called in remarks."""
     found = metrics_of(log, promised)
     (flat,) = flat_rows([found.to_json()])
     return MeasuredRun(folder=name, meta=log.meta, metrics=found, flat=flat)
 
 
-def _promised(slo: Mapping[str, float]) -> ServiceLevels:
+def promised_levels(slo: Mapping[str, float]) -> ServiceLevels:
+    """Service levels by name; raises ArgumentError for a name or a time that is none."""
     known = [field.name for field in fields(ServiceLevels)]
     unknown = [name for name in slo if name not in known]
     if unknown:

@@ -56,6 +56,7 @@ class WorkloadAbout:
         unit_tokens: tokens of a unit of `Arrival.blocks`, >= 1; 0: no request has any.
         num_requests: all of them, those of sessions too; None where that is not known before the end.
         notes: what was done to it and what its reader has to know, a line each.
+        drawn: whether another seed gives other requests, or other times.
     """
 
     name: str
@@ -64,6 +65,7 @@ class WorkloadAbout:
     unit_tokens: int
     num_requests: int | None
     notes: tuple[str, ...]
+    drawn: bool = False
 
 
 class Workload(Protocol):

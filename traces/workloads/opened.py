@@ -63,7 +63,8 @@ class OpenedWorkload:
         elif number is not None and asked.limit is not None:
             number = min(number, asked.limit)
         notes = (*about.notes, *self._started(), *notes_of(self._changes))
-        return replace(about, num_requests=number, notes=notes)
+        spread = not self._source.timed and asked.rate is not None
+        return replace(about, num_requests=number, notes=notes, drawn=about.drawn or spread)
 
     def __iter__(self) -> Iterator[Arrival]:
         """See `Workload`."""

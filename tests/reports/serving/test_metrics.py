@@ -38,6 +38,7 @@ def test_latencies_by_hand():
     assert found.ttft_s == near(Spread(mean=1.75, p50=1.75, p90=1.95, p95=1.975, p99=1.995))
     assert found.e2e_s == near(Spread(mean=3.75, p50=3.75, p90=4.35, p95=4.425, p99=4.485))
     assert found.queue_s == near(Spread(mean=0.25, p50=0.25, p90=0.45, p95=0.475, p99=0.495))
+    assert found.in_system_s == pytest.approx((4.5 + 3 + 3) / 3)
     tpots = [2.5 / 3, 1.5]
     assert found.tpot_s.mean == pytest.approx(sum(tpots) / 2)
     assert found.tpot_s.p90 == pytest.approx(tpots[0] + 0.9 * (tpots[1] - tpots[0]))
@@ -101,6 +102,11 @@ def test_figures_are_those_of_every_token(run, bounds):
         and told.ended - first[id(told)] <= tpot_ps * (told.arrival.output_tokens - 1)
     ]
     assert found.slo_met == len(met)
+    ends = [
+        (told.ended if told.ended >= 0 else run.log.meta.ended_at_ps, told) for told in run.told if not told.rejected
+    ]
+    in_system = [(end - told.arrival.arrives_ps) / 1e12 for end, told in ends]
+    assert found.in_system_s == (pytest.approx(sum(in_system) / len(in_system)) if ends else None)
     assert found.finished + found.rejected + found.unfinished == found.requests == len(run.told)
     assert found.output_tokens + found.unfinished_tokens == sum(told.emitted for told in run.told)
     assert found.preemptions == sum(len(told.preempted) for told in run.told)

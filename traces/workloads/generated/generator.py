@@ -46,6 +46,7 @@ class Generator:
             unit_tokens=0,
             num_requests=self.spec.requests if self.spec.seconds is None else None,
             notes=tuple(notes),
+            drawn=True,
         )
 
     @property

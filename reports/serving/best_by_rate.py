@@ -1,0 +1,115 @@
+"""Which policy is best at each rate of arrivals, where that changes, and what chance leaves open; in words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from ..interval import mean_interval
+from .over_seeds import SeedRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What policies are compared by.
+
+    Attributes:
+        figure: by its flat name.
+        words: what it is called.
+        most: whether more of it is better.
+    """
+
+    figure: str
+    words: str
+    most: bool
+
+
+GOODPUT = Aim(figure="goodput_per_s", words="most goodput", most=True)
+IN_SYSTEM = Aim(figure="in_system_s", words="least time in the system", most=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best policy at a rate.
+
+    Attributes:
+        rate: arrivals per second; None: the workload's own.
+        policy: of the best mean; the first of equal ones.
+        tied: others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of
+            the same seeds, which all met the same requests.
+    """
+
+    rate: float | None
+    policy: str
+    tied: tuple[str, ...]
+
+
+def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
+    """The best of the policies that were run at a rate; None where a figure of one is not known."""
+    means = [row.mean(aim.figure) for row in rows]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < len(rows):
+        return None
+    best = rows[known.index(max(known) if aim.most else min(known))]
+    others = [row for row in rows if row is not best]
+    tied = [row.about.policy for row in others if _is_tied(best, row, aim.figure)]
+    return Best(rate=rate, policy=best.about.policy, tied=tuple(tied))
+
+
+def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
+    """Who is best where, each change of it, and what is not told apart; rates rise."""
+    if not found:
+        return []
+    parts = []
+    for policy, same in groupby(found, key=lambda best: best.policy):
+        rates = [best.rate for best in same]
+        parts.append(f"{policy} {_span(rates)}")
+    lines = [f"{aim.words}: {'; '.join(parts)}"]
+    for low, high in pairwise(found):
+        if low.policy != high.policy:
+            lines.append(
+                f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
+                f"{high.policy}"
+            )
+    lines += [
+        f"{_span([best.rate])} chance leaves open whether {best.policy} is better than {_and(best.tied)}"
+        for best in found
+        if best.tied
+    ]
+    return lines
+
+
+def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
+    """A row for each rate."""
+    return [{"rate": best.rate, "policy": best.policy, "tied": list(best.tied)} for best in found]
+
+
+def _is_tied(best: SeedRow, other: SeedRow, figure: str) -> bool:
+    """Differences of the same seeds; a run that chance has no part in stands for every seed."""
+    ours, theirs = _by_seed(best, figure), _by_seed(other, figure)
+    seeds = sorted({*ours, *theirs})
+    if len(seeds) == 1:
+        return ours == theirs
+    only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
+    differences = [
+        (ours[seed] if only[0] is None else only[0]) - (theirs[seed] if only[1] is None else only[1]) for seed in seeds
+    ]
+    low, high = mean_interval(differences).bounds
+    return low <= 0 <= high
+
+
+def _by_seed(row: SeedRow, figure: str) -> dict[int, float]:
+    return {run.meta.about.seed: run.flat[figure] for run in row.runs}
+
+
+def _span(rates: Sequence[float | None]) -> str:
+    if rates[0] is None:
+        return "at the workload's own rate"
+    return f"at {_rate(rates[0])}" if len(rates) == 1 else f"from {rates[0]:g} to {_rate(rates[-1])}"
+
+
+def _rate(rate: float | None) -> str:
+    return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
