@@ -10,12 +10,14 @@ from importlib.util import find_spec
 MODULES = {
     "agree": "studies.agree",
     "compare": "studies.compare",
+    "compare_under_load": "studies.serving.compare_under_load",
     "decode": "studies.decode",
     "generate": "runtime.generation.generate",
     "import_logs": "studies.import_logs",
     "metrics": "studies.serving.metrics",
     "open_recording": "studies.open_recording",
     "record": "studies.record",
+    "simulate": "studies.serving.simulate",
     "sweep": "studies.sweep",
 }
 

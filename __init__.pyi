@@ -7,7 +7,21 @@ from .studies.decode import decode as decode
 from .studies.import_logs import import_logs as import_logs
 from .studies.open_recording import open_recording as open_recording
 from .studies.record import record as record
+from .studies.serving.compare_under_load import compare_under_load as compare_under_load
 from .studies.serving.metrics import metrics as metrics
+from .studies.serving.simulate import simulate as simulate
 from .studies.sweep import sweep as sweep
 
-__all__ = ["agree", "compare", "decode", "generate", "import_logs", "metrics", "open_recording", "record", "sweep"]
+__all__ = [
+    "agree",
+    "compare",
+    "compare_under_load",
+    "decode",
+    "generate",
+    "import_logs",
+    "metrics",
+    "open_recording",
+    "record",
+    "simulate",
+    "sweep",
+]

@@ -16,6 +16,7 @@ from .commands.record import record
 from .commands.run import run
 from .commands.serving.cluster import cluster
 from .commands.serving.metrics import metrics
+from .commands.serving.simulate import simulate
 from .commands.serving.workload import workload
 from .commands.trace_import import import_
 from .commands.validate import validate
@@ -55,6 +56,7 @@ def command() -> Callable[..., object]:
         app,
         {
             "compare": compare,
+            "simulate": simulate,
             "workload": workload,
             "cluster": cluster,
             "metrics": metrics,

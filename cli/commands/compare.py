@@ -3,12 +3,15 @@
 from functools import partial
 from pathlib import Path
 
+from ...arguments import ArgumentError
 from ...studies.compare import compare as compare_policies
 from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
 from ..options import comparison as options
+from ..options.load import ServedAsked
 from ..options.parsing import batches
 from ..output import JsonOption, check_json_path, show
+from .serving.compare_under_load import show_under_load
 
 
 def compare(
@@ -22,13 +25,22 @@ def compare(
     sweep: options.SweepOption = None,
     json: JsonOption = None,
     log: options.LogOption = None,
+    served: ServedAsked,
 ) -> None:
-    """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model."""
+    """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
+
+    With --workload: policies that serve requests as they arrive, a row for each rate and policy.
+    """
     check_json_path(json, log, *([] if setting.cost is None else [Path(setting.cost)]))
+    if served.workload is not None:
+        _refuse_beside("--workload", by_tag=by_tag, regret=regret, sweep=sweep, batch=setting.batch != "1")
+        show_under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
+        return
+    served.refuse_without_workload()
     sizes = batches(setting.batch)
     under = setting.setting()
     if sweep:
-        _refuse_beside_sweep(policy=policy, detail=detail, by_tag=by_tag, regret=regret, on=setting.on, log=log)
+        _refuse_beside("--sweep", policy=policy, detail=detail, by_tag=by_tag, regret=regret, on=setting.on, log=log)
         chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **under)
         show(json, chains)
         return
@@ -39,9 +51,9 @@ def compare(
     show(json, found, partial(found.tables, detail=detail))
 
 
-def _refuse_beside_sweep(**values: object) -> None:
-    """Refuse options that a sweep would ignore; raises ValueError for the first that was given."""
+def _refuse_beside(option: str, **values: object) -> None:
+    """Refuse options that another one would ignore; raises ArgumentError for the first that was given."""
     given = next((name for name, value in values.items() if value), None)
     if given is not None:
-        option = f"--{given.replace('_', '-')}"
-        raise ValueError(f"{option} has no part in --sweep; compare the chains that it finds best with --policy")
+        advice = "; compare the chains that it finds best with `policies`" if option == "--sweep" else ""
+        raise ArgumentError(f"`{given}` has no part in {option}{advice}")

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from ...decoding.prefill import Start
-from ...studies.comparing.setting import SettingOptions
+from ...studies.comparing.setting import ReplayOptions, SettingOptions
 from ...studies.sweep import MOST_CELLS
 from .parsing import named_numbers
 
@@ -52,8 +52,8 @@ LogOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonAsked:
-    """What `compare` and `sweep` run under, as it is typed: each field is an option."""
+class ReplayAsked:
+    """What every replay of a recording runs under, as it is typed: each field is an option."""
 
     cost: Annotated[
         str | None,
@@ -90,21 +90,7 @@ class ComparisonAsked:
             metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."
         ),
     ] = None
-    batch: Annotated[
-        str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
-    ] = "1"
     seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0
-    seeds: Annotated[
-        int,
-        typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000),
-    ] = 5
-    start: Annotated[
-        Start | None,
-        typer.Option(
-            help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as "
-            "each method of an imported log began. Default: prefill; of an imported log, recorded."
-        ),
-    ] = None
     decide_s: Annotated[
         float | None,
         typer.Option(
@@ -117,11 +103,36 @@ class ComparisonAsked:
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what is not recorded.")] = False
     lossless: LosslessOption = False
 
-    def setting(self) -> SettingOptions:
-        """All but the batch; raises ValueError for numbers by name that are none."""
+    def setting(self) -> ReplayOptions:
+        """As keywords; raises ValueError for numbers by name that are none."""
         given = asdict(self) | {
             "scale": named_numbers("--scale", "FACTOR", self.scale),
             "shift_acceptance": named_numbers("--shift-acceptance", "DELTA", self.shift_acceptance),
         }
+        return cast(ReplayOptions, given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonAsked(ReplayAsked):
+    """What `compare` and `sweep` run under: further options."""
+
+    batch: Annotated[
+        str, typer.Option(metavar="N", help="Requests running at a time; of a sweep also several, as in 1,4,16.")
+    ] = "1"
+    seeds: Annotated[
+        int,
+        typer.Option(help="Seeds a policy is run at, from --seed on, where decisions are modelled.", min=2, max=1000),
+    ] = 5
+    start: Annotated[
+        Start | None,
+        typer.Option(
+            help="How requests begin: the target's prefill writes the first token, as in engines; a draft does; or as "
+            "each method of an imported log began. Default: prefill; of an imported log, recorded."
+        ),
+    ] = None
+
+    def setting(self) -> SettingOptions:
+        """All but the batch, as keywords; raises as above."""
+        given = dict(ReplayAsked.setting(self))
         del given["batch"]
         return cast(SettingOptions, given)

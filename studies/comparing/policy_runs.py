@@ -15,7 +15,7 @@ from ...reports.summary import Summary, summarise_run
 from ...reports.tags import TagShares, tag_shares
 from ...runs.log import RunLog, new_folder, write_run_log
 from ...sim.cost.base import CostModel, CostRangeError
-from ...sim.replay_tables import check_observed
+from ...sim.replay_tables import ReplayTables, check_observed
 from ...sim.simulate import Scenario, simulate
 from ..named_policies import NamedPolicy, named_policy
 from .scenarios import Scenarios
@@ -86,7 +86,7 @@ def run_policies(
         CostRangeError: seconds that the cost does not know, of a policy that may not be refused.
     """
     for policy in policies:
-        built(scenarios.first, policy, lossless=lossless)
+        built(scenarios.first.tables, policy, lossless=lossless)
     summaries: dict[str, list[Summary]] = {}
     shares: dict[str, TagShares] = {}
     refused: dict[str, CostRangeError] = {}
@@ -110,11 +110,11 @@ def run_policies(
     return PolicyRuns(asked=asked, summaries=summaries, shares=shares, refused=refused)
 
 
-def built(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> Policy:
-    """The policy, made for a run of the scenario; raises ValueError if it may not run on the recording."""
-    made = policy.admitted(scenario.tables.pool, lossless=lossless)
-    check_observed(made, policy.name, scenario.tables)
-    recording = scenario.tables.trace
+def built(tables: ReplayTables, policy: NamedPolicy, *, lossless: bool) -> Policy:
+    """The policy, made for a run on a recording; raises ValueError if it may not run there."""
+    made = policy.admitted(tables.pool, lossless=lossless)
+    check_observed(made, policy.name, tables)
+    recording = tables.trace
     tags = (request.tag for request in recording.requests)
     check_tags(made, policy.name, tags, f"recording {recording.about.name}")
     return made
@@ -148,7 +148,7 @@ def _first_run(
 
 def _run(scenario: Scenario, policy: NamedPolicy, *, lossless: bool) -> RunLog:
     """One run of a policy built for it: what a policy learns stays in its run."""
-    return simulate(scenario, built(scenario, policy, lossless=lossless), policy.name)
+    return simulate(scenario, built(scenario.tables, policy, lossless=lossless), policy.name)
 
 
 def _file_name(policy: str) -> str:

@@ -26,8 +26,8 @@ STRICT = ConfigDict(strict=True, extra="forbid")
 
 
 @with_config(STRICT)
-class SettingOptions(TypedDict, total=False):
-    """The keywords that `compare` and `sweep` share; `Setting` says what they mean and what they are by default."""
+class ReplayOptions(TypedDict, total=False):
+    """The keywords of every replay of a recording; `Setting` says what they mean and what they are by default."""
 
     cost: str | Path | None
     scale: Mapping[str, float] | None
@@ -38,12 +38,18 @@ class SettingOptions(TypedDict, total=False):
     measured_on: str | None
     shift_acceptance: Mapping[str, float] | None
     seed: int
-    seeds: int
-    start: Start | str | None
     decide_s: float | None
     allow_foreign_profile: bool
     strict: bool
     lossless: bool
+
+
+@with_config(STRICT)
+class SettingOptions(ReplayOptions, total=False):
+    """The keywords that `compare` and `sweep` share."""
+
+    seeds: int
+    start: Start | str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +182,14 @@ class Setting:
         }
 
 
-def setting_of(recording: Recording | str | Path, batch: int, options: SettingOptions) -> Setting:
-    """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`."""
-    opened = open_recording(recording) if isinstance(recording, str | Path) else recording
+def setting_of(
+    recording: Recording | str | Path | None, batch: int, options: ReplayOptions | SettingOptions
+) -> Setting:
+    """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
+
+    None is the recording that comes with the package.
+    """
+    opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
     models = options.get("models")
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
     return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)

@@ -21,6 +21,10 @@ SOUND: dict[str, tuple[str, ...]] = {
     "agree": (*PROMPTS, *POOL, "--policy", "draft:2/target"),
     "workload": ("load.jsonl",),
     "metrics": ("served.run",),
+    "simulate": (
+        *("--workload", "poisson:rate=9,requests=3", "--cluster", "h100", "--trace", "small.trace"),
+        *("--policy", "draft:2/target"),
+    ),
     "trace inspect": ("small.trace",),
     "trace check": ("small.trace",),
     "trace make": ("new.trace", "--requests", "2", "--tokens", "6"),

@@ -1,0 +1,104 @@
+"""`paceline simulate` and `paceline compare --workload`: printed, as JSON, refused, interrupted."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from paceline.studies.serving.compare_under_load import compare_under_load
+from paceline.studies.serving.simulate import simulate
+
+from ...command_line import done, refused
+
+LOAD = "poisson:rate=400,requests=30"
+ALL = ("--workload", LOAD, "--cluster", "h100")
+INTERRUPTS = """
+import os, signal
+from paceline.policies import Verify
+
+
+class Interrupts:
+    def __init__(self, pool):
+        self.target, self.left = pool.target, 50
+
+    def decide(self, seen):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGINT)
+        return Verify(self.target)
+
+    def learn(self, outcome):
+        pass
+"""
+
+
+def test_what_is_printed_is_what_the_folder_holds(tmp_path):
+    asked = ("simulate", *ALL, "--policy", "draft:4/target", "--slo", "ttft=1,tpot=0.001", "--out", tmp_path / "run")
+    printed = done(*asked)
+    assert done("metrics", tmp_path / "run", "--slo", "ttft=1,tpot=0.001") == printed
+    assert "requests" in printed
+    assert refused(*asked).endswith("exists already; a run is never overwritten")
+
+
+def test_json_is_what_the_function_says():
+    found = json.loads(done("simulate", *ALL, "--policy", "plain", "--json", "-"))
+    assert found == json.loads(json.dumps(simulate(LOAD, "plain", cluster="h100").to_json()))
+    rows = json.loads(
+        done("compare", *ALL, "--policy", "plain", "--policy", "draft:2/target", "--seeds", 2, "--json", "-")
+    )
+    direct = compare_under_load(None, ["plain", "draft:2/target"], workload=LOAD, cluster="h100", seeds=2)
+    assert rows == json.loads(json.dumps(direct.to_json()))
+
+
+def test_details_are_the_tables_of_metrics():
+    asked = ("compare", *ALL, "--policy", "plain", "--seeds", 2)
+    assert "latencies, ms" in done(*asked, "--detail")
+    assert "latencies, ms" not in done(*asked)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("compare", "--rate", "4"), "--rate goes with --workload"),
+        (("compare", "--horizon-seconds", "4"), "--horizon-seconds goes with --workload"),
+        (("compare", "--workload", LOAD), "--workload goes with --cluster FILE"),
+        (("compare", *ALL, "--rate", "1,0"), "--rate must be in [1e-9, 1e9], got 0.0"),
+        (("compare", *ALL, "--rate", "1,x"), "--rate must hold numbers"),
+        (("compare", *ALL, "--batch", "4"), "--batch has no part in --workload"),
+        (("compare", *ALL, "--by-tag"), "--by-tag has no part in --workload"),
+        (("compare", *ALL, "--sweep", "draft:1..2/target"), "--sweep has no part in --workload"),
+        (("simulate", *ALL), "--policy must be given: replica h100 of h100 has none"),
+        (("simulate", *ALL, "--policy", "plain", "--policy", "ngram"), "--policy must be given once"),
+        (("simulate", *ALL, "--policy", "plain", "--rate", "4"), "--rate must be given once"),
+        (("simulate", *ALL, "--policy", "plain", "--tensor-parallel", "2"), "--tensor-parallel goes with --cost"),
+        (("simulate", *ALL, "--policy", "plain", "--slo", "ttft"), "--slo must be NAME=SECONDS"),
+    ],
+)
+def test_what_will_not_do_is_one_line(args, said):
+    assert refused(*args).startswith(said)
+
+
+def test_members_must_be_placed(tmp_path):
+    path = tmp_path / "half.toml"
+    path.write_text('[[replicas]]\n[replicas.members.target]\ndevice = "h100"\n')
+    said = refused("simulate", "--workload", LOAD, "--cluster", path, "--policy", "plain")
+    assert "replicas[0].device must be given, or one for draft, which is not placed" in said.replace(": must", " must")
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_ctrl_c_keeps_what_was_simulated(command, tmp_path):
+    (tmp_path / "mine.py").write_text(INTERRUPTS)
+    kept = ("--out", "run") if command == "simulate" else ("--log", "run", "--policy", "plain", "--seeds", "2")
+    process = subprocess.run(
+        [sys.executable, "-m", "paceline", command, *ALL, *kept, "--policy", "mine.py:Interrupts"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert process.returncode == 130, process.stderr
+    last = process.stderr.splitlines()[-1]
+    if command == "simulate":
+        assert last.startswith("paceline: error: interrupted: ")
+        assert last.endswith(" requests finished and are kept")
+        assert "(interrupted)" in done("metrics", tmp_path / "run")
+    else:
+        assert last == "paceline: error: interrupted: 1 row more were asked for"
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]

@@ -1,0 +1,184 @@
+"""`simulate`: what goes in comes out, chance is the same for all, and an interrupt leaves a sound partial run."""
+
+import os
+import re
+import signal
+
+import paceline
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.runs.serving.store import read_serving
+from paceline.studies.serving.simulate import simulate
+
+from ...data_folder import data_files
+
+MINE = """
+horizon_s = 50
+
+[router]
+name = "least-loaded"
+stale_s = 0.001
+
+[[replicas]]
+count = 2
+device = "h100"
+max_num_seqs = 4
+token_budget = 64
+kv_blocks = 24
+
+[[replicas]]
+name = "own"
+device = "rtx4090"
+policy = "draft:3/mid:6/target"
+"""
+LOAD = "poisson:rate=400,requests=60"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    return path
+
+
+def closes(log):
+    """Requests in are requests out, and tokens of those that finished are all there."""
+    requests, finished = log.requests, log.finished
+    rejected, unfinished = requests["rejected"] != "", requests["ended_at_ps"] == -1
+    assert (finished.astype(int) + rejected + unfinished == 1).all()
+    assert (requests["emitted_tokens"][finished] == requests["output_tokens"][finished]).all()
+    return int(finished.sum()), int(rejected.sum()), int(unfinished.sum())
+
+
+@pytest.mark.parametrize("policy", ["plain", "draft:4/target", "draft:3/mid:6/target", "adaptive", "ngram"])
+def test_accounting_closes(policy, mine):
+    found = simulate(LOAD, policy, cluster=mine)
+    finished, rejected, unfinished = closes(found.log)
+    assert (finished + rejected, unfinished, found.log.meta.stopped) == (60, 0, "")
+    metrics = found.report.rows[0].runs[0].metrics
+    assert (metrics.requests, metrics.finished, metrics.rejected) == (60, finished, rejected)
+    assert f"{finished}" in repr(found)
+    assert set(found.log.requests["replica"].tolist()) == {0, 1, 2}
+
+
+def test_policies_meet_the_same_requests_and_the_same_luck():
+    runs = [simulate(LOAD, policy, cluster="h100").log.requests for policy in ("draft:4/target", "mid:2/target")]
+    for column in ("request_id", "arrived_at_ps", "prompt_tokens", "output_tokens", "tag"):
+        assert runs[0][column].tolist() == runs[1][column].tolist()
+    other = simulate(LOAD, "plain", cluster="h100", seed=1).log.requests
+    assert other["arrived_at_ps"].tolist() != runs[0]["arrived_at_ps"].tolist()
+
+
+def test_a_run_is_what_its_folder_says(tmp_path, mine):
+    found = paceline.simulate(LOAD, "draft:4/target", cluster=mine, out=tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
+    again = paceline.metrics(tmp_path / "run", slo={"ttft": 1, "tpot": 0.1})
+    assert again.to_json() == found.to_json()
+    about = read_serving(tmp_path / "run").meta.about
+    assert about.policy == "draft:4/target on h100; draft:3/mid:6/target on own"
+    assert about.setting == {"trace": "pico", "router": "least-loaded", "horizon_s": 50}
+    with pytest.raises(ValueError, match="exists already"):
+        found.write(tmp_path / "run")
+
+
+def test_an_overloaded_run_ends_by_its_horizon():
+    found = simulate("poisson:rate=1e6,requests=400", "plain", cluster="h100", horizon_s=0.012)
+    finished, rejected, unfinished = closes(found.log)
+    assert found.log.meta.stopped == "horizon"
+    assert min(finished, unfinished) > 0
+    assert (rejected, found.log.meta.ended_at_ps) == (0, 12 * 10**9)
+    assert "stopped at 0.012 s (horizon)" in repr(found)
+
+
+def test_seconds_asked_for_are_those_of_every_replica(mine):
+    def seconds(**options):
+        return simulate(LOAD, "plain", cluster=mine, **options).report.rows[0].runs[0].metrics.members[-1]
+
+    own, slower, timed = seconds(), seconds(scale={"target": 2.0}), seconds(cost="cpu")
+    assert slower.busy_s / slower.forwards > 1.5 * own.busy_s / own.forwards
+    assert timed.busy_s > slower.busy_s
+
+
+def test_what_a_policy_decides_takes_time():
+    quick, slow = (
+        simulate("poisson:rate=1,requests=5", "plain", cluster="h100", decide_s=seconds)
+        .report.rows[0]
+        .mean("tpot_s_mean")
+        for seconds in (0.0, 0.01)
+    )
+    assert slow == pytest.approx(quick + 0.01)
+
+
+class Interrupting:
+    """Plain decoding that presses Ctrl-C once, after a while."""
+
+    def __init__(self, pool, after=50):
+        self._target = pool.target
+        self._after = after
+
+    def decide(self, seen):
+        from paceline.policies import Verify
+
+        self._after -= 1
+        if not self._after:
+            os.kill(os.getpid(), signal.SIGINT)
+        return Verify(self._target)
+
+    def learn(self, outcome):
+        pass
+
+
+def test_an_interrupt_leaves_what_was_simulated(tmp_path):
+    found = simulate(LOAD, Interrupting, cluster="h100", out=tmp_path / "run")
+    assert found.interrupted
+    finished, rejected, unfinished = closes(read_serving(tmp_path / "run"))
+    assert unfinished > 0
+    assert finished + rejected + unfinished < 60
+    assert "(interrupted)" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"rate": 0.0, "workload": "poisson:requests=3"}, "`rate` must be in"),
+        ({"tag": "no such"}, "no request of the recording has the tag 'no such'"),
+        ({"policy": None}, "`policy` must be given: replica h100 of h100 has none"),
+        ({"policy": "oracle-window"}, "must not see ahead under load"),
+        ({"horizon_s": 0.0}, "`horizon_s` must be in"),
+        ({"slo": {"ttl": 1.0}}, "`slo` must name one of"),
+        ({"extrapolate": True}, "`extrapolate` goes with `cost`"),
+        ({"scale": {"no": 2.0}}, "`scale` must name a model"),
+        ({"seeds": 3}, "no keyword `seeds`"),
+        ({"decide_s": -1.0}, "`decide_s` must be in"),
+        ({"cluster": "a9000"}, "unknown cluster 'a9000'"),
+    ],
+)
+def test_what_will_not_do_is_one_line(asked, said):
+    given = {"workload": LOAD, "policy": "plain", "cluster": "h100"} | asked
+    with pytest.raises(ValueError, match=re.escape(said)) as raised:
+        simulate(**given)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_policy_that_no_replica_would_play_is_refused(tmp_path):
+    (tmp_path / "own.toml").write_text('[[replicas]]\ndevice = "h100"\npolicy = "plain"\n')
+    with pytest.raises(
+        ArgumentError, match="`policy` must be left out: every replica of own has its own, got adaptive"
+    ):
+        simulate(LOAD, "adaptive", cluster=tmp_path / "own.toml")
+    assert simulate(LOAD, cluster=tmp_path / "own.toml").log.meta.about.policy == "plain"
+
+
+def test_a_row_that_breaks_its_format_is_told_by_its_line(tmp_path):
+    path = tmp_path / "back.csv"
+    path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.5,10,3\n0.25,20,5\n")
+    with pytest.raises(ValueError, match=r"back\.csv: line 3: arrival: must not go back in time"):
+        simulate(path, "plain", cluster="h100")
+
+
+@pytest.mark.skipif(not data_files("azure_llm_2023", "*conv*"), reason="the shared data is not there")
+@pytest.mark.parametrize("policy", ["draft:4/target", "draft:3/mid:6/target"])
+def test_real_arrivals(policy):
+    (path,) = data_files("azure_llm_2023", "*conv*")
+    found = simulate(path, policy, cluster="h100", limit=500)
+    assert sum(closes(found.log)) == 500
+    assert found.report.rows[0].runs[0].metrics.finished == 500
