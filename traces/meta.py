@@ -150,6 +150,11 @@ class Sampling(Record):
         options = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
         return ", ".join([self.mode, *(f"{name} {value:g}" for name, value in options.items() if value is not None)])
 
+    @property
+    def words_with_seed(self) -> str:
+        """All of it in words."""
+        return self.words if self.seed is None else f"{self.words}, seed {self.seed}"
+
 
 class Closure(Record):
     """Which off-trunk contexts are in the trie (docs/trace-format.md).

@@ -51,7 +51,7 @@ def watched_requests(
         pool: the same, or where they are; None is the shipped pool.
         prompts: None takes those that lie beside the pool; None with a forced pool.
         recording: that decides on a forced pool, whose requests are taken in turn; None with all others.
-        sampling: how tokens are chosen; greedy if None, or as the recording says.
+        sampling: how tokens are chosen; None is greedy, or as the recording says, which no other may contradict.
 
     Raises:
         ArgumentError: no prompts, or no recording of as many models as a forced pool has; either where it plays no
@@ -98,8 +98,10 @@ def _recording(
         raise ArgumentError(f"`recording` must be given with forced pool {models.name}: it decides what is accepted")
     forced = forced_recording(read_trace(Path(recording)), models)
     mode = forced.meta.sampling
-    if sampling not in (None, GREEDY, mode):
-        raise ArgumentError(f"`sampling` must be that of the recording, {mode.words}, got {sampling.words}")
+    if sampling not in (None, mode):
+        raise ArgumentError(
+            f"`sampling` must be that of the recording, {mode.words_with_seed}, got {sampling.words_with_seed}"
+        )
     again = [forced.requests[place % len(forced.requests)] for place in range(_MOST_REQUESTS)]
     requests = {str(place): replace(request, request_id=str(place)) for place, request in enumerate(again)}
     tables = TrieTables(replace(forced, requests=tuple(requests.values())))
