@@ -12,7 +12,7 @@ from ...arguments import ArgumentError
 from ...counted import counted
 from ...decoding.ledger import DRAFT, VERIFY
 from ...policies.default_policies import default_policies
-from ...progress import Progress, quiet
+from ...progress import Progress, quiet, tracked
 from ...reports.tables.grid import Grid
 from ...reports.tables.printed import Printed
 from ...reports.tables.validation import cells_table, choices_table
@@ -27,6 +27,7 @@ from ...sim.cost.base import CostModel, OperationCost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...traces.tries.recording import TrieRecording
+from ..both_worlds import Replay
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
 from .checked_cost import CheckedCost, checked_cost
 from .measured_runs import MeasuredRuns, Tokens, measured_runs
@@ -138,7 +139,7 @@ def validate(
     parts = _parts(trace, tags, requests)
     priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
     jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
-    cells = _run(jobs, runs)
+    cells = _cells(jobs, runs)
     meta = {
         "pool": measured.name,
         "forced": measured.forced,
@@ -162,8 +163,17 @@ def _about(priced: CheckedCost) -> dict[str, Any]:
     }
 
 
-def _run(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
-    """All cells in turn, so that a slow spell of the machine falls on all alike."""
+def _cells(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
+    """All cells; replays come first, which are quick and may refuse, as a cost does beyond what it knows."""
+    replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
+    return tuple(
+        job.cell(replay, logs, tokens)
+        for job, replay, (logs, tokens) in zip(jobs, replays, _measured(jobs, runs), strict=True)
+    )
+
+
+def _measured(jobs: Sequence["_Job"], runs: int) -> list[tuple[list[RunLog], Tokens]]:
+    """The logs of each cell, and its tokens; all in turn, so that a slow spell of the machine falls on all alike."""
     measured: list[list[RunLog]] = [[] for _ in jobs]
     committed: list[Tokens] = [{} for _ in jobs]
     with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
@@ -172,7 +182,7 @@ def _run(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
                 committed[place], log = job.measured.run(job.policy, job.part, job.batch)
                 measured[place].append(log)
                 progress.advance()
-    return tuple(job.cell(logs, tokens) for job, logs, tokens in zip(jobs, measured, committed, strict=True))
+    return list(zip(measured, committed, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +195,20 @@ class _Job:
     policy: NamedPolicy
     batch: int
 
-    def cell(self, logs: Sequence[RunLog], ran_tokens: Tokens) -> Cell:
-        """The simulated run beside the measured ones."""
+    def replay(self) -> Replay:
+        """The simulated run."""
         tables = TrieTables(self.part)
         tokens: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
-        simulated = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=tokens)
+        log = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=tokens)
+        return Replay(log=log, tokens=tokens)
+
+    def cell(self, replay: Replay, logs: Sequence[RunLog], ran_tokens: Tokens) -> Cell:
+        """The simulated run beside the measured ones."""
+        simulated = replay.log
         middle = sorted(logs, key=total_s)[len(logs) // 2]
         seconds = [total_s(log) for log in logs]
-        agreement = compare_runs(simulated, logs[-1], replayed_tokens=tokens, ran_tokens=ran_tokens)
+        agreement = compare_runs(simulated, logs[-1], replayed_tokens=replay.tokens, ran_tokens=ran_tokens)
         measured_s = median(seconds)
         forwards_s = float(simulated.ops["duration_s"].sum()) - _beside_s(simulated, self.cost)
         forwards_error = (forwards_s - middle.meta["phases"]["forward_s"]) / measured_s

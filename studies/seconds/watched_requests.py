@@ -54,35 +54,42 @@ def watched_requests(
         sampling: how tokens are chosen; None is greedy, or as the recording says, which no other may contradict.
 
     Raises:
-        ArgumentError: no prompts, or no recording of as many models as a forced pool has; either where it plays no
-            part, or other sampling than the recording's.
+        ArgumentError: no prompts, one that leaves no room for an answer, or no recording of as many models as a
+            forced pool has; either where it plays no part, or other sampling than the recording's.
     """
     if isinstance(models, ForcedPool):
         return _recording(models, prompts, recording, sampling)
-    return _prompts(pool, prompts, recording, sampling)
+    if recording is not None:
+        raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
+    found = _prompts(pool, prompts)
+    _refuse_long(found, models)
+    return WatchedRequests(prompts=found, sampling=sampling or GREEDY)
+
+
+def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
+    """Raise ArgumentError for a prompt that leaves no room for an answer, or that has no token to go on from."""
+    for prompt in prompts:
+        count = len(models.encode(prompt.text))
+        if not 1 <= count < models.context_tokens:
+            raise ArgumentError(
+                f"`prompts` must have 1 to {models.context_tokens - 1} tokens, as pool {models.name} has a context of "
+                f"{models.context_tokens}, got request {prompt.request_id} of {count}"
+            )
 
 
 def _prompts(
-    pool: ModelPool | ForcedPool | Path | str | None,
-    prompts: Path | str | Sequence[Prompt | str] | None,
-    recording: Path | str | None,
-    sampling: Sampling | None,
-) -> WatchedRequests:
+    pool: ModelPool | ForcedPool | Path | str | None, prompts: Path | str | Sequence[Prompt | str] | None
+) -> tuple[Prompt, ...]:
     """The prompts given, or those that lie beside the pool; raises ArgumentError if there are none."""
-    if recording is not None:
-        raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
-    mode = sampling or GREEDY
     if prompts is not None:
-        return WatchedRequests(
-            prompts=prompts_of(Path(prompts) if isinstance(prompts, str) else prompts), sampling=mode
-        )
+        return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
     if isinstance(pool, ModelPool | ForcedPool):
         raise ArgumentError("`prompts` must be given with models that are loaded already")
     place = shipped("pools", "pico") if pool is None else Path(pool)
     beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
     if not beside.is_file():
         raise ArgumentError(f"`prompts` must be given: {beside} does not exist")
-    return WatchedRequests(prompts=prompts_of(beside), sampling=mode)
+    return prompts_of(beside)
 
 
 def _recording(

@@ -9,6 +9,7 @@ from paceline.machine import FOLDER_VARIABLE
 from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import read_profile
 from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.runtime.prompts import Prompt
 from paceline.studies.compare import compare
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
@@ -23,6 +24,16 @@ POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(6, seed=3)
 GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84, away_s=(0.001,))
 POLICIES = ["plain", "draft:3/target", "draft:2/mid:4/target", "ngram", "adaptive"]
+
+
+LONG = [*PROMPTS, Prompt(request_id="long", tag="a", text=" ".join(["t1"] * 256))]
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """Nothing can be measured or run."""
+    for what in ("profile.journal_of", "profile.measure_members", "profile.measure_operations", "validate._measured"):
+        monkeypatch.setattr(f"paceline.studies.seconds.{what}", None)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +97,15 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
         ({"requests": 0}, "`requests` must be >= 1, got 0"),
         ({"batches": (1, 0)}, "`batches` must be >= 1, got 0"),
         ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of recording a"),
+        ({"policies": ["draft:12/target"], "cost": "cpu", "batches": (6,)}, "measured"),
     ],
 )
-def test_what_cannot_be_validated(made, given, told):
+def test_what_cannot_be_validated_is_refused_before_anything_is_run(made, unmeasured, given, told):
     path, _ = made
-    with pytest.raises(ArgumentError, match=told):
-        validate(POOL, PROMPTS, path, ["plain"], **given)
+    with pytest.raises(ValueError, match=told):
+        validate(POOL, PROMPTS, path, **{"policies": ["plain"], **given})
 
 
 def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
@@ -108,13 +122,15 @@ def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
         ({"policies": ["nobody"]}, "nobody"),
         ({"out": "a.json"}, r"`out` must end in \.profile, by which a cost is known for a profile, got 'a\.json'"),
         ({"policies": ["draft:3/nobody"]}, "nobody"),
-        ({"repeats": 2}, "repeats must be >= 3, got 2"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of the prompts"),
+        ({"repeats": 2}, "`repeats` must be >= 3, got 2"),
+        ({"prompts": LONG}, "`prompts` must have 1 to 255 tokens, as pool tiny has a context of 256, got request long"),
     ],
 )
-def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, monkeypatch, given, told):
-    monkeypatch.setattr("paceline.studies.seconds.profile.measure_operations", None)
+def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, unmeasured, given, told):
     with pytest.raises(ValueError, match=told):
-        profile(POOL, PROMPTS, grid=GRID, **{"out": tmp_path / "a.profile", **given})
+        profile(POOL, grid=GRID, **{"prompts": PROMPTS, "out": tmp_path / "a.profile", **given})
 
 
 @pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
@@ -191,9 +207,11 @@ def test_a_forced_pool_is_validated_with_its_profile(made, forced):
         ({}, "`recording` must be given with forced pool tiny forced: it decides what is accepted"),
         ({"prompts": PROMPTS}, "`prompts` must be left out with a forced pool"),
         ({"sampling": Sampling(mode="coupled", temperature=0.5, seed=1)}, "`sampling` must be that of the recording"),
+        ({"policies": ["entropy-patch"]}, "`policies` must be lossless on a forced pool, got entropy-patch"),
+        ({"policies": ["per-tag,default=plain,c=plain"]}, "names the tag c, which no request of the recording has"),
     ],
 )
-def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, given, told):
+def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, unmeasured, given, told):
     recording = {} if not given else {"recording": made[0]}
     with pytest.raises(ArgumentError, match=told):
         profile(forced[0], grid=GRID, repeats=3, **recording, **given)
