@@ -8,6 +8,8 @@ from pydantic import Field
 from ..traces.meta import Record, Version
 from .forward_terms import InDecoding, Reload, Seconds, SmoothForward, UnevenRows
 
+CPU = "cpu"  # the device of models that run on no accelerator
+
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -77,7 +79,7 @@ class ProfileMeta(Record):
         forced: whether its models have random weights, and a recording decided what they accepted.
         members: that have a model, in level order.
         processor: of the machine.
-        device: the models ran on: `cpu` or the accelerator's name.
+        device: the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target.
         threads: torch used.
         torch, transformers, paceline: versions.
         cache: kind of cache.
@@ -114,5 +116,5 @@ class ProfileMeta(Record):
     def hardware(self) -> str:
         """The machine in a few words."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
-        where = self.processor if self.device == "cpu" else f"{self.device} with {self.processor}"
+        where = self.processor if self.device == CPU else f"{self.device} with {self.processor}"
         return f"{where}, {threads}"

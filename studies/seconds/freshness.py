@@ -13,7 +13,7 @@ import torch
 from ...arguments import ArgumentError
 from ...counted import counted
 from ...machine import processor
-from ...profiles.meta import ProfileMeta
+from ...profiles.meta import CPU, ProfileMeta
 from ...profiles.profile import Profile, Shape, read_profile
 from ...progress import in_words
 from ...runtime.pools.loaded_members import LoadedMembers
@@ -113,7 +113,7 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
     """
     given = None if file is None else read_profile(file)
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    profile = newest_here(own, torch.get_num_threads()) if given is None else given
+    profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
     for words in mismatches(profile, models):
         raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
     return profile
@@ -123,7 +123,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
     """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
     meta = profile.meta
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    words = differences(profile, own)
+    words = differences(meta, own)
     if meta.processor != processor():
         words.append(f"it was measured on {meta.hardware}, this is {processor()}")
     device = device_name(models)
@@ -168,6 +168,10 @@ def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) 
 
 
 def device_name(models: LoadedMembers) -> str:
-    """What the target runs on: `cpu`, or the accelerator's name."""
-    target: Any = models.target.model
-    return "cpu" if target.device.type == "cpu" else torch.cuda.get_device_name(target.device)
+    """What the models run on: the target's `cpu` or accelerator by its name, and the members that are elsewhere."""
+    devices: dict[str, torch.device] = {
+        member.name: member.model.device for member in models.members if member.model is not None
+    }
+    main = devices[models.target.name]
+    name = CPU if main.type == CPU else torch.cuda.get_device_name(main)
+    return ", ".join([name, *(f"{member} on {device}" for member, device in devices.items() if device != main)])

@@ -1,5 +1,7 @@
 """A profile comes back as it was written, and a file that is none is refused in one line."""
 
+from os import utime
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -70,5 +72,19 @@ def test_profiles_of_this_machine_are_found_newest_first(tmp_path, monkeypatch):
     write_profile(older, folder / "b.profile")
     write_profile(newer, folder / "a.profile")
     write_profile(made_profile(processor="another"), folder / "c.profile")
-    (folder / "d.profile").write_text("none")
-    assert [path.name for path in profiles_here("a processor")] == ["a.profile", "b.profile"]
+    assert [(path.name, said) for path, said in profiles_here("a processor")] == [
+        ("a.profile", newer.meta),
+        ("b.profile", older.meta),
+    ]
+
+
+def test_a_file_that_cannot_be_read_says_why_in_its_place_by_when_it_was_written(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    folder = tmp_path / "profiles"
+    write_profile(made_profile(), folder / "a.profile")
+    (folder / "b.profile").write_text("none")
+    for then, names in ((0, ["a.profile", "b.profile"]), (2e9, ["b.profile", "a.profile"])):
+        utime(folder / "b.profile", (then, then))
+        found = dict(profiles_here("a processor"))
+        assert [path.name for path in found] == names
+        assert str(found[folder / "b.profile"]).startswith(f"{folder / 'b.profile'}: profile: must be a Parquet file")
