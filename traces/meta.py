@@ -1,6 +1,7 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
 import re
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -189,6 +190,27 @@ class CostTable(Record):
         if not all(LEAST_SECONDS <= second <= MOST_SECONDS for second in self.seconds):
             raise ValueError(f"seconds must be in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]")
         return self
+
+
+class ProfileTaken(Record):
+    """The profile that a recording's seconds are of.
+
+    Attributes:
+        file: its name.
+        sha256: of the file.
+        hardware: the machine that it was measured on, in words.
+        measured_at: when that was.
+    """
+
+    file: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    hardware: str
+    measured_at: datetime
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        return f"{self.file} ({self.sha256[:12]}), {self.measured_at:%Y-%m-%d %H:%M} UTC on {self.hardware}"
 
 
 class NearTies(Record):

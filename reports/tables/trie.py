@@ -30,6 +30,8 @@ def _facts(summary: TrieSummary) -> Grid:
         "hardware": meta.hardware,
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()),
     }
+    if meta.profile is not None:
+        rows["seconds from profile"] = meta.profile.words
     return facts(f"{meta.name} ({kind})", rows)
 
 

@@ -1,19 +1,24 @@
 """A profile that no longer fits is told from one that does, and one that cannot be right is refused."""
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 import torch
 from paceline.arguments import ArgumentError
 from paceline.machine import FOLDER_VARIABLE
 from paceline.profiles.profile import Profile, write_profile
+from paceline.reports.tables.trie import trace_tables
 from paceline.runtime.profiling.forward_shapes import Grid
 from paceline.runtime.profiling.reference_shapes import reference_grid
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
-from paceline.studies.seconds.freshness import Freshness, MemberPace, mismatches, remarks_on_profile
+from paceline.studies.seconds.freshness import Freshness, MemberPace, device_name, mismatches, remarks_on_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
+from paceline.traces.meta import Sampling
+from paceline.traces.tries.store import read_trace
 
 from ...profiles.profiles import made_profile
 from ...tiny_models import random_prompts, tiny_pool_of_four
@@ -107,6 +112,14 @@ def test_what_makes_seconds_wrong(made, tmp_path, changes, says):
         check_profile(POOL, written(other, tmp_path))
 
 
+def test_members_elsewhere_than_the_target_are_a_part_of_the_device():
+    on = {"draft": "cuda:1", "mid": "cpu", "target": "cpu"}
+    members = [SimpleNamespace(name=name, model=SimpleNamespace(device=torch.device(at))) for name, at in on.items()]
+    lookup = SimpleNamespace(name="ngram", model=None)
+    assert device_name(SimpleNamespace(members=[lookup, *members], target=members[-1])) == "cpu, draft on cuda:1"
+    assert device_name(POOL) == "cpu"
+
+
 def test_members_that_run_otherwise(made):
     _, here = made
     first, *others = here.meta.members
@@ -163,9 +176,14 @@ def test_a_validation_with_other_seconds_than_a_profile_has_no_freshness(tmp_pat
 
 
 def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
-    _, here = made
+    folder, here = made
     trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile="here")
     assert capsys.readouterr().err.startswith("paceline: the profile ")
+    taken, (file,) = read_trace(tmp_path / "a.trace").meta.profile, (folder / "profiles").iterdir()
+    assert (taken.file, taken.sha256) == (file.name, sha256(file.read_bytes()).hexdigest())
+    assert (taken.hardware, taken.measured_at) == (here.meta.hardware, here.meta.measured_at)
+    facts, _ = trace_tables(trace.summary())
+    assert ("seconds from profile", taken.words) in facts.rows
     tables = trace.meta.costs["cpu"]
     assert tables.keys() == {"draft", "mid", "slim", "target"}
     measured = {shape.key: shape.seconds for shape in here.shapes}
@@ -174,6 +192,31 @@ def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
         assert seconds[1] == measured[name, 1, 1, 60]
         assert seconds[6] == measured[name, 1, 6, 60]
         assert max(seconds) == 12  # two rows of 16 tokens and one of 16 are beyond the profile
+
+
+def test_a_recording_of_seconds_that_were_measured_for_it_names_no_profile(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: {})
+    trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
+    assert trace.meta.profile is None
+    assert "seconds from profile" not in dict(trace_tables(trace.summary())[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prompts": []}, "`prompts` must hold at least one"),
+        ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "`prompts` must have unique ids"),
+        ({"max_new_tokens": 256}, "must fit into the pool's context of 256 tokens"),
+        ({"sampling": Sampling(mode="rejection", temperature=1.0, seed=0)}, "rejection"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_seconds_are_measured(tmp_path, monkeypatch, given, says):
+    for measuring in ("measure_costs", "fitting_profile"):
+        monkeypatch.setattr(f"paceline.studies.record.{measuring}", None)
+    for seconds in ({}, {"profile": "here"}):
+        with pytest.raises(ValueError, match=says):
+            record(POOL, out=tmp_path / "a.trace", **{"prompts": PROMPTS, **seconds, **given})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

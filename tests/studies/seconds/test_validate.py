@@ -10,12 +10,14 @@ from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import read_profile
 from paceline.runtime.profiling.forward_shapes import Grid
 from paceline.runtime.prompts import Prompt
+from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
-from paceline.traces.meta import Sampling
+from paceline.traces.meta import CostTable, Sampling
+from paceline.traces.tries.store import read_trace, write_trace
 
 from ...runtime.forced.forced_pools import write_tiny_forced_pool
 from ...tiny_models import random_prompts, tiny_pool_of_four
@@ -99,13 +101,21 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
         ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
         ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
         ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of recording a"),
-        ({"policies": ["draft:12/target"], "cost": "cpu", "batches": (6,)}, "measured"),
     ],
 )
 def test_what_cannot_be_validated_is_refused_before_anything_is_run(made, unmeasured, given, told):
     path, _ = made
     with pytest.raises(ValueError, match=told):
         validate(POOL, PROMPTS, path, **{"policies": ["plain"], **given})
+
+
+def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(made, unmeasured, tmp_path):
+    stored = read_trace(made[0])
+    table = CostTable(new_tokens=(1, 2), seconds=(0.1, 0.2))
+    meta = stored.meta.model_copy(update={"costs": {"cpu": dict.fromkeys(stored.meta.model_names, table)}})
+    write_trace(replace(stored, meta=meta), tmp_path / "b.trace")
+    with pytest.raises(CostRangeError):
+        validate(POOL, PROMPTS, tmp_path / "b.trace", ["draft:9/target"], cost="cpu", batches=(1,))
 
 
 def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
