@@ -88,6 +88,10 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
     assert {choice.tag for choice in found.choices()} == {"a", "b"}
     assert "total seconds are off by" in repr(found)
     assert found.to_json()["verdict"]["equal"] == 1.0
+    assert found.to_json()["repeatability"].keys() == found.to_json()["verdict"].keys()
+    assert found.repeatability.equal == 1.0
+    assert 0 < found.repeatability.median_error < 5
+    assert "measured runs are off from each other by" in found.lines()[-1]
     assert all(cell.error == pytest.approx(cell.forwards_error + cell.beside_error) for cell in found.cells)
 
 
@@ -209,6 +213,8 @@ def test_a_forced_pool_is_validated_with_its_profile(made, forced):
     assert all(cell.equal and cell.forced for cell in found.cells)
     assert 0.2 < median(cell.simulated_s / cell.measured_s for cell in found.cells) < 5
     assert any("of forced pool tiny forced" in note for note in found.to_json()["notes"])
+    assert found.to_json()["repeatability"] is None
+    assert found.lines()[-1] == "how well the machine repeats its own seconds is not known from one run"
 
 
 @pytest.mark.parametrize(
