@@ -5,7 +5,7 @@ fitted fallback, and each such decision is counted as modelled. The target's ver
 trunk never needs the fallback: where the draft leaves the trunk is recorded, and there the target refuses it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import exp, nan
 
 from ...decoding.contract import Draft, Verify
@@ -39,9 +39,18 @@ class ReplayWorld:
         pool: its members in level order.
         cost: seconds of forwards.
         fallback: answers beyond the record; None makes the first unknown an error.
+        now_s: reads the run's clock; None outside a run, where operations that cost by the time cannot be charged.
     """
 
-    def __init__(self, *, tables: TablesByRequest, pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+    def __init__(
+        self,
+        *,
+        tables: TablesByRequest,
+        pool: Pool,
+        cost: CostModel,
+        fallback: Fallback | None,
+        now_s: Callable[[], float] | None = None,
+    ) -> None:
         self._tables = tables
         self._num_free = tables.num_free
         self._eos = frozenset(tables.trace.meta.eos_token_ids)
@@ -49,7 +58,7 @@ class ReplayWorld:
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._pool = pool
         self._cost = cost
-        self._charges = OperationCharges(cost, pool) if isinstance(cost, OperationCost) else None
+        self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
         self._fallback = fallback
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
