@@ -3,10 +3,10 @@
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ..traces.meta import Record, Version
-from .forward_terms import InDecoding, Reload, Seconds, SmoothForward, UnevenRows
+from .forward_terms import AfterAway, InDecoding, Reload, Seconds, SmoothForward, UnevenRows
 
 CPU = "cpu"  # the device of models that run on no accelerator
 
@@ -47,7 +47,8 @@ class ProfiledMember(Record):
         forward: how it ran, `fused` or `modules`.
         smooth: for shapes beyond the grid.
         uneven: what rows of unequal length cost.
-        reload: what it costs that its weights were not read just before.
+        after_away: forwards after times away, as they were measured.
+        reload: what it costs that its weights were not read just before, made of these.
         in_decoding: what was seen of its forwards in decoding beyond that.
         drafting, verifying: what its operations cost beside their forwards.
         shares: by other member, the share of this one's weights that are the other's as well, above 0 to 1.
@@ -59,11 +60,21 @@ class ProfiledMember(Record):
     forward: str
     smooth: SmoothForward
     uneven: UnevenRows
+    after_away: tuple[AfterAway, ...]
     reload: Reload
     in_decoding: InDecoding = InDecoding()
     drafting: BesideForwards
     verifying: BesideForwards
     shares: dict[str, Share] = Field(default_factory=dict)
+
+    @field_validator("after_away")
+    @classmethod
+    def _whole(cls, cells: tuple[AfterAway, ...]) -> tuple[AfterAway, ...]:
+        known = {(cell.new_tokens, cell.away_s) for cell in cells}
+        counts, times = {count for count, _ in known}, {away_s for _, away_s in known}
+        if len(cells) != len(counts) * len(times) or len(known) != len(cells) or 0.0 not in times or len(times) < 2:
+            raise ValueError("must hold each number of new tokens once, right after another and after each time away")
+        return cells
 
     def beside(self, kind: Literal["draft", "verify"]) -> BesideForwards:
         """What its operations of one kind cost beside their forwards."""

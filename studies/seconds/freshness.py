@@ -13,11 +13,12 @@ import torch
 from ...arguments import ArgumentError
 from ...counted import counted
 from ...machine import processor
+from ...profiles.forward_terms import AfterAway
 from ...profiles.meta import CPU, ProfileMeta
 from ...profiles.profile import Profile, Shape, read_profile
 from ...progress import in_words
 from ...runtime.pools.loaded_members import LoadedMembers
-from ...runtime.profiling.reference_shapes import measure_again
+from ...runtime.profiling.reference_shapes import measure_after_away_again, measure_again
 from ...sim.cost.profile_choice import differences, newest_here
 
 # A change of seconds by less than this share is not worth a word.
@@ -51,36 +52,48 @@ class Freshness:
 
     Attributes:
         age_s: of the profile, when it was measured again.
-        members: by name.
+        members: by name, forwards right after others.
+        after_away: by name, forwards whose weights were not read just before.
     """
 
     age_s: float
     members: Mapping[str, MemberPace]
+    after_away: Mapping[str, MemberPace]
 
     @property
     def fits(self) -> bool:
-        """Whether every member takes as long as it did."""
-        return all(pace.fits for pace in self.members.values())
+        """Whether every member takes as long as it did, after times away too."""
+        return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
 
     @property
     def line(self) -> str:
         """The verdict, and what it rests on."""
         ago = f"as long as {in_words(self.age_s)} ago"
         if self.fits:
-            ratios = [pace.ratio for pace in self.members.values()]
-            return f"the profile fits: forwards take {min(ratios):.2f} to {max(ratios):.2f} times {ago}"
-        off = sorted((pace.ratio, name) for name, pace in self.members.items() if not pace.fits)
-        words = [f"{name}'s forwards take {ratio:.2f} times" for ratio, name in reversed(off)]
+            settled, away = (_range(paces) for paces in (self.members, self.after_away))
+            return f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
+        told = [("", name, pace) for name, pace in self.members.items()]
+        told += [(" after times away", name, pace) for name, pace in self.after_away.items()]
+        off = sorted((pace.ratio, f"{name}'s forwards{which}") for which, name, pace in told if not pace.fits)
+        words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
         return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
-        members = {name: asdict(pace) | {"fits": pace.fits} for name, pace in self.members.items()}
-        return {"age_s": self.age_s, "fits": self.fits, "members": members}
+        members, after_away = (
+            {name: asdict(pace) | {"fits": pace.fits} for name, pace in paces.items()}
+            for paces in (self.members, self.after_away)
+        )
+        return {"age_s": self.age_s, "fits": self.fits, "members": members, "after_away": after_away}
+
+
+def _range(paces: Mapping[str, MemberPace]) -> str:
+    ratios = [pace.ratio for pace in paces.values()]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
-    """Measure a few forwards of every profiled member again, for some four seconds.
+    """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
 
     Args:
         profile: of these models, with `mismatches` against none that matters.
@@ -93,10 +106,22 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     }
     age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
     again = measure_again(forwards, [shape for shape in profile.shapes if shape.member in forwards])
-    return Freshness(age_s=age_s, members={name: _pace(pairs, profile.meta.drift) for name, pairs in again.items()})
+    known = {member.name: member for member in profile.meta.members if member.name in forwards}
+    again_after_away = measure_after_away_again(
+        forwards,
+        {name: member.shares for name, member in known.items()},
+        {name: member.after_away for name, member in known.items()},
+        longest=models.context_tokens,
+    )
+    drift = profile.meta.drift
+    return Freshness(
+        age_s=age_s,
+        members={name: _pace(pairs, drift) for name, pairs in again.items()},
+        after_away={name: _pace(pairs, drift) for name, pairs in again_after_away.items()},
+    )
 
 
-def _pace(pairs: Sequence[tuple[Shape, Shape]], drift: float) -> MemberPace:
+def _pace(pairs: Sequence[tuple[Shape, Shape]] | Sequence[tuple[AfterAway, AfterAway]], drift: float) -> MemberPace:
     spread = median(then.spread for then, _ in pairs)
     return MemberPace(
         ratio=median(now.seconds / then.seconds for then, now in pairs),

@@ -25,6 +25,7 @@ from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.pools.loaded_members import LoadedMembers, loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
+from ...runtime.profiling.forward_shapes import measure_forwards
 from ...runtime.profiling.journal import Journal
 from ...runtime.profiling.members import MeasuredMembers, measure_members
 from ...runtime.profiling.memory_floor import memory_floor
@@ -59,7 +60,8 @@ class Profiled(Printed):
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""
         shapes = [shape._asdict() for shape in self.profile.shapes]
-        return {"out": str(self.out), "meta": self.profile.meta.model_dump(mode="json"), "shapes": shapes}
+        meta = self.profile.meta.model_dump(mode="json")
+        return {"out": str(self.out), "floor": self.floor, "meta": meta, "shapes": shapes}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each measured shape."""
@@ -100,6 +102,7 @@ class Profiled(Printed):
         shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
         (rows, new, _), most = min(shapes), max(one[0] for one in shapes)
         widest = max(shapes, key=lambda one: one[0] * one[1])
+        error = member.smooth.held_out_error
         spread = sorted(shape.spread for shape in shapes.values())[len(shapes) // 2]
         return {
             "member": member.name,
@@ -109,7 +112,7 @@ class Profiled(Printed):
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
             "spread": f"{spread:.1%}",
             "after 10 ms": f"+{forwards_of(self.profile, member).reload_s(rows * new, 0.01) * 1e3:.3f}",
-            "smooth error": f"{member.smooth.held_out_error:.1%}",
+            "smooth error": "-" if error is None else f"{error:.1%}",
         }
 
 
@@ -161,14 +164,14 @@ def profile(
     }
     shapes = grid or ShapeGrid()
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
-    measured = measure_members(models, forwards, shapes, repeats=repeats, journal=journal)
-    _refuse_drift(measured.even.drift, most_drift, journal)
+    even = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
+    _refuse_drift(even.drift, most_drift, journal)
+    measured = measure_members(models, forwards, even, shapes)
     operations = measure_operations(
         models, watched.prompts, measured, chains, timed, watched.sampling, world=watched.world
     )
-    meta = _meta(models, measured, operations, watched.sampling)
-    made = Profile(meta=meta, shapes=measured.even.shapes)
-    path = _place(meta) if out is None else Path(out)
+    made = Profile(meta=_meta(models, measured, operations, watched.sampling), shapes=even.shapes)
+    path = _place(made.meta) if out is None else Path(out)
     write_profile(made, path)
     journal.forget()
     return Profiled(profile=made, out=path, floor=_floor(models, made))
@@ -234,6 +237,7 @@ def _meta(
                 forward=measured.forward_names[member.name],
                 smooth=measured.smooth[member.name],
                 uneven=measured.uneven[member.name],
+                after_away=measured.after_away[member.name],
                 reload=measured.reloads[member.name],
                 in_decoding=operations.in_decoding[member.name],
                 drafting=operations.drafting[member.name],

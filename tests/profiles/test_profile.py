@@ -6,10 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import profiles_here, read_profile, write_profile
 from paceline.traces.errors import TraceFormatError
 
-from .profiles import made_profile
+from .profiles import made_member, made_profile
 
 
 def test_a_profile_comes_back(tmp_path):
@@ -53,6 +54,23 @@ def test_a_file_that_breaks_the_format(tmp_path, change, says):
         read_profile(path)
     assert str(caught.value).startswith(f"{path}: {says}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [],
+        [(1, 0.0)],
+        [(1, 0.001), (1, 0.002)],
+        [(1, 0.0), (1, 0.001), (2, 0.0)],
+        [(1, 0.0), (1, 0.001), (1, 0.001), (2, 0.0)],
+    ],
+)
+def test_forwards_after_times_away_are_a_whole_table(cells):
+    """A number of new tokens without one right after another, or without some time away, says nothing of reloads."""
+    made = [AfterAway(new_tokens=count, away_s=away_s, seconds=1e-3, spread=0.0) for count, away_s in cells]
+    with pytest.raises(ValueError, match="right after another and after each time away"):
+        made_member("draft", after_away=made)
 
 
 def test_no_parquet_and_no_file(tmp_path):

@@ -8,10 +8,11 @@ import pytest
 import torch
 from paceline.arguments import ArgumentError
 from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import Profile, write_profile
 from paceline.reports.tables.trie import trace_tables
 from paceline.runtime.profiling.forward_shapes import Grid
-from paceline.runtime.profiling.reference_shapes import reference_grid
+from paceline.runtime.profiling.reference_shapes import reference_grid, reference_times
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.freshness import Freshness, MemberPace, device_name, mismatches, remarks_on_profile
@@ -41,7 +42,15 @@ def made(tmp_path_factory):
 def changed(made: Profile, *, faster=1.0, **meta) -> Profile:
     """A profile as if it had been measured on a machine so many times as fast, and otherwise."""
     shapes = tuple(shape._replace(seconds=shape.seconds / faster, spread=0.01) for shape in made.shapes)
-    return Profile(meta=made.meta.model_copy(update={"drift": 0.01, **meta}), shapes=shapes)
+    members = tuple(after_away_changed(member, faster) for member in made.meta.members)
+    return Profile(meta=made.meta.model_copy(update={"drift": 0.01, "members": members, **meta}), shapes=shapes)
+
+
+def after_away_changed(member, faster):
+    cells = tuple(
+        cell.model_copy(update={"seconds": cell.seconds / faster, "spread": 0.01}) for cell in member.after_away
+    )
+    return member.model_copy(update={"after_away": cells})
 
 
 def written(profile_: Profile, tmp_path):
@@ -57,6 +66,30 @@ def test_a_few_shapes_of_the_profile_are_measured_again():
     assert reference_grid(slow).new_tokens == (1,)
 
 
+def test_a_few_forwards_after_times_away_are_measured_again():
+    def cells(seconds):
+        return [
+            AfterAway(new_tokens=count, away_s=away_s, seconds=seconds, spread=0.01)
+            for count in (1, 2, 6, 40)
+            for away_s in (0.0, 0.0005, 0.001, 0.004, 0.02)
+        ]
+
+    assert reference_times({"a": cells(1e-4)}) == ([1, 6], [0.0005, 0.001, 0.004, 0.02])
+    assert reference_times(dict.fromkeys("abcd", cells(2e-3))) == ([1, 6], [0.0005, 0.001, 0.004])
+    assert reference_times({"a": cells(2.0)}) == ([1], [0.001])
+
+
+def test_a_profile_whose_weights_come_back_later_than_they_did_no_longer_fits(made, tmp_path):
+    """Loosely: a busy machine may double anything. The settled forwards are those of now."""
+    _, here = made
+    members = tuple(after_away_changed(member, 6.0) for member in here.meta.members)
+    found = check_profile(POOL, written(changed(here, drift=2.0, members=members), tmp_path)).freshness
+    assert found.members.keys() == found.after_away.keys() == {"draft", "mid", "slim", "target"}
+    assert not any(pace.fits for pace in found.after_away.values())
+    assert " forwards after times away take " in found.line
+    assert not found.to_json()["after_away"]["target"]["fits"]
+
+
 def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, tmp_path):
     """Loosely: a busy machine may double anything."""
     _, here = made
@@ -65,6 +98,8 @@ def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, 
     assert not found.fits
     assert found.freshness.members.keys() == {"draft", "mid", "slim", "target"}
     assert all(2 < pace.ratio < 18 for pace in found.freshness.members.values())
+    assert all(2 < pace.ratio < 18 for pace in found.freshness.after_away.values())
+    assert [row["after_away"] for row in found.to_dicts()] == [False] * 4 + [True] * 4
     assert found.freshness.age_s == pytest.approx(58 * 60, abs=60)
     assert found.lines()[-1].startswith("the profile no longer fits: ")
     assert found.lines()[-1].endswith(" times as long as 58 min ago; profile anew")
@@ -80,20 +115,28 @@ def test_limits_rest_on_what_the_profile_measured_of_itself(made, tmp_path):
     (path,) = (folder / "profiles").iterdir()
     own = check_profile(POOL, path).freshness
     assert all(pace.limit >= max(0.02, here.meta.drift) for pace in own.members.values())
+    assert [pace.limit for pace in quiet.after_away.values()] == pytest.approx([0.01 + 2 * 0.01] * 4)
 
 
 @pytest.mark.parametrize(("ratio", "fits"), [(1.0, True), (1.09, True), (1.11, False), (0.92, True), (0.9, False)])
 def test_slower_and_faster_alike_are_a_change(ratio, fits):
     pace = MemberPace(ratio=ratio, limit=0.1)
     assert pace.fits == fits
-    assert Freshness(age_s=1.0, members={"a": pace, "b": MemberPace(ratio=1.0, limit=0.1)}).fits == fits
+    both = {"a": pace, "b": MemberPace(ratio=1.0, limit=0.1)}, {"b": MemberPace(ratio=1.0, limit=0.1)}
+    for members, after_away in (both, both[::-1]):
+        assert Freshness(age_s=1.0, members=members, after_away=after_away).fits == fits
 
 
 def test_only_members_that_changed_are_named_the_worst_first():
     members = {name: MemberPace(ratio=ratio, limit=0.1) for name, ratio in (("a", 1.2), ("b", 1.01), ("c", 1.31))}
-    assert Freshness(age_s=3480.0, members=members).line == (
-        "the profile no longer fits: c's forwards take 1.31 times, a's forwards take 1.20 times as long as 58 min ago; "
-        "profile anew"
+    after_away = {"b": MemberPace(ratio=1.25, limit=0.1), "c": MemberPace(ratio=1.0, limit=0.1)}
+    assert Freshness(age_s=3480.0, members=members, after_away=after_away).line == (
+        "the profile no longer fits: c's forwards take 1.31 times, b's forwards after times away take 1.25 times, a's "
+        "forwards take 1.20 times as long as 58 min ago; profile anew"
+    )
+    fitting = {"b": members["b"]}
+    assert Freshness(age_s=60.0, members=fitting, after_away=fitting).line == (
+        "the profile fits: forwards take 1.01 to 1.01 times, after times away 1.01 to 1.01 times as long as 60 s ago"
     )
 
 

@@ -61,11 +61,13 @@ def test_a_profile_says_what_was_measured(made):
         assert member.drafting.seconds(3, 1, 3) > 0
         assert member.verifying.seconds(1, 1, 4) > 0
         assert member.reload.away_s == GRID.away_s
+        assert {cell.away_s for cell in member.after_away} == {0.0, *GRID.away_s}
     assert meta.members[-1].shares.keys() == {"draft", "mid", "slim"}  # which are all made of its layers
     assert all(member.shares["target"] == 1.0 for member in meta.members[:-1])
     assert {"Plain", "Chain", "Adaptive", "Confident", "Ngram"} <= meta.decide_s.keys()
     assert repr(profiled).startswith("pool tiny on ")
     assert len(profiled.to_dicts()) == len(profiled.profile.shapes)
+    assert profiled.to_json()["floor"] is None  # on a processor
 
 
 def test_a_comparison_here_says_whose_seconds_it_uses(made):
@@ -122,7 +124,8 @@ def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(ma
         validate(POOL, PROMPTS, tmp_path / "b.trace", ["draft:9/target"], cost="cpu", batches=(1,))
 
 
-def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
+def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.studies.seconds.profile.measure_members", None)
     grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
     with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
