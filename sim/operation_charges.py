@@ -22,13 +22,14 @@ class OperationCharges:
         cost: knows operations.
         pool: its members in level order.
         now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
-            a run, where nothing can be charged.
+            a run, where nothing takes time but what is charged, one operation right after the other.
     """
 
     def __init__(self, cost: OperationCost, pool: Pool, now_s: Callable[[], float] | None) -> None:
         self._cost = cost
         self._pool = pool
-        self._clock = now_s
+        self._charged_s = 0.0
+        self._now_s = now_s or (lambda: self._charged_s)
         self._read = WeightsRead(cost.shares)
         self._rows: dict[int, dict[str, int]] = {}
 
@@ -39,7 +40,7 @@ class OperationCharges:
 
     def lookup_s(self, num_rows: int) -> float:
         """Seconds of prompt lookups for so many requests."""
-        return self._cost.lookups_s(num_rows)
+        return self._charge(self._cost.lookups_s(num_rows))
 
     def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], float]:
         """The forwards of a Draft, and the seconds of all of it: one forward a token while any row still drafts."""
@@ -90,12 +91,11 @@ class OperationCharges:
         forwards_s = sum(each_s for *_, each_s in forwards)
         if forwards:
             self._read.note(name, self._now_s() + forwards_s)
-        return forwards_s + beside_s
+        return self._charge(forwards_s + beside_s)
 
-    def _now_s(self) -> float:
-        if self._clock is None:
-            raise RuntimeError("operations whose seconds depend on the time are charged in a run only, by its clock")
-        return self._clock()
+    def _charge(self, seconds: float) -> float:
+        self._charged_s += seconds
+        return seconds
 
     def _name(self, level: int) -> str:
         return self._pool.names[level]

@@ -71,7 +71,8 @@ class ReplayTables(Protocol):
             cost: seconds of forwards.
             seed: of decisions that have to be modelled.
             strict: refuse what is not recorded instead of modelling it.
-            now_s: reads the clock of the run that it is for, from its first operation on; None for no run.
+            now_s: reads the clock of the run that it is for, from its first operation on; None where rounds are only
+                tried, one right after the other.
         """
         ...
 

@@ -39,7 +39,7 @@ class ReplayWorld:
         pool: its members in level order.
         cost: seconds of forwards.
         fallback: answers beyond the record; None makes the first unknown an error.
-        now_s: reads the run's clock; None outside a run, where operations that cost by the time cannot be charged.
+        now_s: reads the run's clock; None outside a run, where nothing takes time but the operations themselves.
     """
 
     def __init__(

@@ -119,3 +119,30 @@ def test_all_that_takes_time_in_a_run_keeps_weights_away(chain, decide_s):
         assert seen[place] == pytest.approx(op["start_s"] - forwards_end_s)
     assert len(seen) == len(verifies) > 4
     assert median(seen[1:]) > decide_s  # only a prefill is not decided upon
+
+
+def test_outside_a_run_nothing_keeps_weights_away_but_what_is_charged():
+    """As where an oracle tries rounds: on a clock on which nothing else passes, a run finds weights as long away."""
+    clock = SimpleNamespace(now_s=0.0)
+    tried, run = Seen(made_profile()), Seen(made_profile())
+    for cost, now_s in ((tried, None), (run, lambda: clock.now_s)):
+        charges = charges_of(cost, now_s)
+        for _ in range(3):
+            clock.now_s += charges.draft(DRAFT, [(request("a"), None)], [drafted(2)])[1]
+            clock.now_s += charges.lookup_s(1)
+            clock.now_s += charges.verify(TARGET, [(request("a", pending=2), None)])[1]
+    assert [name for name, _ in tried.away] == [name for name, _ in run.away] == ["draft", "target"] * 3
+    seconds, expected = ([away_s for _, ((_, away_s),) in cost.away] for cost in (tried, run))
+    assert seconds == pytest.approx(expected)
+    assert 0 < min(seconds) < max(seconds[2:]) < 1
+
+
+def test_an_oracle_of_operations_is_as_good_as_any_of_its_chains():
+    trace = make_trace(SyntheticSpec(models=("draft", "target"), requests=2, tokens=12, acceptance=(0.5,)))
+    tables = TrieTables(trace)
+
+    def total_s(name):
+        scenario = Scenario(tables=tables, cost=Seen(made_profile()), decide_s=0.0)
+        return float(simulate(scenario, make_policy(name, tables.pool), name).requests["finished_at_s"].max())
+
+    assert total_s("oracle-window") <= min(map(total_s, ("plain", "draft:1/target", "draft:4/target"))) * (1 + 1e-9)
