@@ -1,9 +1,8 @@
 """What a profile says of itself: whose seconds these are, and what an operation costs beside its forwards."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AwareDatetime, Field, field_validator
 
 from ..traces.meta import Record, Version
 from .forward_terms import AfterAway, InDecoding, Reload, Seconds, SmoothForward, UnevenRows
@@ -117,7 +116,7 @@ class ProfileMeta(Record):
     cache: str
     sampling: str
     products: tuple[str, ...] = ()
-    measured_at: datetime
+    measured_at: AwareDatetime
     drift: float = Field(ge=0)
     left_out: tuple[str, ...] = ()
     lookup: BesideForwards

@@ -1,11 +1,11 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
 import re
-from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import (
     AliasChoices,
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -205,7 +205,7 @@ class ProfileTaken(Record):
     file: str
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     hardware: str
-    measured_at: datetime
+    measured_at: AwareDatetime
 
     @property
     def words(self) -> str:

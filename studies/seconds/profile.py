@@ -218,8 +218,7 @@ def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[s
     forced = watched.world is not None
     where = "the recording" if forced else "the prompts"
     for name, policy in built.items():
-        tags = (prompt.tag for prompt in watched.prompts)
-        check_runnable(policy, name, forced=forced, tags=tags, where=where)
+        check_runnable(policy, name, forced=forced, tags=watched.tags, where=where)
     return built
 
 

@@ -28,6 +28,7 @@ from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...traces.tries.recording import TrieRecording
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
+from .cells_asked import check_cells
 from .checked_cost import CheckedCost, checked_cost
 from .measured_runs import MeasuredRuns, Tokens, measured_runs
 
@@ -151,11 +152,10 @@ def validate(
         debug: say beforehand how models run.
 
     Raises:
-        ValueError: an unknown tag, a batch or count below 1, or a recording, policy or cost that cannot be used.
+        ValueError: an unknown tag, a batch or count below 1, a tag or batch given twice, none of them, or a recording,
+            policy or cost that cannot be used.
     """
-    for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
-        if least < 1:
-            raise ArgumentError(f"`{name}` must be >= 1, got {least}")
+    check_cells(batches, tags, requests, runs)
     measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug)
     models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)

@@ -1,6 +1,6 @@
 """What is decoded while a profile's operations are watched: prompts, or on a forced pool a recording's requests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ...shipped import shipped
 from ...sim.tries.tables import TrieTables
 from ...traces.meta import Sampling
 from ...traces.tries.store import read_trace
+from ...traces.tries.trie import TrieRequest
 from ..both_worlds import made_up_cost
 
 GREEDY = Sampling(mode="greedy")
@@ -28,11 +29,13 @@ class WatchedRequests:
 
     Attributes:
         prompts: at least one.
+        tags: that policies may name: of all requests there are, even where fewer are decoded.
         sampling: how tokens are chosen.
         world: to decode in; None for an ordinary one.
     """
 
     prompts: tuple[Prompt, ...]
+    tags: frozenset[str]
     sampling: Sampling
     world: ProbedWorld | None = None
 
@@ -63,7 +66,7 @@ def watched_requests(
         raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
     found = _prompts(pool, prompts)
     _refuse_long(found, models)
-    return WatchedRequests(prompts=found, sampling=sampling or GREEDY)
+    return WatchedRequests(prompts=found, tags=_tags(found), sampling=sampling or GREEDY)
 
 
 def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
@@ -116,4 +119,8 @@ def _recording(
     world.follow(tables.world(made_up_cost(forced.meta.model_names), seed=0, strict=False))
     world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
     texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
-    return WatchedRequests(prompts=texts, sampling=mode, world=world)
+    return WatchedRequests(prompts=texts, tags=_tags(forced.requests), sampling=mode, world=world)
+
+
+def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
+    return frozenset(request.tag for request in requests)

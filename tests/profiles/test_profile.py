@@ -1,5 +1,7 @@
 """A profile comes back as it was written, and a file that is none is refused in one line."""
 
+from dataclasses import replace
+from datetime import datetime
 from os import utime
 
 import pyarrow as pa
@@ -71,6 +73,15 @@ def test_forwards_after_times_away_are_a_whole_table(cells):
     made = [AfterAway(new_tokens=count, away_s=away_s, seconds=1e-3, spread=0.0) for count, away_s in cells]
     with pytest.raises(ValueError, match="right after another and after each time away"):
         made_member("draft", after_away=made)
+
+
+def test_when_it_was_measured_says_in_which_time_zone(tmp_path):
+    """Else nobody knows how old it is, or which of two is newer."""
+    path = tmp_path / "a.profile"
+    meta = made_profile().meta.model_copy(update={"measured_at": datetime(2026, 5, 1)})
+    write_profile(replace(made_profile(), meta=meta), path)
+    with pytest.raises(TraceFormatError, match="measured_at"):
+        read_profile(path)
 
 
 def test_no_parquet_and_no_file(tmp_path):

@@ -100,6 +100,9 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"tags": ["a", "b", "a"]}, "`tags` a is given twice"),
+        ({"tags": []}, "`tags` must hold one, got none"),
+        ({"batches": (1, 2, 1)}, "`batches` 1 is given twice"),
         ({"tags": ["c"]}, "`tags` must be among a, b, got 'c'"),
         ({"runs": 0}, "`runs` must be >= 1, got 0"),
         ({"requests": 0}, "`requests` must be >= 1, got 0"),
