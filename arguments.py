@@ -5,7 +5,7 @@ from functools import lru_cache
 
 _NAMED = re.compile(r"`(\w+)`")
 # Options that are not called as the argument of the function that they go to.
-OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "decide_s": "decide_seconds"}
+OPTIONS = {"policies": "policy", "recording": "trace", "batches": "batch", "tags": "tag", "decide_s": "decide_seconds"}
 OPTIONS |= {"horizon_s": "horizon_seconds", "rates": "rate"}  # of workloads
 OPTIONS |= {"names": "drafter", "token_drafters": "token_drafter", "windows": "window"}  # of `ImportOptions`
 OPTIONS |= {"prefilled": "start", "load": "requests", "limit_bytes": "kv_limit_mib", "devices": "device"}

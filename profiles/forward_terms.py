@@ -20,7 +20,8 @@ class SmoothForward(Record):
 
     Attributes:
         intercept_s, per_row_s, per_new_token_s, per_context_token_s, per_pair_s: none negative.
-        held_out_error: median relative error on measured shapes that the fit did not see.
+        held_out_error: median relative error on measured shapes that a fit did not see; None if there were too few of
+            them to leave any out, so that nobody knows.
     """
 
     intercept_s: float = Seconds
@@ -28,7 +29,7 @@ class SmoothForward(Record):
     per_new_token_s: float = Seconds
     per_context_token_s: float = Seconds
     per_pair_s: float = Seconds
-    held_out_error: float = Field(ge=0)
+    held_out_error: float | None = Field(ge=0)
 
     def seconds(self, num_rows: int, new_tokens: int, context_tokens: float) -> float:
         """Of one forward; tokens over all rows."""
@@ -63,6 +64,22 @@ class UnevenRows(Record):
         if shape.apart:
             seconds += self.apart_s + self.per_gathered_slot_s * shape.num_rows * num_slots
         return seconds
+
+
+class AfterAway(Record):
+    """A forward of one row that was run again and again, each time so long after the one before.
+
+    Attributes:
+        new_tokens: >= 1.
+        away_s: seconds since its weights were read, >= 0; 0 for a forward right after another.
+        seconds: median of its repeats, > 0.
+        spread: half of the range between the quartiles, as a share of the median, >= 0.
+    """
+
+    new_tokens: int = Field(ge=1)
+    away_s: float = Field(ge=0, le=MOST_SECONDS)
+    seconds: float = Field(gt=0, le=MOST_SECONDS)
+    spread: float = Field(ge=0, le=MOST_SECONDS)
 
 
 class Reload(Record):

@@ -1,12 +1,13 @@
 """What a profile says of itself: whose seconds these are, and what an operation costs beside its forwards."""
 
-from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field, field_validator
 
 from ..traces.meta import Record, Version
-from .forward_terms import InDecoding, Reload, Seconds, SmoothForward, UnevenRows
+from .forward_terms import AfterAway, InDecoding, Reload, Seconds, SmoothForward, UnevenRows
+
+CPU = "cpu"  # the device of models that run on no accelerator
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -45,7 +46,8 @@ class ProfiledMember(Record):
         forward: how it ran, `fused` or `modules`.
         smooth: for shapes beyond the grid.
         uneven: what rows of unequal length cost.
-        reload: what it costs that its weights were not read just before.
+        after_away: forwards after times away, as they were measured.
+        reload: what it costs that its weights were not read just before, made of these.
         in_decoding: what was seen of its forwards in decoding beyond that.
         drafting, verifying: what its operations cost beside their forwards.
         shares: by other member, the share of this one's weights that are the other's as well, above 0 to 1.
@@ -57,11 +59,21 @@ class ProfiledMember(Record):
     forward: str
     smooth: SmoothForward
     uneven: UnevenRows
+    after_away: tuple[AfterAway, ...]
     reload: Reload
     in_decoding: InDecoding = InDecoding()
     drafting: BesideForwards
     verifying: BesideForwards
     shares: dict[str, Share] = Field(default_factory=dict)
+
+    @field_validator("after_away")
+    @classmethod
+    def _whole(cls, cells: tuple[AfterAway, ...]) -> tuple[AfterAway, ...]:
+        known = {(cell.new_tokens, cell.away_s) for cell in cells}
+        counts, times = {count for count, _ in known}, {away_s for _, away_s in known}
+        if len(cells) != len(counts) * len(times) or len(known) != len(cells) or 0.0 not in times or len(times) < 2:
+            raise ValueError("must hold each number of new tokens once, right after another and after each time away")
+        return cells
 
     def beside(self, kind: Literal["draft", "verify"]) -> BesideForwards:
         """What its operations of one kind cost beside their forwards."""
@@ -77,7 +89,7 @@ class ProfileMeta(Record):
         forced: whether its models have random weights, and a recording decided what they accepted.
         members: that have a model, in level order.
         processor: of the machine.
-        device: the models ran on: `cpu` or the accelerator's name.
+        device: the models ran on: `cpu` or the accelerator's name, and those that were elsewhere than the target.
         threads: torch used.
         torch, transformers, paceline: versions.
         cache: kind of cache.
@@ -104,7 +116,7 @@ class ProfileMeta(Record):
     cache: str
     sampling: str
     products: tuple[str, ...] = ()
-    measured_at: datetime
+    measured_at: AwareDatetime
     drift: float = Field(ge=0)
     left_out: tuple[str, ...] = ()
     lookup: BesideForwards
@@ -114,5 +126,5 @@ class ProfileMeta(Record):
     def hardware(self) -> str:
         """The machine in a few words."""
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
-        where = self.processor if self.device == "cpu" else f"{self.device} with {self.processor}"
+        where = self.processor if self.device == CPU else f"{self.device} with {self.processor}"
         return f"{where}, {threads}"

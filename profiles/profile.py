@@ -4,7 +4,8 @@ Letters: S measured shapes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,10 +66,12 @@ class Profile:
     Attributes:
         meta: whose they are.
         shapes: `[S]` every member's forwards.
+        file: that it was read from; None of one that was just measured. No part of what makes two profiles equal.
     """
 
     meta: ProfileMeta
     shapes: tuple[Shape, ...]
+    file: Path | None = field(default=None, compare=False)
 
     def of(self, member: str) -> tuple[Shape, ...]:
         """The shapes of one member."""
@@ -98,15 +101,12 @@ def read_profile(path: Path) -> Profile:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise TraceFormatError(path, "profile", "must be a Parquet file", str(error)) from None
-    header = (table.schema.metadata or {}).get(_KEY)
-    if header is None:
-        raise TraceFormatError(path, "profile", "must have the header of a profile", "none")
-    meta = _meta_of(path, header)
+    meta = _meta_of(path, table.schema)
     if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
         raise TraceFormatError(path, "columns", f"must be {', '.join(SCHEMA.names)}, without nulls", table.schema.names)
     shapes = tuple(Shape(**row) for row in table.to_pylist())
     _check(path, meta, shapes)
-    return Profile(meta=meta, shapes=shapes)
+    return Profile(meta=meta, shapes=shapes, file=path)
 
 
 def profiles_folder() -> Path:
@@ -114,20 +114,34 @@ def profiles_folder() -> Path:
     return kept_folder() / "profiles"
 
 
-def profiles_here(processor: str) -> Iterator[Path]:
-    """Profiles that were kept on this machine, newest first; those that cannot be read are passed over."""
-    found = []
-    for path in sorted(profiles_folder().glob(f"*{ENDING}")):
+def profiles_here(processor: str) -> Iterator[tuple[Path, ProfileMeta | TraceFormatError]]:
+    """Files of profiles that were kept on this machine and what each says of itself, or why it cannot; newest first.
+
+    One that cannot say it has its place by when the file was written.
+    """
+    found: list[tuple[datetime, Path, ProfileMeta | TraceFormatError]] = []
+    for path in profiles_folder().glob(f"*{ENDING}"):
         try:
-            meta = _meta_of(path, (pq.read_schema(path).metadata or {}).get(_KEY, b""))
-        except (OSError, pa.ArrowException, TraceFormatError):
-            continue
-        if meta.processor == processor:
-            found.append((meta.measured_at, path))
-    yield from (path for _, path in sorted(found, reverse=True))
+            meta = _meta_of(path, pq.read_schema(path))
+        except TraceFormatError as error:
+            found.append((_written_at(path), path, error))
+        except (OSError, pa.ArrowException) as error:
+            refused = TraceFormatError(path, "profile", "must be a Parquet file", str(error))
+            found.append((_written_at(path), path, refused))
+        else:
+            if meta.processor == processor:
+                found.append((meta.measured_at, path, meta))
+    yield from ((path, said) for _, path, said in sorted(found, key=lambda one: one[:2], reverse=True))
 
 
-def _meta_of(path: Path, header: bytes) -> ProfileMeta:
+def _written_at(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.lstat().st_mtime, UTC)
+
+
+def _meta_of(path: Path, schema: pa.Schema) -> ProfileMeta:
+    header = (schema.metadata or {}).get(_KEY)
+    if header is None:
+        raise TraceFormatError(path, "profile", "must have the header of a profile", "none")
     try:
         return ProfileMeta.model_validate_json(header)
     except ValidationError as error:

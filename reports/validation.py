@@ -4,7 +4,7 @@ A cell is a policy, a number of requests at a time and a tag.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import median
 
@@ -21,12 +21,12 @@ class Cell:
         batch: requests at a time.
         tag: of the requests.
         simulated_s: from the first admission to the last token.
-        measured_s: the same of real models, median of the runs.
-        spread: half the range of the measured runs as a share of their median.
+        runs_s: the same of real models, each measured run, > 0; at least one.
         tpot_error: relative error of the mean time per output token after the first; None where no request has two.
         forwards_error: what forwards contribute to the error of total seconds, as a share of the measured seconds.
         beside_error: what all else contributes.
         equal: whether both worlds took the same steps.
+        runs_equal: whether all measured runs took the same steps.
         forced: whether acceptance came from a recording and not from the models.
     """
 
@@ -34,13 +34,23 @@ class Cell:
     batch: int
     tag: str
     simulated_s: float
-    measured_s: float
-    spread: float
+    runs_s: tuple[float, ...]
     tpot_error: float | None
     forwards_error: float
     beside_error: float
     equal: bool
+    runs_equal: bool
     forced: bool = False
+
+    @property
+    def measured_s(self) -> float:
+        """Median of the measured runs."""
+        return median(self.runs_s)
+
+    @property
+    def spread(self) -> float:
+        """Half the range of the measured runs as a share of their median."""
+        return (max(self.runs_s) - min(self.runs_s)) / 2 / self.measured_s
 
     @property
     def error(self) -> float:
@@ -117,8 +127,37 @@ def verdict(cells: Sequence[Cell]) -> Verdict:
     """Over all cells; raises ValueError for none."""
     if not cells:
         raise ValueError("cells must be one or more, got none")
+    return _verdict(cells, choices(cells))
+
+
+def repeatability(cells: Sequence[Cell]) -> Verdict | None:
+    """What measured runs say of each other, in the terms in which `verdict` speaks of the simulator.
+
+    Each run in turn stands for the simulator, and the median of the others for what was measured; of two runs, each
+    for the other. So errors are taken over every cell and run, choices over every batch, tag and run, and `equal` is
+    the share of cells in which all runs took the same steps.
+
+    Args:
+        cells: with as many runs each; at least one.
+
+    Returns:
+        None if there is one run, which says nothing of others.
+    """
+    num_runs = len(cells[0].runs_s)
+    if num_runs == 1:
+        return None
+    held_out = [[_foretold(cell, run) for cell in cells] for run in range(num_runs)]
+    return _verdict([cell for told in held_out for cell in told], [one for told in held_out for one in choices(told)])
+
+
+def _foretold(cell: Cell, run: int) -> Cell:
+    """One of the measured runs in the simulator's place, and the others as they were."""
+    others = (*cell.runs_s[:run], *cell.runs_s[run + 1 :])
+    return replace(cell, simulated_s=cell.runs_s[run], runs_s=others, equal=cell.runs_equal)
+
+
+def _verdict(cells: Sequence[Cell], picked: Sequence[Choice]) -> Verdict:
     errors = [abs(cell.error) for cell in cells]
-    picked = choices(cells)
     regrets = [choice.regret for choice in picked]
     return Verdict(
         median_error=median(errors),

@@ -1,10 +1,11 @@
 """What operations cost where the seconds of forwards, and of all that is beside them, were measured in decoding.
 
 A forward is charged by the rows it has: their padding, whether they stand side by side in the cache, and how long ago
-its weights were read last. So rows are given out here as the runtime's caches give them out, and time is kept.
+its weights were read last. So rows are given out here as the runtime's caches give them out, and the run's clock is
+read: whatever passes between two forwards, lookups, other members' forwards and decisions among it, keeps weights away.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..decoding.pool import Pool
 from ..decoding.results import Drafted, Forward
@@ -15,17 +16,20 @@ from .cost.base import Beside, OperationCost
 
 
 class OperationCharges:
-    """Charges operations, one after another; mutated by each. What policies take to decide passes unnoticed here.
+    """Charges operations, one after another; mutated by each.
 
     Args:
         cost: knows operations.
         pool: its members in level order.
+        now_s: reads the run's clock, which stands at the beginning of an operation when that is charged; None outside
+            a run, where nothing takes time but what is charged, one operation right after the other.
     """
 
-    def __init__(self, cost: OperationCost, pool: Pool) -> None:
+    def __init__(self, cost: OperationCost, pool: Pool, now_s: Callable[[], float] | None) -> None:
         self._cost = cost
         self._pool = pool
-        self._now_s = 0.0
+        self._charged_s = 0.0
+        self._now_s = now_s or (lambda: self._charged_s)
         self._read = WeightsRead(cost.shares)
         self._rows: dict[int, dict[str, int]] = {}
 
@@ -36,7 +40,7 @@ class OperationCharges:
 
     def lookup_s(self, num_rows: int) -> float:
         """Seconds of prompt lookups for so many requests."""
-        return self._pass(self._cost.lookups_s(num_rows))
+        return self._charge(self._cost.lookups_s(num_rows))
 
     def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> tuple[list[Forward], float]:
         """The forwards of a Draft, and the seconds of all of it: one forward a token while any row still drafts."""
@@ -76,21 +80,21 @@ class OperationCharges:
         longest, num_slots = max(new for new, _ in fed), max(new + held for new, held in fed)
         shape = BatchShape(num_rows, new_tokens, longest, num_slots, _apart(rows))
         name = self._name(level)
-        away = self._read.away(name, self._now_s)
+        away = self._read.away(name, self._now_s())
         seconds = self._cost.batch_s(name, shape, first=True) + self._cost.reloads_s(name, new_tokens, away)
         return (num_rows, new_tokens, 1, seconds)
 
     def _whole(self, kind: Beside, level: int, num_rows: int, num_tokens: int, forwards: Sequence[Forward]) -> float:
-        """Seconds of an operation; the clock moves on."""
+        """Seconds of an operation; what is beside its forwards comes after them."""
         name = self._name(level)
         beside_s = self._cost.beside_s(kind, name, num_forwards=len(forwards), num_rows=num_rows, num_tokens=num_tokens)
-        forwards_s = self._pass(sum(each_s for *_, each_s in forwards))
+        forwards_s = sum(each_s for *_, each_s in forwards)
         if forwards:
-            self._read.note(name, self._now_s)
-        return forwards_s + self._pass(beside_s)
+            self._read.note(name, self._now_s() + forwards_s)
+        return self._charge(forwards_s + beside_s)
 
-    def _pass(self, seconds: float) -> float:
-        self._now_s += seconds
+    def _charge(self, seconds: float) -> float:
+        self._charged_s += seconds
         return seconds
 
     def _name(self, level: int) -> str:

@@ -1,6 +1,6 @@
 """What a simulated run asks of a recording, whichever its form."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ..decoding.policy import Policy
@@ -63,13 +63,17 @@ class ReplayTables(Protocol):
         """What `start` means for each member, as in `Session`; raises ValueError for a start that it does not hold."""
         ...
 
-    def world(self, cost: CostModel, *, seed: int, strict: bool) -> RecordedWorld:
+    def world(
+        self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
+    ) -> RecordedWorld:
         """A world that replays it.
 
         Args:
             cost: seconds of forwards.
             seed: of decisions that have to be modelled.
             strict: refuse what is not recorded instead of modelling it.
+            now_s: reads the clock of the run that it is for, from its first operation on; None where rounds are only
+                tried, one right after the other.
         """
         ...
 

@@ -90,7 +90,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     check_observed(policy, name, recording)
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
-    world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict)
+    world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=lambda: loop.load.now_s)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s)

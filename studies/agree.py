@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..arguments import ArgumentError
+from ..arguments import ArgumentError, check_least
 from ..counted import counted
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start, start_of
+from ..policies.about import check_tags
 from ..policies.default_policies import default_policies
 from ..progress import Progress, quiet, tracked
 from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
@@ -98,6 +99,7 @@ def agree(
     recording: str | Path | None = None,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
+    limit: int | None = None,
     batch: int = 1,
     cache: CacheKind = "slots",
     start: Start | str = "prefill",
@@ -116,6 +118,7 @@ def agree(
         recording: a .trace folder of these prompts and this pool; None records now.
         sampling: greedy or coupled; greedy if None.
         max_new_tokens: longest answer, >= 1.
+        limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
         batch: requests running at a time, >= 1.
         cache: how the runtime keeps keys and values.
         start: how requests begin, `prefill` or `draft`.
@@ -135,11 +138,12 @@ def agree(
     if recording is not None and (closure, reach, run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling = sampling or Sampling(mode="greedy")
-    requests = prompts_of(prompts)
+    everyone = prompts_of(prompts)
+    requests = _first(everyone, limit)
     models = load_pool(pool, threads=threads)
     members = loaded_pool(models)
     asked = named_policies(default_policies(members)) if given is None else given
-    deciders = [_decider(policy, members, lossless=lossless) for policy in asked]  # a wrong one is told at once
+    deciders = [_decider(policy, members, everyone, lossless=lossless) for policy in asked]
     if recording is None:
         closed = closure_for(deciders, closure, reach, run)
         replayed = recording_made_now(models, requests, sampling, closed, max_new_tokens)
@@ -151,10 +155,17 @@ def agree(
     return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
 
 
-def _decider(policy: NamedPolicy, pool: Pool, *, lossless: bool) -> Policy:
-    """A policy of the runtime."""
+def _first(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
+    if limit is not None:
+        check_least("`limit`", limit, 1)
+    return prompts[:limit]
+
+
+def _decider(policy: NamedPolicy, pool: Pool, prompts: Sequence[Prompt], *, lossless: bool) -> Policy:
+    """A policy of the runtime, which may name the tags of prompts."""
     made = policy.admitted(pool, lossless=lossless)
     refuse_oracle(made, policy.name)
+    check_tags(made, policy.name, (prompt.tag for prompt in prompts), "the prompts")
     return made
 
 

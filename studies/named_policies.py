@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from weakref import ref
 
 from ..arguments import ArgumentError
 from ..decoding.policy import Policy
@@ -18,7 +19,7 @@ PoliciesGiven = PolicyGiven | Sequence[PolicyGiven] | Mapping[str, PolicyGiven]
 
 @dataclass(slots=True, kw_only=True)
 class NamedPolicy:
-    """A policy to be built anew for every run. `build` mutates it: it keeps the policy made last, to know it again.
+    """A policy to be built anew for every run. `build` mutates it: it knows again what it made and somebody still has.
 
     Attributes:
         name: that tables show.
@@ -29,17 +30,18 @@ class NamedPolicy:
     name: str
     make: Callable[[Pool], Policy]
     made_by: object
-    _latest: Policy | None = field(default=None, init=False, repr=False, compare=False)
+    _made: list[Callable[[], Policy | None]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def build(self, pool: Pool) -> Policy:
-        """A new policy; raises ValueError if it cannot be made, or is the one made last."""
+        """A new policy; raises ValueError if it cannot be made, or is one made before."""
         policy = self.make(pool)
-        if policy is self._latest:
+        self._made = [one for one in self._made if one() is not None]
+        if any(one() is policy for one in self._made):
             raise ArgumentError(
                 f"`policies` {self.name} must make a new policy for every run, or what one learnt goes into the next; "
                 "it returned the same one twice"
             )
-        self._latest = policy
+        self._made.append(_reference(policy))
         return policy
 
     def admitted(self, pool: Pool, *, lossless: bool) -> Policy:
@@ -64,6 +66,14 @@ class NamedPolicy:
         if about is not None and type(policy) in own_policies().values():
             return policy
         return OnlyLossless(policy, about)
+
+
+def _reference(policy: Policy) -> Callable[[], Policy | None]:
+    """What returns the policy as long as there is one: who can return it again has kept it."""
+    try:
+        return ref(policy)
+    except TypeError:  # of a class with slots, which nothing but itself refers to
+        return lambda: policy
 
 
 def named_policy(given: PolicyGiven) -> NamedPolicy:

@@ -1,10 +1,12 @@
 """Record what every model of a pool says of a list of prompts: what `paceline record` does."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..arguments import ArgumentError, check_within
+from ..profiles.profile import Profile
 from ..progress import tell
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
@@ -12,7 +14,7 @@ from ..runtime.recording import recorder
 from ..runtime.timing.forward_seconds import measure_costs
 from ..runtime.timing.profiled_tables import tables_of
 from ..sim.cost.profile_choice import HERE
-from ..traces.meta import MOST, Closure, CostTable, Sampling, check_title
+from ..traces.meta import MOST, Closure, ProfileTaken, Sampling, check_title
 from ..traces.tries.recording import TrieRecording
 from .pool import load_pool
 from .seconds.freshness import fitting_profile, measure_freshness
@@ -75,7 +77,6 @@ def record(
     if not costs and str(profile) != NO_PROFILE:
         raise ArgumentError(f"`profile` goes with `costs`, got `profile` {profile} without them")
     models = load_pool(pool, threads=threads, debug=debug)
-    found = _costs(models, str(profile)) if costs else {}
     return recorder.record(
         models,
         requests,
@@ -84,18 +85,30 @@ def record(
         max_new_tokens=max_new_tokens,
         out=folder,
         name=name,
-        costs=found,
+        seconds=(lambda: _seconds(models, str(profile))) if costs else recorder.no_seconds,
     )
 
 
-def _costs(models: ModelPool, profile: str) -> dict[str, dict[str, CostTable]]:
+def _seconds(models: ModelPool, profile: str) -> recorder.SecondsKept:
     """Seconds per forward by kind of device, measured now or a profile's."""
     target: Any = models.target.model
     if profile == NO_PROFILE:
-        return {target.device.type: measure_costs(models, stage=MEASURING)}
+        return recorder.SecondsKept({target.device.type: measure_costs(models, stage=MEASURING)})
     found = fitting_profile(models, None if profile == HERE else Path(profile))
+    taken, tables = _taken(found), tables_of(found)
     tell(measure_freshness(found, models).line)
-    return {target.device.type: tables_of(found)}
+    return recorder.SecondsKept({target.device.type: tables}, taken)
+
+
+def _taken(profile: Profile) -> ProfileTaken:
+    """What a recording says of the profile."""
+    assert profile.file is not None  # it was read
+    return ProfileTaken(
+        file=profile.file.name,
+        sha256=sha256(profile.file.read_bytes()).hexdigest(),
+        hardware=profile.meta.hardware,
+        measured_at=profile.meta.measured_at,
+    )
 
 
 def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     AliasChoices,
+    AwareDatetime,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -150,6 +151,11 @@ class Sampling(Record):
         options = {"temperature": self.temperature, "top-k": self.top_k, "top-p": self.top_p}
         return ", ".join([self.mode, *(f"{name} {value:g}" for name, value in options.items() if value is not None)])
 
+    @property
+    def words_with_seed(self) -> str:
+        """All of it in words."""
+        return self.words if self.seed is None else f"{self.words}, seed {self.seed}"
+
 
 class Closure(Record):
     """Which off-trunk contexts are in the trie (docs/trace-format.md).
@@ -184,6 +190,27 @@ class CostTable(Record):
         if not all(LEAST_SECONDS <= second <= MOST_SECONDS for second in self.seconds):
             raise ValueError(f"seconds must be in [{LEAST_SECONDS:g}, {MOST_SECONDS:g}]")
         return self
+
+
+class ProfileTaken(Record):
+    """The profile that a recording's seconds are of.
+
+    Attributes:
+        file: its name.
+        sha256: of the file.
+        hardware: the machine that it was measured on, in words.
+        measured_at: when that was.
+    """
+
+    file: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    hardware: str
+    measured_at: AwareDatetime
+
+    @property
+    def words(self) -> str:
+        """All of it in a line."""
+        return f"{self.file} ({self.sha256[:12]}), {self.measured_at:%Y-%m-%d %H:%M} UTC on {self.hardware}"
 
 
 class NearTies(Record):

@@ -57,7 +57,7 @@ def agree(
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
     mode = sampling.chosen()
     check_json_path(json, prompts)
-    requests = read_prompts(prompts)[:limit]
+    requests = read_prompts(prompts)
     with needs_torch():
         from ...studies.agree import agree as agreements_of
     found = agreements_of(
@@ -67,6 +67,7 @@ def agree(
         recording=trace,
         sampling=mode,
         max_new_tokens=max_new_tokens,
+        limit=limit,
         batch=batch,
         cache=cache,
         start=start,

@@ -83,19 +83,19 @@ def profile(
     ] = None,
     shapes: _Shapes,
     rounds: _Rounds,
-    sampling: models.LiveSampling,
+    sampling: models.GivenSampling,
     threads: models.ThreadsOption = 1,
     debug: models.DebugOption = False,
     json: JsonOption = None,
 ) -> None:
     """Measure what this machine takes for a pool's operations, for --cost here: forwards by shape, and all besides."""
-    mode = sampling.chosen()
+    mode = sampling.given()
     check_json_path(json, out, prompts, trace, file)
     if check:
         given: dict[str, object] = {"prompts": prompts, "recording": trace, "out": out, "policy": policy}
         unchanged = asdict(_Rounds())
         changed = {name: value != unchanged[name] for name, value in asdict(rounds).items()}
-        _refuse_beside_check(given | shapes.given() | changed, sampling=mode.mode != "greedy")
+        _refuse_beside_check(given | shapes.given() | changed, sampling=mode is not None)
         _check(pool, file, threads=threads, debug=debug, json=json)
         return
     _check_files(file, out)

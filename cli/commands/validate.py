@@ -29,7 +29,9 @@ class _Cells:
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
     tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
     limit: Annotated[int, typer.Option(help="Requests of each tag, at most.", min=1)] = 8
-    runs: Annotated[int, typer.Option(help="Runs of the models in each cell; the median counts.", min=1)] = 3
+    runs: Annotated[
+        int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
+    ] = 3
 
 
 def validate(

@@ -47,13 +47,17 @@ DeadShareOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveSampling:
-    """How tokens are chosen, as it is typed: each field is an option."""
+_HOW = "How tokens are chosen."
 
-    sampling: Annotated[Literal["greedy", "coupled", "rejection"], typer.Option(help="How tokens are chosen.")] = (
-        "greedy"
-    )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSampling:
+    """How tokens are chosen, as it is typed where a recording may say it: each field is an option."""
+
+    sampling: Annotated[
+        Literal["greedy", "coupled", "rejection"] | None,
+        typer.Option(help=f"{_HOW} Default: greedy; of a forced pool, as --trace was recorded."),
+    ] = None
     temperature: Annotated[float | None, typer.Option(help="Of coupled and rejection sampling, >= 0.001.")] = None
     seed: Annotated[int | None, typer.Option(help="Of coupled and rejection sampling.")] = None
     top_p: Annotated[
@@ -65,9 +69,13 @@ class LiveSampling:
 
     modes: ClassVar[str] = "coupled or rejection"  # beside greedy
 
+    def given(self) -> Sampling | None:
+        """The sampling asked for, None where no option was given; raises as `chosen`."""
+        return None if all(value is None for value in asdict(self).values()) else self.chosen()
+
     def chosen(self) -> Sampling:
         """The sampling asked for; raises ValueError for options that do not belong together, or out of range."""
-        given = asdict(self)
+        given = asdict(self) | {"sampling": self.sampling or "greedy"}
         mode = given.pop("sampling")
         if mode == "greedy" and any(value is not None for value in given.values()):
             raise ValueError(
@@ -79,10 +87,17 @@ class LiveSampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedSampling(LiveSampling):
+class LiveSampling(GivenSampling):
+    """The same where nothing else says it."""
+
+    sampling: Annotated[Literal["greedy", "coupled", "rejection"], typer.Option(help=_HOW)] = "greedy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSampling(GivenSampling):
     """The same where a recording holds it: rejection sampling draws again for every chain, so that none does."""
 
-    sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help="How tokens are chosen.")] = "greedy"
+    sampling: Annotated[Literal["greedy", "coupled"], typer.Option(help=_HOW)] = "greedy"
     temperature: Annotated[float | None, typer.Option(help="Of coupled sampling, >= 0.001.")] = None
     seed: Annotated[int | None, typer.Option(help="Of coupled sampling.")] = None
 

@@ -14,14 +14,11 @@ def trace_tables(summary: TrieSummary) -> tuple[Grid, Grid]:
 
 def _facts(summary: TrieSummary) -> Grid:
     meta, total = summary.meta, summary.total
-    sampling = meta.sampling.words
-    if meta.sampling.seed is not None:
-        sampling += f", seed {meta.sampling.seed}"
     kind = "SYNTHETIC" if meta.kind == "synthetic" else "recorded"
     rows = {
         "models": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models),
         "prompt lookup": _lookup(meta.ngram),
-        "sampling": sampling,
+        "sampling": meta.sampling.words_with_seed,
         "closure": f"{meta.closure.kind}, reach {meta.closure.reach}, run {meta.closure.run}",
         "requests": f"{total.num_requests:,}",
         "tokens": f"{total.num_prompt_tokens:,} prompt, {total.num_trunk_tokens:,} output",
@@ -33,6 +30,8 @@ def _facts(summary: TrieSummary) -> Grid:
         "hardware": meta.hardware,
         "software": ", ".join(f"{name} {version}" for name, version in meta.software.items()),
     }
+    if meta.profile is not None:
+        rows["seconds from profile"] = meta.profile.words
     return facts(f"{meta.name} ({kind})", rows)
 
 

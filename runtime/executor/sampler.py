@@ -199,7 +199,7 @@ def make_sampler(sampling: Sampling) -> Sampler:
 
 def _best(scores: Tensor) -> tuple[Tensor, Tensor]:
     """`[N]` the first of the largest scores `[N, V]`, and that score."""
-    if len(scores) == 1 or scores.device.type != "cpu":
+    if scores.device.type != "cpu":
         largest, tokens = scores.max(dim=-1)
         return tokens, largest
     # Over many rows many times as fast as torch's own, which also takes the first of equal scores and a NaN before all.

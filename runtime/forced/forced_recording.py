@@ -38,6 +38,7 @@ def forced_recording(recording: TrieRecording, pool: ForcedPool) -> TrieRecordin
         "models": tuple(model_info(member) for member in models),
         "ngram": _lookup(recording, pool),
         "costs": {},
+        "profile": None,
         "origin": f"forced: {meta.name} on pool {pool.name}",
     }
     return replace(recording, meta=meta.model_copy(update=update))

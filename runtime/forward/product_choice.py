@@ -3,6 +3,7 @@
 Letters: I inputs, O outputs, T tokens.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -13,8 +14,9 @@ from torch import Tensor
 from .known_choices import KnownChoices, choices_of_this_machine
 from .products import PLAIN, PRODUCT_NAMES, Layout, Product, named_products, right, stored, usable_products
 
-# Tokens that products are timed with; other counts go by the next larger one, and all beyond by the last.
-TOKEN_COUNTS = tuple(2**power for power in range(9))
+# Tokens that products are timed with: each number that one request's verification has, then further apart. A number in
+# between goes by the next larger one, and all beyond by the last.
+TOKEN_COUNTS = (*range(1, 10), 16, 32, 64, 128, 256)
 
 # Seconds that one product is timed for, per weight shape and token count; how often at most, and at least for calls
 # that are short and long.
@@ -59,12 +61,17 @@ class Multiplier:
 
     def of(self, inputs: Tensor) -> Tensor:
         """`[T, O]` of `[T, I]`."""
-        times, kept = self._by_count[min((len(inputs) - 1).bit_length(), len(self._by_count) - 1)]
+        times, kept = self._by_count[_place_of(len(inputs))]
         return times(inputs, kept)
 
     def plainly(self, num_tokens: int) -> bool:
         """Whether so many tokens are multiplied by the plain product, which can add to a sum in place."""
-        return self.products[min((num_tokens - 1).bit_length(), len(self.products) - 1)] is PLAIN
+        return self.products[_place_of(num_tokens)] is PLAIN
+
+
+def _place_of(num_tokens: int) -> int:
+    """Of the count that so many tokens go by, in `TOKEN_COUNTS`."""
+    return bisect_left(TOKEN_COUNTS, num_tokens, hi=len(TOKEN_COUNTS) - 1)
 
 
 class Timing(NamedTuple):

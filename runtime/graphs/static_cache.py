@@ -40,6 +40,10 @@ class StaticSlotCache(SlotCache):
     def _squeeze(self) -> int:
         return super()._squeeze() + SLOT_STEP
 
+    def _reach(self, row: int) -> int:
+        # What was left in a row's last step is nobody's, and must not be moved to where somebody looks.
+        return min(super()._reach(row), self.capacity - SLOT_STEP)
+
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
         return super()._slots_needed(rows, counts, further) + SLOT_STEP
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .placement import Placement, Places, padding, runs, side_by_side
 
-# Rows of slots grow by this many at a time, so that shapes repeat and growing (a copy) is rare.
+# Rows of slots grow by multiples of this, so that shapes repeat and growing (a copy) is rare.
 SLOT_STEP = 64
 
 
@@ -273,14 +273,14 @@ class MemberKV(ABC):
         return torch.zeros(size, dtype=shape.dtype, device=shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
-        """Another amount of memory; what fits into it stays where it is."""
-        old = self._kv
-        new = self._zeros(rows, slots)
-        kept_rows, kept_slots = min(rows, old.shape[1]), min(slots, old.shape[2])
-        new[:, :kept_rows, :kept_slots] = old[:, :kept_rows, :kept_slots]
+        """Another amount of memory; what requests wrote stays where it is, as far as it fits."""
+        old, new = self._kv, self._zeros(rows, slots)
+        for row in self.rows.values():
+            reach = min(self._reach(row), self.capacity, slots)  # the rest is zero, or of nobody
+            new[:, row, :reach] = old[:, row, :reach]
         self._kv = new
         self.num_rows, self.capacity = rows, slots
-        self._left = {row: written for row, written in self._left.items() if row < rows}
+        self._left.clear()
 
     def _close_ranks(self) -> None:
         """Move the last rows into free ones, so that the rows in use are the first."""
@@ -288,10 +288,10 @@ class MemberKV(ABC):
             free, row = self._free_row() if len(self.rows) < self.num_rows else self.num_rows, self.rows[request_id]
             if free >= row:
                 return
-            self._kv[:, free] = self._kv[:, row]
-            self.rows[request_id] = free
-            self._left.pop(free, None)
             self._left[row] = self._reach(row)
+            covered = max(self._left[row], self._left.pop(free, 0))
+            self._kv[:, free, :covered] = self._kv[:, row, :covered]
+            self.rows[request_id] = free
             self._move(row, free)
 
     @abstractmethod

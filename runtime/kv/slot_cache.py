@@ -75,7 +75,9 @@ class SlotCache(MemberKV):
         self, rows: Places, counts: tuple[int, ...], positions: Places, pad: Tensor | None, num_slots: int
     ) -> Tensor | None:
         if isinstance(positions, slice):
-            alone = counts[0] == 1
-            return None if alone else (self._numbers[:num_slots] <= self._numbers[positions, None])[None, None]
+            if counts[0] == 1:
+                return None
+            seen = torch.ones((1, 1, counts[0], num_slots), dtype=torch.bool, device=self.shape.device)
+            return seen.tril_(positions.start)
         padded = positions if pad is None else positions[pad]
         return padded.view(len(counts), 1, -1, 1) >= self._numbers[:num_slots]

@@ -4,7 +4,7 @@ Letters: R rows.
 """
 
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 
 import torch
@@ -63,6 +63,13 @@ class RowsHeld:
 
         num_slots = max(num_tokens + count for num_tokens, count in zip(held, counts, strict=True))
         return BatchShape(len(counts), total, max(counts), num_slots, self._apart), run
+
+
+def median_and_spread(seconds: Sequence[float]) -> tuple[float, float]:
+    """Of repeats: the median, and half of the range between the quartiles as a share of it."""
+    middle = median(seconds)
+    first, _, third = quantiles(seconds, n=4) if len(seconds) > 1 else (middle, middle, middle)
+    return middle, (third - first) / 2 / middle
 
 
 def settled_s(run: Callable[[], object], num_tokens: int, device: torch.device) -> float:

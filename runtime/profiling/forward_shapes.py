@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from statistics import median, quantiles
+from statistics import median
 
 import torch
 
@@ -12,7 +12,7 @@ from ...progress import Progress
 from ..forward.model_forward import ModelForward
 from ..kv.device_memory import total_bytes
 from ..timing.forward_seconds import timed
-from .forward_run import RowsHeld, settled_s
+from .forward_run import RowsHeld, median_and_spread, settled_s
 from .journal import Journal, ShapeKey
 
 # Share of a device's memory that the caches of one shape may take.
@@ -163,9 +163,8 @@ def _time_group(
 
 
 def _shape(key: ShapeKey, seconds: Sequence[float]) -> Shape:
-    middle = median(seconds)
-    first, _, third = quantiles(seconds, n=4) if len(seconds) > 1 else (middle, middle, middle)
-    return Shape(*key, seconds=middle, spread=(third - first) / 2 / middle)
+    middle, spread = median_and_spread(seconds)
+    return Shape(*key, seconds=middle, spread=spread)
 
 
 def _drift(taken: Mapping[ShapeKey, Sequence[float]], repeats: int) -> float:

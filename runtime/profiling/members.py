@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...profiles.forward_terms import InDecoding, Reload, SmoothForward, UnevenRows
+from ...profiles.forward_terms import AfterAway, InDecoding, Reload, SmoothForward, UnevenRows
 from ...profiles.forwards import ForwardsInDecoding, ProfiledForwards
 from ..forward.model_forward import ModelForward
 from ..pools.loaded_members import LoadedMembers
 from ..slim.shared_weights import weight_shares
-from .forward_shapes import Grid, MeasuredForwards, measure_forwards
-from .journal import Journal
-from .reloads import measure_reloads
+from .forward_shapes import Grid, MeasuredForwards
+from .reloads import measure_after_away, reload_axes, reload_of
 from .smooth import fit_smooth
 from .uneven_rows import measure_uneven
 
@@ -22,7 +21,7 @@ class MeasuredMembers:
     Attributes:
         names: of them, in level order.
         even: forwards with rows of equal length.
-        smooth, uneven, reloads, shares: by member, see `ProfiledMember`.
+        smooth, uneven, after_away, reloads, shares: by member, see `ProfiledMember`.
         forward_names: by member, how it runs.
     """
 
@@ -30,6 +29,7 @@ class MeasuredMembers:
     even: MeasuredForwards
     smooth: dict[str, SmoothForward]
     uneven: dict[str, UnevenRows]
+    after_away: dict[str, tuple[AfterAway, ...]]
     reloads: dict[str, Reload]
     shares: dict[str, dict[str, float]]
     forward_names: dict[str, str]
@@ -49,29 +49,30 @@ class MeasuredMembers:
 
 
 def measure_members(
-    pool: LoadedMembers, forwards: Mapping[str, ModelForward], grid: Grid, *, repeats: int, journal: Journal
+    pool: LoadedMembers, forwards: Mapping[str, ModelForward], even: MeasuredForwards, grid: Grid
 ) -> MeasuredMembers:
-    """Time forwards of all members: even rows by shape, uneven ones, and those whose weights were away.
+    """Time what even rows do not tell of the forwards of all members: uneven rows, and weights that were away.
 
     Args:
         pool: the models.
         forwards: by member.
-        grid: of even shapes.
-        repeats: rounds in which each of them is timed, >= 3.
-        journal: of even shapes that were measured before; mutated.
+        even: what was measured of rows of equal length.
+        grid: of these.
     """
     models = {member.name: member.model for member in pool.members if member.model is not None}
     longest = pool.context_tokens
-    even = measure_forwards(forwards, grid, longest=longest, repeats=repeats, journal=journal)
     smooth = {name: fit_smooth(even.of(name)) for name in models}
     priced = {name: ProfiledForwards(even.of(name), smooth[name]) for name in models}
     shares = weight_shares(models)
+    uneven = measure_uneven(forwards, priced, longest=longest)
+    after_away = measure_after_away(forwards, shares, *reload_axes(grid, longest), longest=longest)
     return MeasuredMembers(
         names=tuple(models),
         even=even,
         smooth=smooth,
-        uneven=measure_uneven(forwards, priced, longest=longest),
-        reloads=measure_reloads(forwards, shares, grid, longest=longest),
+        uneven=uneven,
+        after_away=after_away,
+        reloads={name: reload_of(cells) for name, cells in after_away.items()},
         shares=shares,
         forward_names={name: forward.name for name, forward in forwards.items()},
     )

@@ -1,18 +1,23 @@
-"""A few shapes of a profile measured again, to see whether its seconds still hold."""
+"""A few forwards of a profile measured again, settled and after times away, to see whether its seconds still hold."""
 
 from collections.abc import Mapping, Sequence
 
+from ...profiles.forward_terms import AfterAway
 from ...profiles.profile import Shape
 from ...progress import Progress, quiet
 from ..forward.model_forward import ModelForward
 from .forward_run import forwards_run
 from .forward_shapes import Grid, measure_forwards
+from .reloads import REPEATS, measure_after_away
 
 # Shapes measured again stand after about so many tokens, and have at most so many new ones a row.
 _CONTEXT_TOKENS, _MOST_NEW_TOKENS = 60, 20
 
 # Seconds that measuring again may take, and how often each shape is timed at least and at most.
 _SECONDS, _LEAST_REPEATS, _MOST_REPEATS = 4.0, 3, 15
+
+# Forwards after times away are those of one token and of about so many, after about so long, as decoding has them.
+_FEW_TOKENS, _AWAY_S = 5, 0.002
 
 
 def reference_grid(shapes: Sequence[Shape]) -> Grid:
@@ -67,3 +72,56 @@ def measure_again(
         if now.key in then:
             pairs[now.member].append((then[now.key], now))
     return {name: found for name, found in pairs.items() if found}
+
+
+def reference_times(then: Mapping[str, Sequence[AfterAway]]) -> tuple[list[int], list[float]]:
+    """Numbers of new tokens and times away that are measured again, as many as time allows, one of each at least.
+
+    Args:
+        then: what was measured, by member; of each the same.
+    """
+    known = [cell for cells in then.values() for cell in cells]
+    tokens = sorted({cell.new_tokens for cell in known})
+    counts = sorted({tokens[0], min(tokens, key=lambda count: abs(count - _FEW_TOKENS))})
+    times = sorted({cell.away_s for cell in known} - {0.0})
+    times.sort(key=lambda away_s: max(away_s / _AWAY_S, _AWAY_S / away_s))
+    while len(times) > 1 and _again_s(known, counts, times) > _SECONDS:
+        times.pop()
+    while len(counts) > 1 and _again_s(known, counts, times) > _SECONDS:
+        counts.pop()
+    return counts, sorted(times)
+
+
+def _again_s(known: Sequence[AfterAway], counts: Sequence[int], times: Sequence[float]) -> float:
+    """Seconds of measuring these again."""
+    asked = [cell for cell in known if cell.new_tokens in counts and cell.away_s in (0.0, *times)]
+    each_s = [cell.away_s + cell.seconds for cell in asked]
+    return REPEATS * sum(one_s * forwards_run(1, one_s) for one_s in each_s)
+
+
+def measure_after_away_again(
+    forwards: Mapping[str, ModelForward],
+    shares: Mapping[str, Mapping[str, float]],
+    then: Mapping[str, Sequence[AfterAway]],
+    *,
+    longest: int,
+) -> dict[str, list[tuple[AfterAway, AfterAway]]]:
+    """Measure a few of a profile's forwards after times away as it measured them: by member, each then and now.
+
+    Args:
+        forwards: by member, those of the profile.
+        shares: by member, the others that read some of its weights.
+        then: of these members, as measured then.
+        longest: context of the pool, in tokens.
+    """
+    with Progress("measuring some of the profile again"), quiet():
+        found = measure_after_away(forwards, shares, *reference_times(then), longest=longest)
+    before = {(name, cell.new_tokens, cell.away_s): cell for name, cells in then.items() for cell in cells}
+    return {
+        name: [
+            (before[key], cell)
+            for cell in cells
+            if cell.away_s and (key := (name, cell.new_tokens, cell.away_s)) in before
+        ]
+        for name, cells in found.items()
+    }

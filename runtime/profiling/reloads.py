@@ -6,101 +6,131 @@ other members run until the time is over, the slowest that still fits first.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from statistics import median
-from time import perf_counter
 
 import torch
 
-from ...profiles.forward_terms import Reload
+from ...profiles.forward_terms import AfterAway, Reload
 from ...progress import Progress
 from ..forward.model_forward import ModelForward
+from ..timing.clock import Clock
 from ..timing.forward_seconds import timed
-from .forward_run import TIMED, RowsHeld, settle, settled_s
+from .forward_run import TIMED, RowsHeld, median_and_spread, settle
 from .forward_shapes import Grid
 
 # New tokens of the longest forward; a longer one has more to multiply than to read.
 _MOST_TOKENS = 80
 _HELD_TOKENS = 60
-_REPEATS = 2
+REPEATS = 2
 
 Run = Callable[[], object]
 
 
+def reload_axes(grid: Grid, longest: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Numbers of new tokens, and times away, that forwards of a grid are measured after.
+
+    Args:
+        grid: of the profile.
+        longest: context of the pool, in tokens; more new tokens than it has room for are left out.
+    """
+    most = min(_MOST_TOKENS, longest - _held(longest))
+    return tuple(count for count in grid.new_tokens if count <= most) or (1,), grid.away_s
+
+
 @torch.inference_mode()
-def measure_reloads(
-    forwards: Mapping[str, ModelForward], shares: Mapping[str, Mapping[str, float]], grid: Grid, *, longest: int
-) -> dict[str, Reload]:
-    """By member.
+def measure_after_away(
+    forwards: Mapping[str, ModelForward],
+    shares: Mapping[str, Mapping[str, float]],
+    new_tokens: Sequence[int],
+    away_s: Sequence[float],
+    *,
+    longest: int,
+) -> dict[str, tuple[AfterAway, ...]]:
+    """By member, a forward of each number of new tokens right after another, and after each time away.
 
     Args:
         forwards: of the members.
         shares: by member, the others that read some of its weights: they do not run while these are away.
-        grid: numbers of new tokens, and times away.
-        longest: context of the pool, in tokens; more new tokens than it has room for are left out.
+        new_tokens: of one row, strictly increasing, >= 1.
+        away_s: seconds, strictly increasing, > 0.
+        longest: context of the pool, in tokens.
     """
-    held = min(_HELD_TOKENS, longest // 2)
-    counts = [count for count in grid.new_tokens if count <= min(_MOST_TOKENS, longest - held)] or [1]
-    rows = {name: RowsHeld(forward, [held]) for name, forward in forwards.items()}
-    runs = {(name, count): rows[name].run_of([count])[1] for name in forwards for count in counts}
-    singles = _by_seconds({name: runs[name, counts[0]] for name in forwards})
+    rows = {name: RowsHeld(forward, [_held(longest)]) for name, forward in forwards.items()}
+    runs = {(name, count): rows[name].run_of([count])[1] for name in forwards for count in new_tokens}
+    clock = Clock(forward.kv_shape.device for forward in forwards.values())
+    singles = _by_seconds(clock, {name: runs[name, new_tokens[0]] for name in forwards})
     taken: dict[tuple[str, int, float], list[float]] = {}
-    with Progress("profiling reloads", _REPEATS * len(runs), unit="shapes") as progress:
-        for _ in range(_REPEATS):
+    with Progress("profiling reloads", REPEATS * len(runs), unit="shapes") as progress:
+        for _ in range(REPEATS):
             for (name, count), run in runs.items():
                 others = {other: one for other, one in singles.items() if other not in (name, *shares[name])}
                 device = forwards[name].kv_shape.device
                 settle(run)  # after the last times away
-                taken.setdefault((name, count, 0.0), []).append(settled_s(run, 1, device))
-                for away_s in grid.away_s:
-                    taken.setdefault((name, count, away_s), []).append(_away_s(run, away_s, others, device))
+                for away in (0.0, *away_s):
+                    seconds = _after_away_s(clock, run, away, others, device)
+                    taken.setdefault((name, count, away), []).extend(seconds)
                 progress.advance()
-    return {name: _reload(name, counts, grid.away_s, taken) for name in forwards}
+    return {name: tuple(_cell(key[1:], taken[key]) for key in taken if key[0] == name) for name in forwards}
 
 
-def _reload(
-    name: str,
-    counts: Sequence[int],
-    away_s: Sequence[float],
-    taken: Mapping[tuple[str, int, float], Sequence[float]],
-) -> Reload:
-    """Medians; what was away for longer takes no less, and what differs from that is noise."""
+def _held(longest: int) -> int:
+    return min(_HELD_TOKENS, longest // 2)
+
+
+def _cell(key: tuple[int, float], seconds: Sequence[float]) -> AfterAway:
+    middle, spread = median_and_spread(seconds)
+    return AfterAway(new_tokens=key[0], away_s=key[1], seconds=middle, spread=spread)
+
+
+def reload_of(cells: Sequence[AfterAway]) -> Reload:
+    """What was away for longer takes no less than after a shorter time, and what differs from that is noise.
+
+    Args:
+        cells: of one member, every number of new tokens after every time away, 0 among them.
+    """
+    new_tokens = sorted({cell.new_tokens for cell in cells})
+    away_s = sorted({cell.away_s for cell in cells} - {0.0})
+    seconds = {(cell.new_tokens, cell.away_s): cell.seconds for cell in cells}
     lines = []
-    for count in counts:
-        settled_s = median(taken[name, count, 0.0])
-        longer = [median(taken[name, count, away]) - settled_s for away in away_s]
+    for count in new_tokens:
+        longer = [seconds[count, away] - seconds[count, 0.0] for away in away_s]
         lines.append(tuple(accumulate(longer, max, initial=0.0))[1:])
-    return Reload(new_tokens=tuple(counts), away_s=tuple(away_s), longer_s=tuple(lines))
+    return Reload(new_tokens=tuple(new_tokens), away_s=tuple(away_s), longer_s=tuple(lines))
 
 
-def _away_s(run: Run, away_s: float, others: Mapping[str, tuple[float, Run]], device: torch.device) -> float:
+def _after_away_s(
+    clock: Clock, run: Run, away_s: float, others: Mapping[str, tuple[float, Run]], device: torch.device
+) -> list[float]:
     """Seconds of a forward that is run again and again, each time after such a while."""
     seconds: list[float] = []
 
     def run_after() -> None:
-        _pass_time(away_s, others)
+        _pass_time(clock, away_s, others)
         seconds.append(timed(run, device))
 
     settle(run_after)
     for _ in range(TIMED):
         run_after()
-    return median(seconds[-TIMED:])
+    return seconds[-TIMED:]
 
 
-def _by_seconds(runs: Mapping[str, Run]) -> dict[str, tuple[float, Run]]:
+def _by_seconds(clock: Clock, runs: Mapping[str, Run]) -> dict[str, tuple[float, Run]]:
     """Each member's seconds and run, the slowest first."""
     found = {}
     for name, run in runs.items():
         run()
-        start_s = perf_counter()
+        start_s = clock.now_s()
         run()
-        found[name] = (perf_counter() - start_s, run)
+        found[name] = (clock.now_s() - start_s, run)
     return dict(sorted(found.items(), key=lambda one: -one[1][0]))
 
 
-def _pass_time(away_s: float, others: Mapping[str, tuple[float, Run]]) -> None:
-    end_s = perf_counter() + away_s
+def _pass_time(clock: Clock, away_s: float, others: Mapping[str, tuple[float, Run]]) -> None:
+    """Let other members run; each is done, on its device too, before it is seen what time is left."""
+    if not away_s:
+        return
+    end_s = clock.now_s() + away_s
     for seconds, run in others.values():
-        while perf_counter() + seconds < end_s:
+        while clock.now_s() + seconds < end_s:
             run()
-    while perf_counter() < end_s:
+    while clock.now_s() < end_s:
         pass

@@ -18,11 +18,11 @@ def fit_smooth(shapes: Sequence[Shape]) -> SmoothForward:
     """Fit the terms of `SmoothForward` to one member's shapes by non-negative least squares of relative errors.
 
     Args:
-        shapes: measured, at least two.
+        shapes: measured, at least one; of fewer than four the error is not known.
     """
     terms, seconds = _terms(shapes), np.array([shape.seconds for shape in shapes])
     held_out = np.arange(len(shapes)) % _HELD_OUT == _HELD_OUT - 1
-    error = 0.0
+    error = None
     if held_out.any():
         found = terms[held_out] @ _fit(terms[~held_out], seconds[~held_out])
         error = median(np.abs(found / seconds[held_out] - 1).tolist())

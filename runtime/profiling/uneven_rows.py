@@ -4,7 +4,7 @@ Letters: M measured forwards.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -22,7 +22,7 @@ _REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """A forward to be measured: tokens that each row holds, and new ones; rows that hold nothing come last."""
 
     held: tuple[int, ...]
@@ -31,20 +31,20 @@ class _Rows:
 
 
 _CASES = (
-    _Rows((20, 100), (2, 5)),
-    _Rows((90, 40, 60), (1, 7, 2)),
-    _Rows((40, 110, 60), (3, 3, 3)),
-    _Rows((40, 110, 60), (3, 3, 3), apart=True),
-    _Rows((60, 60, 60), (1, 1, 1), apart=True),
-    _Rows((200, 150, 180), (1, 4, 2), apart=True),
-    _Rows((70, 30, 50, 110, 40, 60), (1, 6, 2, 4, 9, 3)),
-    _Rows((70, 30, 50, 110, 40, 60), (1, 1, 2, 1, 1, 2), apart=True),
-    _Rows((180, 220, 150, 240, 200, 190), (2, 8, 3, 5, 1, 2)),
-    _Rows((60, 80, 45, 90, 70, 0), (3, 1, 2, 3, 1, 35)),
-    _Rows((60, 80, 0), (4, 2, 50)),
-    _Rows((70, 30, 50, 110, 40, 60) * 2, (1, 6, 2, 4, 9, 3) * 2),
-    _Rows((70, 30, 50, 110, 40, 60) * 2, (4,) * 12, apart=True),
-    _Rows((*(70, 30, 50, 110, 40) * 2, 0, 0), (*(1, 6, 2, 4, 3) * 2, 40, 30)),
+    Rows((20, 100), (2, 5)),
+    Rows((90, 40, 60), (1, 7, 2)),
+    Rows((40, 110, 60), (3, 3, 3)),
+    Rows((40, 110, 60), (3, 3, 3), apart=True),
+    Rows((60, 60, 60), (1, 1, 1), apart=True),
+    Rows((200, 150, 180), (1, 4, 2), apart=True),
+    Rows((70, 30, 50, 110, 40, 60), (1, 6, 2, 4, 9, 3)),
+    Rows((70, 30, 50, 110, 40, 60), (1, 1, 2, 1, 1, 2), apart=True),
+    Rows((180, 220, 150, 240, 200, 190), (2, 8, 3, 5, 1, 2)),
+    Rows((60, 80, 45, 90, 70, 0), (3, 1, 2, 3, 1, 35)),
+    Rows((60, 80, 0), (4, 2, 50)),
+    Rows((70, 30, 50, 110, 40, 60) * 2, (1, 6, 2, 4, 9, 3) * 2),
+    Rows((70, 30, 50, 110, 40, 60) * 2, (4,) * 12, apart=True),
+    Rows((*(70, 30, 50, 110, 40) * 2, 0, 0), (*(1, 6, 2, 4, 3) * 2, 40, 30)),
 )
 
 
@@ -57,9 +57,10 @@ def measure_uneven(
     Args:
         forwards: of the members.
         even: what was measured with rows of equal length.
-        longest: context of the pool, in tokens; longer cases are left out.
+        longest: context of the pool, in tokens; rows hold less where it has no room for what a case holds, and cases
+            that it has no room for even so are left out.
     """
-    cases = [case for case in _CASES if max(map(sum, zip(case.held, case.counts, strict=True))) <= longest]
+    cases = cases_within(longest)
     shapes: dict[tuple[str, int], BatchShape] = {}
     taken: dict[tuple[str, int], list[float]] = {}
     with Progress("profiling uneven rows", _REPEATS * len(cases), unit="shapes") as progress:
@@ -74,6 +75,20 @@ def measure_uneven(
         name: _fit([(shapes[name, place], median(taken[name, place])) for place in range(len(cases))], even[name])
         for name in forwards
     }
+
+
+def cases_within(longest: int) -> list[Rows]:
+    """The forwards that are measured within a context of so many tokens."""
+    return [fitted for case in _CASES if (fitted := _within(case, longest)) is not None]
+
+
+def _within(case: Rows, longest: int) -> Rows | None:
+    """A case whose rows hold as much less, in proportion, as a context needs; None where its new tokens do not fit."""
+    most_held = longest - max(case.counts)
+    if most_held < 1:
+        return None
+    share = min(1.0, most_held / max(case.held))
+    return replace(case, held=tuple(max(1, int(share * held)) if held else 0 for held in case.held))
 
 
 def _fit(measured: Sequence[tuple[BatchShape, float]], even: ProfiledForwards) -> UnevenRows:

@@ -7,17 +7,17 @@ recording goes on where it was; the part is removed at the end.
 import hashlib
 import json
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
 from ...arguments import ArgumentError
 from ...progress import Progress
-from ...traces.meta import Closure, CostTable, NearTies, Sampling, check_title
+from ...traces.meta import Closure, CostTable, NearTies, ProfileTaken, Sampling, check_title
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
@@ -41,6 +41,23 @@ PART_FORM = 2
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
 
 
+class SecondsKept(NamedTuple):
+    """Seconds of forwards that a recording keeps.
+
+    Attributes:
+        costs: by device and model (`forward_seconds.measure_costs`).
+        profile: that they were taken from, if any.
+    """
+
+    costs: dict[str, dict[str, CostTable]]
+    profile: ProfileTaken | None = None
+
+
+def no_seconds() -> SecondsKept:
+    """Of a recording that keeps none."""
+    return SecondsKept({})
+
+
 def record(
     pool: ModelPool,
     prompts: Sequence[Prompt],
@@ -50,7 +67,7 @@ def record(
     max_new_tokens: int,
     out: Path,
     name: str | None = None,
-    costs: Mapping[str, Mapping[str, CostTable]] | None = None,
+    seconds: Callable[[], SecondsKept] = no_seconds,
 ) -> TrieRecording:
     """Record the tries of all prompts, write them to `out` and return them.
 
@@ -62,7 +79,7 @@ def record(
         max_new_tokens: longest trunk, >= 1.
         out: directory to write; `OUT.part` beside it holds what is finished so far.
         name: of the trace, one line that is not empty; the name of `out` without its suffix if None.
-        costs: measured seconds to keep in the meta, by device and model (`forward_seconds.measure_costs`).
+        seconds: measures those to keep in the meta; called once everything else is known to be in order.
 
     Raises:
         ArgumentError: prompts or a pool that cannot be recorded, or a name that cannot be; nothing is written then.
@@ -80,9 +97,10 @@ def record(
     options = TrieOptions(
         sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
     )
-    meta = _meta(pool, options, title, costs or {})
+    meta = _meta(pool, options, title)
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, requests, options))
     try:
+        meta = meta.model_copy(update=seconds()._asdict())
         _record_missing(pool, requests, options, parts)
     except BaseException:
         parts.remove_if_empty()
@@ -147,13 +165,8 @@ def _vocab_size(pool: ModelPool) -> int:
     return int(target.config.vocab_size)
 
 
-def _meta(
-    pool: ModelPool,
-    options: TrieOptions,
-    name: str,
-    costs: Mapping[str, Mapping[str, CostTable]],
-) -> TrieMeta:
-    """All but near ties, which are known when everything is recorded; raises ValueError for what cannot be."""
+def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
+    """All but seconds and near ties, which are known later; raises ValueError for what cannot be."""
     target: Any = pool.target.model
     return TrieMeta(
         name=name,
@@ -167,7 +180,6 @@ def _meta(
         closure=options.closure,
         software=_software(),
         hardware=hardware(target.device),
-        costs={device: dict(tables) for device, tables in costs.items()},
         origin=f"recorded from pool {pool.name}",
     )
 

@@ -78,7 +78,7 @@ class ProfiledCost:
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         beyond = [
-            f"{member.name} ({member.smooth.held_out_error:.0%})"
+            f"{member.name} ({_said(member.smooth.held_out_error)})"
             for member in self._meta.members
             if member.name in self._members and self._members[member.name].forwards.beyond
         ]
@@ -91,3 +91,7 @@ class ProfiledCost:
         if self._unmeasured:
             notes.append(f"deciding was not measured, the others' mean is taken: {', '.join(sorted(self._unmeasured))}")
         return tuple(notes)
+
+
+def _said(error: float | None) -> str:
+    return "unknown" if error is None else f"{error:.0%}"

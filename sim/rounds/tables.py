@@ -1,5 +1,7 @@
 """An imported recording, ready for replay by any number of policies."""
 
+from collections.abc import Callable
+
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import Observable
 from ...policies.default_policies import policies_at_windows
@@ -43,8 +45,10 @@ class RoundsTables:
             answers[session.request_id] = Answer(session, text, [ON_TRUNK] * (len(text) + 1))
         return Foreseen(world, answers, drawn=not strict)
 
-    def world(self, cost: CostModel, *, seed: int, strict: bool) -> RoundsWorld:
-        """A world that replays it."""
+    def world(
+        self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
+    ) -> RoundsWorld:
+        """See `ReplayTables`; seconds of recorded rounds do not depend on the time."""
         return RoundsWorld(
             trace=self.trace,
             pool=self.pool,

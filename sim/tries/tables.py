@@ -1,5 +1,7 @@
 """A recording of contexts, ready for replay by any number of policies."""
 
+from collections.abc import Callable
+
 from ...decoding.prefill import Start, prefill_before
 from ...policies.about import ALL_OBSERVABLES
 from ...policies.default_policies import default_policies
@@ -39,10 +41,12 @@ class TrieTables(TablesByRequest):
             answers[session.request_id] = Answer(session, recorded.trunk_tokens, recorded.trunk)
         return Foreseen(world, answers, drawn=False)
 
-    def world(self, cost: CostModel, *, seed: int, strict: bool) -> ReplayWorld:
-        """A world that replays it."""
+    def world(
+        self, cost: CostModel, *, seed: int, strict: bool, now_s: Callable[[], float] | None = None
+    ) -> ReplayWorld:
+        """See `ReplayTables`."""
         fallback = None if strict else self._fitted.reseeded(seed)
-        return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback)
+        return ReplayWorld(tables=self, pool=self.pool, cost=cost, fallback=fallback, now_s=now_s)
 
     def answers(self, *, seed: int, strict: bool) -> TrieAnswers:
         """See `ReplayTables`."""

@@ -3,7 +3,7 @@
 Where a request's text ends, it is compared with the trunk.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...decoding.pool import Pool
 from ...decoding.results import DraftResults, VerifyResults, made
@@ -27,13 +27,22 @@ class ReplayWorld(TrieAnswers):
         pool: its members in level order.
         cost: seconds of forwards.
         fallback: answers beyond the record; None makes the first unknown an error.
+        now_s: reads the run's clock; None outside a run, where nothing takes time but the operations themselves.
     """
 
-    def __init__(self, *, tables: TablesByRequest, pool: Pool, cost: CostModel, fallback: Fallback | None) -> None:
+    def __init__(
+        self,
+        *,
+        tables: TablesByRequest,
+        pool: Pool,
+        cost: CostModel,
+        fallback: Fallback | None,
+        now_s: Callable[[], float] | None = None,
+    ) -> None:
         super().__init__(tables=tables, fallback=fallback)
         self._pool = pool
         self._cost = cost
-        self._charges = OperationCharges(cost, pool) if isinstance(cost, OperationCost) else None
+        self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 

@@ -40,24 +40,30 @@ class CheckedProfile(Printed):
         return about | self.freshness.to_json() | {"notes": list(self.remarks)}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each member."""
-        members = self.freshness.to_json()["members"]
-        return [{"member": name, **pace} for name, pace in members.items()]
+        """A row for each member's forwards right after others, then one for its forwards after times away."""
+        found = self.freshness.to_json()
+        return [
+            {"member": name, "after_away": part == "after_away", **pace}
+            for part in ("members", "after_away")
+            for name, pace in found[part].items()
+        ]
 
     def tables(self) -> Sequence[Grid]:
-        """Members."""
+        """Members, settled and after times away."""
         meta = self.profile.meta
         rows = [
             {
                 "member": name,
+                "forwards": which,
                 "times as long": f"{pace.ratio:.3f}",
                 "may differ by": f"{pace.limit:.1%}",
                 "fits": "yes" if pace.fits else "no",
             }
-            for name, pace in self.freshness.members.items()
+            for which, paces in (("settled", self.freshness.members), ("after times away", self.freshness.after_away))
+            for name, pace in paces.items()
         ]
         title = f"profile of pool {meta.pool} on {meta.hardware}, {meta.measured_at:%Y-%m-%d %H:%M} UTC"
-        return [table(rows, texts=("fits",), title=title)]
+        return [table(rows, texts=("forwards", "fits"), title=title)]
 
     def lines(self) -> Sequence[str]:
         """The verdict last."""
@@ -71,7 +77,7 @@ def check_profile(
     threads: int = 1,
     debug: bool = False,
 ) -> CheckedProfile:
-    """Measure a few forwards again, for some four seconds, and compare them with a profile's.
+    """Measure a few forwards again, for some eight seconds, and compare them with a profile's.
 
     Args:
         pool: models, or where they are; None is the shipped pool (`load_models`).

@@ -10,7 +10,7 @@ from ...sim.cost.make import make_cost
 from ...sim.cost.profile_choice import names_profile, profiled_cost
 from ...sim.cost.profiled import ProfiledCost
 from ...traces.tries.recording import TrieRecording
-from .freshness import Freshness, measure_freshness, mismatches, remarks_on_profile
+from .freshness import Freshness, device_name, measure_freshness, mismatches, remarks_on_profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ def checked_cost(
     """
     if not names_profile(name):
         return CheckedCost(cost=make_cost(name, recording, allow_foreign_profile=allow_foreign))
-    cost = profiled_cost(name, recording, allow_foreign=allow_foreign, threads=threads)
+    device = device_name(models)
+    cost = profiled_cost(name, recording, allow_foreign=allow_foreign, threads=threads, device=device)
     if not allow_foreign:
         _refuse_foreign(cost, models, threads)
     foreign = [f"FOREIGN profile: {words}" for words in mismatches(cost.profile, models)]

@@ -13,11 +13,12 @@ import torch
 from ...arguments import ArgumentError
 from ...counted import counted
 from ...machine import processor
-from ...profiles.meta import ProfileMeta
+from ...profiles.forward_terms import AfterAway
+from ...profiles.meta import CPU, ProfileMeta
 from ...profiles.profile import Profile, Shape, read_profile
 from ...progress import in_words
 from ...runtime.pools.loaded_members import LoadedMembers
-from ...runtime.profiling.reference_shapes import measure_again
+from ...runtime.profiling.reference_shapes import measure_after_away_again, measure_again
 from ...sim.cost.profile_choice import differences, newest_here
 
 # A change of seconds by less than this share is not worth a word.
@@ -51,36 +52,48 @@ class Freshness:
 
     Attributes:
         age_s: of the profile, when it was measured again.
-        members: by name.
+        members: by name, forwards right after others.
+        after_away: by name, forwards whose weights were not read just before.
     """
 
     age_s: float
     members: Mapping[str, MemberPace]
+    after_away: Mapping[str, MemberPace]
 
     @property
     def fits(self) -> bool:
-        """Whether every member takes as long as it did."""
-        return all(pace.fits for pace in self.members.values())
+        """Whether every member takes as long as it did, after times away too."""
+        return all(pace.fits for pace in (*self.members.values(), *self.after_away.values()))
 
     @property
     def line(self) -> str:
         """The verdict, and what it rests on."""
         ago = f"as long as {in_words(self.age_s)} ago"
         if self.fits:
-            ratios = [pace.ratio for pace in self.members.values()]
-            return f"the profile fits: forwards take {min(ratios):.2f} to {max(ratios):.2f} times {ago}"
-        off = sorted((pace.ratio, name) for name, pace in self.members.items() if not pace.fits)
-        words = [f"{name}'s forwards take {ratio:.2f} times" for ratio, name in reversed(off)]
+            settled, away = (_range(paces) for paces in (self.members, self.after_away))
+            return f"the profile fits: forwards take {settled} times, after times away {away} times {ago}"
+        told = [("", name, pace) for name, pace in self.members.items()]
+        told += [(" after times away", name, pace) for name, pace in self.after_away.items()]
+        off = sorted((pace.ratio, f"{name}'s forwards{which}") for which, name, pace in told if not pace.fits)
+        words = [f"{whose} take {ratio:.2f} times" for ratio, whose in reversed(off)]
         return f"the profile no longer fits: {', '.join(words)} {ago}; profile anew"
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
-        members = {name: asdict(pace) | {"fits": pace.fits} for name, pace in self.members.items()}
-        return {"age_s": self.age_s, "fits": self.fits, "members": members}
+        members, after_away = (
+            {name: asdict(pace) | {"fits": pace.fits} for name, pace in paces.items()}
+            for paces in (self.members, self.after_away)
+        )
+        return {"age_s": self.age_s, "fits": self.fits, "members": members, "after_away": after_away}
+
+
+def _range(paces: Mapping[str, MemberPace]) -> str:
+    ratios = [pace.ratio for pace in paces.values()]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
-    """Measure a few forwards of every profiled member again, for some four seconds.
+    """Measure a few forwards of every profiled member again, for some eight seconds, half of it after times away.
 
     Args:
         profile: of these models, with `mismatches` against none that matters.
@@ -93,10 +106,22 @@ def measure_freshness(profile: Profile, models: LoadedMembers) -> Freshness:
     }
     age_s = max(0.0, (datetime.now(UTC) - profile.meta.measured_at).total_seconds())
     again = measure_again(forwards, [shape for shape in profile.shapes if shape.member in forwards])
-    return Freshness(age_s=age_s, members={name: _pace(pairs, profile.meta.drift) for name, pairs in again.items()})
+    known = {member.name: member for member in profile.meta.members if member.name in forwards}
+    again_after_away = measure_after_away_again(
+        forwards,
+        {name: member.shares for name, member in known.items()},
+        {name: member.after_away for name, member in known.items()},
+        longest=models.context_tokens,
+    )
+    drift = profile.meta.drift
+    return Freshness(
+        age_s=age_s,
+        members={name: _pace(pairs, drift) for name, pairs in again.items()},
+        after_away={name: _pace(pairs, drift) for name, pairs in again_after_away.items()},
+    )
 
 
-def _pace(pairs: Sequence[tuple[Shape, Shape]], drift: float) -> MemberPace:
+def _pace(pairs: Sequence[tuple[Shape, Shape]] | Sequence[tuple[AfterAway, AfterAway]], drift: float) -> MemberPace:
     spread = median(then.spread for then, _ in pairs)
     return MemberPace(
         ratio=median(now.seconds / then.seconds for then, now in pairs),
@@ -113,7 +138,7 @@ def fitting_profile(models: LoadedMembers, file: Path | None) -> Profile:
     """
     given = None if file is None else read_profile(file)
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    profile = newest_here(own, torch.get_num_threads()) if given is None else given
+    profile = newest_here(own, torch.get_num_threads(), device_name(models)) if given is None else given
     for words in mismatches(profile, models):
         raise ArgumentError(f"the profile does not fit these models: {words}; profile anew")
     return profile
@@ -123,7 +148,7 @@ def mismatches(profile: Profile, models: LoadedMembers) -> list[str]:
     """In what a profile differs from the models as they run now, so that its seconds cannot be right; in words."""
     meta = profile.meta
     own = {member.name: (member.num_parameters, member.dtype) for member in models.members if member.model is not None}
-    words = differences(profile, own)
+    words = differences(meta, own)
     if meta.processor != processor():
         words.append(f"it was measured on {meta.hardware}, this is {processor()}")
     device = device_name(models)
@@ -168,6 +193,10 @@ def remarks_on_profile(meta: ProfileMeta, models: LoadedMembers, sampling: str) 
 
 
 def device_name(models: LoadedMembers) -> str:
-    """What the target runs on: `cpu`, or the accelerator's name."""
-    target: Any = models.target.model
-    return "cpu" if target.device.type == "cpu" else torch.cuda.get_device_name(target.device)
+    """What the models run on: the target's `cpu` or accelerator by its name, and the members that are elsewhere."""
+    devices: dict[str, torch.device] = {
+        member.name: member.model.device for member in models.members if member.model is not None
+    }
+    main = devices[models.target.name]
+    name = CPU if main.type == CPU else torch.cuda.get_device_name(main)
+    return ", ".join([name, *(f"{member} on {device}" for member, device in devices.items() if device != main)])

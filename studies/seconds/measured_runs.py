@@ -10,7 +10,6 @@ from typing import Protocol
 from ...arguments import ArgumentError
 from ...decoding.policy import Policy
 from ...decoding.prefill import Start
-from ...policies.about import about_of
 from ...runs.log import RunLog
 from ...runtime.decode import decode, whole
 from ...runtime.forced.forced_pool import ForcedPool
@@ -26,6 +25,7 @@ from ..both_worlds import made_up_cost
 from ..named_policies import NamedPolicy
 from ..pool import is_forced, load_models
 from ..recording_to_agree import matching_trace
+from .runnable_policies import check_runnable
 
 Tokens = Mapping[str, Sequence[int]]
 
@@ -85,7 +85,7 @@ class DecodedRuns:
 
     def build(self, policy: NamedPolicy) -> Policy:
         """See `MeasuredRuns`."""
-        return policy.build(loaded_pool(self.models))
+        return _built(self, policy)
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """See `MeasuredRuns`."""
@@ -124,11 +124,7 @@ class ForcedRuns:
 
     def build(self, policy: NamedPolicy) -> Policy:
         """See `MeasuredRuns`; refuses policies that say that they are lossy, whose texts were not recorded."""
-        built = policy.build(loaded_pool(self.models))
-        about = about_of(built)
-        if about is not None and not about.lossless:
-            raise ArgumentError(f"`policies` must be lossless on a forced pool, got {policy.name}")
-        return built
+        return _built(self, policy)
 
     def run(self, policy: NamedPolicy, part: TrieRecording, batch: int) -> tuple[Tokens, RunLog]:
         """See `MeasuredRuns`."""
@@ -150,6 +146,15 @@ class ForcedRuns:
             batch=batch,
         )
         return {session.request_id: session.emitted for session in sessions}, log
+
+
+def _built(runs: MeasuredRuns, policy: NamedPolicy) -> Policy:
+    """The policy, made for the models; raises ValueError for one that cannot be made or run."""
+    built = policy.build(loaded_pool(runs.models))
+    meta = runs.recording.meta
+    tags = (request.tag for request in runs.recording.requests)
+    check_runnable(built, policy.name, forced=runs.forced, tags=tags, where=f"recording {meta.name}")
+    return built
 
 
 def measured_runs(

@@ -1,6 +1,6 @@
 """Measure what this machine takes for the operations of a pool: what `paceline profile` does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-from ...arguments import ArgumentError, check_within
+from ...arguments import ArgumentError, check_least, check_within
 from ...counted import counted
+from ...decoding.policy import Policy
+from ...decoding.pool import Pool
 from ...machine import processor
 from ...policies.default_policies import default_policies
 from ...policies.spec import PolicySpec
@@ -23,6 +25,7 @@ from ...runtime.forced.forced_pool import ForcedPool
 from ...runtime.pools.loaded_members import LoadedMembers, loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.forward_shapes import Grid as ShapeGrid
+from ...runtime.profiling.forward_shapes import measure_forwards
 from ...runtime.profiling.journal import Journal
 from ...runtime.profiling.members import MeasuredMembers, measure_members
 from ...runtime.profiling.memory_floor import memory_floor
@@ -31,6 +34,7 @@ from ...runtime.prompts import Prompt
 from ...traces.meta import Sampling
 from ..pool import load_models
 from .freshness import device_name
+from .runnable_policies import check_runnable
 from .unfinished import journal_of
 from .watched_chains import watched_chains
 from .watched_requests import WatchedRequests, watched_requests
@@ -56,7 +60,8 @@ class Profiled(Printed):
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/profiles.md)."""
         shapes = [shape._asdict() for shape in self.profile.shapes]
-        return {"out": str(self.out), "meta": self.profile.meta.model_dump(mode="json"), "shapes": shapes}
+        meta = self.profile.meta.model_dump(mode="json")
+        return {"out": str(self.out), "floor": self.floor, "meta": meta, "shapes": shapes}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each measured shape."""
@@ -97,6 +102,7 @@ class Profiled(Printed):
         shapes = {shape[1:4]: shape for shape in self.profile.of(member.name)}
         (rows, new, _), most = min(shapes), max(one[0] for one in shapes)
         widest = max(shapes, key=lambda one: one[0] * one[1])
+        error = member.smooth.held_out_error
         spread = sorted(shape.spread for shape in shapes.values())[len(shapes) // 2]
         return {
             "member": member.name,
@@ -106,7 +112,7 @@ class Profiled(Printed):
             "ms, widest": f"{shapes[widest].seconds * 1e3:.2f} ({widest[0]} x {widest[1]})",
             "spread": f"{spread:.1%}",
             "after 10 ms": f"+{forwards_of(self.profile, member).reload_s(rows * new, 0.01) * 1e3:.3f}",
-            "smooth error": f"{member.smooth.held_out_error:.1%}",
+            "smooth error": "-" if error is None else f"{error:.1%}",
         }
 
 
@@ -145,15 +151,12 @@ def profile(
         ValueError: prompts or a policy that cannot be used, fewer repeats, or a machine whose seconds drift by
             more; nothing is written then.
     """
-    check_within("`most_drift`", most_drift, "[0, 10]")
-    if out is not None and Path(out).suffix != ENDING:
-        raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
+    _check_arguments(out, repeats, most_drift)
     models = load_models(pool, threads=threads, debug=debug)
     watched = watched_requests(models, pool, prompts, recording, sampling)
     members = loaded_pool(models)
-    named = {name: PolicySpec.parse(name) for name in dict.fromkeys([*default_policies(members), *policies])}
-    for spec in named.values():
-        spec.build(members)
+    chains = _built(watched_chains(members), members, watched)
+    timed = _built([*default_policies(members), *policies], members, watched)
     forwards = {
         member.name: models.forward(level, "auto", share_weights=True)
         for level, member in enumerate(models.members)
@@ -161,15 +164,24 @@ def profile(
     }
     shapes = grid or ShapeGrid()
     journal = journal_of(models, forwards, shapes, most_drift=most_drift, restart=restart)
-    measured = measure_members(models, forwards, shapes, repeats=repeats, journal=journal)
-    _refuse_drift(measured.even.drift, most_drift, journal)
-    operations = _operations(models, watched, measured, named)
-    meta = _meta(models, measured, operations, watched.sampling)
-    made = Profile(meta=meta, shapes=measured.even.shapes)
-    path = _place(meta) if out is None else Path(out)
+    even = measure_forwards(forwards, shapes, longest=models.context_tokens, repeats=repeats, journal=journal)
+    _refuse_drift(even.drift, most_drift, journal)
+    measured = measure_members(models, forwards, even, shapes)
+    operations = measure_operations(
+        models, watched.prompts, measured, chains, timed, watched.sampling, world=watched.world
+    )
+    made = Profile(meta=_meta(models, measured, operations, watched.sampling), shapes=even.shapes)
+    path = _place(made.meta) if out is None else Path(out)
     write_profile(made, path)
     journal.forget()
     return Profiled(profile=made, out=path, floor=_floor(models, made))
+
+
+def _check_arguments(out: Path | str | None, repeats: int, most_drift: float) -> None:
+    check_within("`most_drift`", most_drift, "[0, 10]")
+    check_least("`repeats`", repeats, 3)
+    if out is not None and Path(out).suffix != ENDING:
+        raise ArgumentError(f"`out` must end in {ENDING}, by which a cost is known for a profile, got {str(out)!r}")
 
 
 def _floor(models: LoadedMembers, made: Profile) -> str | None:
@@ -200,23 +212,14 @@ def _operation_row(name: str, beside: BesideForwards) -> dict[str, str]:
     }
 
 
-def _operations(
-    models: LoadedMembers,
-    watched: WatchedRequests,
-    measured: MeasuredMembers,
-    named: Mapping[str, PolicySpec],
-) -> Operations:
-    """Operations under chains that run every member, and the seconds of the default policies and those given."""
-    members = loaded_pool(models)
-    return measure_operations(
-        models,
-        watched.prompts,
-        measured,
-        {name: PolicySpec.parse(name).build(members) for name in watched_chains(members)},
-        {name: spec.build(members) for name, spec in named.items()},
-        watched.sampling,
-        world=watched.world,
-    )
+def _built(names: Iterable[str], pool: Pool, watched: WatchedRequests) -> dict[str, Policy]:
+    """Policies by name; raises ValueError for one that cannot be made, or cannot be run on what is watched."""
+    built = {name: PolicySpec.parse(name).build(pool) for name in dict.fromkeys(names)}
+    forced = watched.world is not None
+    where = "the recording" if forced else "the prompts"
+    for name, policy in built.items():
+        check_runnable(policy, name, forced=forced, tags=watched.tags, where=where)
+    return built
 
 
 def _meta(
@@ -233,6 +236,7 @@ def _meta(
                 forward=measured.forward_names[member.name],
                 smooth=measured.smooth[member.name],
                 uneven=measured.uneven[member.name],
+                after_away=measured.after_away[member.name],
                 reload=measured.reloads[member.name],
                 in_decoding=operations.in_decoding[member.name],
                 drafting=operations.drafting[member.name],

@@ -12,11 +12,11 @@ from ...arguments import ArgumentError
 from ...counted import counted
 from ...decoding.ledger import DRAFT, VERIFY
 from ...policies.default_policies import default_policies
-from ...progress import Progress, quiet
+from ...progress import Progress, quiet, tracked
 from ...reports.tables.grid import Grid
 from ...reports.tables.printed import Printed
 from ...reports.tables.validation import cells_table, choices_table
-from ...reports.validation import Cell, Choice, Verdict, choices, total_s, tpot_error_of, verdict
+from ...reports.validation import Cell, Choice, Verdict, choices, repeatability, total_s, tpot_error_of, verdict
 from ...runs.log import RunLog
 from ...runs.same_steps import compare_runs
 from ...runtime.forced.forced_pool import ForcedPool
@@ -28,10 +28,14 @@ from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
 from ...traces.tries.recording import TrieRecording
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
+from .cells_asked import check_cells
 from .checked_cost import CheckedCost, checked_cost
 from .measured_runs import MeasuredRuns, Tokens, measured_runs
 
 BATCHES = (1, 4, 16)
+
+# Committed tokens by request, and the log.
+_Ran = tuple[Tokens, RunLog]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -51,22 +55,32 @@ class Validation(Printed):
         """What all cells come to."""
         return verdict(self.cells)
 
+    @property
+    def repeatability(self) -> Verdict | None:
+        """How well the machine repeats itself: what measured runs say of each other; None if there was one."""
+        return repeatability(self.cells)
+
     def choices(self) -> list[Choice]:
         """The best policy of each batch and tag in both worlds."""
         return choices(self.cells)
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/validation.md)."""
+        repeated = self.repeatability
         return {
             **self.meta,
             "verdict": asdict(self.verdict),
+            "repeatability": None if repeated is None else asdict(repeated),
             "cells": self.to_dicts(),
             "choices": [asdict(choice) for choice in self.choices()],
         }
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each cell."""
-        return [asdict(cell) | {"error": cell.error} for cell in self.cells]
+        return [
+            asdict(cell) | {"measured_s": cell.measured_s, "spread": cell.spread, "error": cell.error}
+            for cell in self.cells
+        ]
 
     def tables(self) -> Sequence[Grid]:
         """Cells, then the best policies."""
@@ -89,7 +103,20 @@ class Validation(Printed):
             f"the same policy is best in {found.same_choice:.0%} of batches and tags; following the simulator costs "
             f"{found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst",
             f"equal steps in {found.equal:.0%} of cells",
+            self._repeatability_line(),
         ]
+
+    def _repeatability_line(self) -> str:
+        """What nothing can foretell better."""
+        found = self.repeatability
+        if found is None:
+            return "how well the machine repeats its own seconds is not known from one run"
+        return (
+            f"measured runs are off from each other by {found.median_error:.1%} in the median, "
+            f"{found.worst_error:.1%} at worst; the same policy is best in {found.same_choice:.0%}, "
+            f"following one costs {found.mean_regret:.1%} on average, {found.worst_regret:.1%} at worst; "
+            f"equal steps in {found.equal:.0%}"
+        )
 
 
 def validate(
@@ -125,11 +152,10 @@ def validate(
         debug: say beforehand how models run.
 
     Raises:
-        ValueError: an unknown tag, a batch or count below 1, or a recording, policy or cost that cannot be used.
+        ValueError: an unknown tag, a batch or count below 1, a tag or batch given twice, none of them, or a recording,
+            policy or cost that cannot be used.
     """
-    for name, least in (("requests", requests), ("runs", runs), *(("batches", batch) for batch in batches)):
-        if least < 1:
-            raise ArgumentError(f"`{name}` must be >= 1, got {least}")
+    check_cells(batches, tags, requests, runs)
     measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug)
     models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
@@ -138,7 +164,7 @@ def validate(
     parts = _parts(trace, tags, requests)
     priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
     jobs = [_Job(measured, part, priced.cost, policy, batch) for part in parts for batch in batches for policy in named]
-    cells = _run(jobs, runs)
+    cells = _cells(jobs, runs)
     meta = {
         "pool": measured.name,
         "forced": measured.forced,
@@ -162,17 +188,22 @@ def _about(priced: CheckedCost) -> dict[str, Any]:
     }
 
 
-def _run(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
-    """All cells in turn, so that a slow spell of the machine falls on all alike."""
-    measured: list[list[RunLog]] = [[] for _ in jobs]
-    committed: list[Tokens] = [{} for _ in jobs]
+def _cells(jobs: Sequence["_Job"], runs: int) -> tuple[Cell, ...]:
+    """All cells; replays come first, which are quick and may refuse, as a cost does beyond what it knows."""
+    replays = [job.replay() for job in tracked(jobs, "replaying", total=len(jobs), unit="runs")]
+    measured = _measured(jobs, runs)
+    return tuple(job.cell(replay, ran) for job, replay, ran in zip(jobs, replays, measured, strict=True))
+
+
+def _measured(jobs: Sequence["_Job"], runs: int) -> list[list[_Ran]]:
+    """The runs of each cell; all cells in turn, so that a slow spell of the machine falls on all alike."""
+    ran: list[list[_Ran]] = [[] for _ in jobs]
     with Progress("validating", runs * len(jobs), unit="runs") as progress, quiet():
         for _ in range(runs):
             for place, job in enumerate(jobs):
-                committed[place], log = job.measured.run(job.policy, job.part, job.batch)
-                measured[place].append(log)
+                ran[place].append(job.measured.run(job.policy, job.part, job.batch))
                 progress.advance()
-    return tuple(job.cell(logs, tokens) for job, logs, tokens in zip(jobs, measured, committed, strict=True))
+    return ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +216,20 @@ class _Job:
     policy: NamedPolicy
     batch: int
 
-    def cell(self, logs: Sequence[RunLog], ran_tokens: Tokens) -> Cell:
-        """The simulated run beside the measured ones."""
+    def replay(self) -> _Ran:
+        """The simulated run."""
         tables = TrieTables(self.part)
-        tokens: dict[str, list[int]] = {}
+        outputs: dict[str, list[int]] = {}
         scenario = Scenario(tables=tables, cost=self.cost, batch=self.batch)
-        simulated = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=tokens)
+        log = simulate(scenario, self.policy.build(tables.pool), self.policy.name, outputs=outputs)
+        return outputs, log
+
+    def cell(self, replay: _Ran, ran: Sequence[_Ran]) -> Cell:
+        """The simulated run beside the measured ones."""
+        _, simulated = replay
+        logs = [log for _, log in ran]
         middle = sorted(logs, key=total_s)[len(logs) // 2]
-        seconds = [total_s(log) for log in logs]
-        agreement = compare_runs(simulated, logs[-1], replayed_tokens=tokens, ran_tokens=ran_tokens)
+        seconds = tuple(total_s(log) for log in logs)
         measured_s = median(seconds)
         forwards_s = float(simulated.ops["duration_s"].sum()) - _beside_s(simulated, self.cost)
         forwards_error = (forwards_s - middle.meta["phases"]["forward_s"]) / measured_s
@@ -203,14 +239,21 @@ class _Job:
             batch=self.batch,
             tag=self.part.requests[0].tag,
             simulated_s=total_s(simulated),
-            measured_s=measured_s,
-            spread=(max(seconds) - min(seconds)) / 2 / measured_s,
+            runs_s=seconds,
             tpot_error=tpot_error_of(simulated, middle),
             forwards_error=forwards_error,
             beside_error=error - forwards_error,
-            equal=agreement.difference is None and agreement.left is None,
+            equal=_same_steps(replay, ran[-1]),
+            runs_equal=all(_same_steps(one, ran[-1]) for one in ran[:-1]),
             forced=self.measured.forced,
         )
+
+
+def _same_steps(one: _Ran, other: _Ran) -> bool:
+    """Whether two runs are the same from beginning to end."""
+    (our_tokens, ours), (their_tokens, theirs) = one, other
+    found = compare_runs(ours, theirs, replayed_tokens=our_tokens, ran_tokens=their_tokens)
+    return found.difference is None and found.left is None
 
 
 def _beside_s(log: RunLog, cost: CostModel) -> float:

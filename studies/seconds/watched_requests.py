@@ -1,6 +1,6 @@
 """What is decoded while a profile's operations are watched: prompts, or on a forced pool a recording's requests."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ...shipped import shipped
 from ...sim.tries.tables import TrieTables
 from ...traces.meta import Sampling
 from ...traces.tries.store import read_trace
+from ...traces.tries.trie import TrieRequest
 from ..both_worlds import made_up_cost
 
 GREEDY = Sampling(mode="greedy")
@@ -28,11 +29,13 @@ class WatchedRequests:
 
     Attributes:
         prompts: at least one.
+        tags: that policies may name: of all requests there are, even where fewer are decoded.
         sampling: how tokens are chosen.
         world: to decode in; None for an ordinary one.
     """
 
     prompts: tuple[Prompt, ...]
+    tags: frozenset[str]
     sampling: Sampling
     world: ProbedWorld | None = None
 
@@ -51,38 +54,45 @@ def watched_requests(
         pool: the same, or where they are; None is the shipped pool.
         prompts: None takes those that lie beside the pool; None with a forced pool.
         recording: that decides on a forced pool, whose requests are taken in turn; None with all others.
-        sampling: how tokens are chosen; greedy if None, or as the recording says.
+        sampling: how tokens are chosen; None is greedy, or as the recording says, which no other may contradict.
 
     Raises:
-        ArgumentError: no prompts, or no recording of as many models as a forced pool has; either where it plays no
-            part, or other sampling than the recording's.
+        ArgumentError: no prompts, one that leaves no room for an answer, or no recording of as many models as a
+            forced pool has; either where it plays no part, or other sampling than the recording's.
     """
     if isinstance(models, ForcedPool):
         return _recording(models, prompts, recording, sampling)
-    return _prompts(pool, prompts, recording, sampling)
+    if recording is not None:
+        raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
+    found = _prompts(pool, prompts)
+    _refuse_long(found, models)
+    return WatchedRequests(prompts=found, tags=_tags(found), sampling=sampling or GREEDY)
+
+
+def _refuse_long(prompts: Sequence[Prompt], models: ModelPool) -> None:
+    """Raise ArgumentError for a prompt that leaves no room for an answer, or that has no token to go on from."""
+    for prompt in prompts:
+        count = len(models.encode(prompt.text))
+        if not 1 <= count < models.context_tokens:
+            raise ArgumentError(
+                f"`prompts` must have 1 to {models.context_tokens - 1} tokens, as pool {models.name} has a context of "
+                f"{models.context_tokens}, got request {prompt.request_id} of {count}"
+            )
 
 
 def _prompts(
-    pool: ModelPool | ForcedPool | Path | str | None,
-    prompts: Path | str | Sequence[Prompt | str] | None,
-    recording: Path | str | None,
-    sampling: Sampling | None,
-) -> WatchedRequests:
+    pool: ModelPool | ForcedPool | Path | str | None, prompts: Path | str | Sequence[Prompt | str] | None
+) -> tuple[Prompt, ...]:
     """The prompts given, or those that lie beside the pool; raises ArgumentError if there are none."""
-    if recording is not None:
-        raise ArgumentError(f"`recording` is for a forced pool, whose models decide nothing, got {str(recording)!r}")
-    mode = sampling or GREEDY
     if prompts is not None:
-        return WatchedRequests(
-            prompts=prompts_of(Path(prompts) if isinstance(prompts, str) else prompts), sampling=mode
-        )
+        return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
     if isinstance(pool, ModelPool | ForcedPool):
         raise ArgumentError("`prompts` must be given with models that are loaded already")
     place = shipped("pools", "pico") if pool is None else Path(pool)
     beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
     if not beside.is_file():
         raise ArgumentError(f"`prompts` must be given: {beside} does not exist")
-    return WatchedRequests(prompts=prompts_of(beside), sampling=mode)
+    return prompts_of(beside)
 
 
 def _recording(
@@ -98,8 +108,10 @@ def _recording(
         raise ArgumentError(f"`recording` must be given with forced pool {models.name}: it decides what is accepted")
     forced = forced_recording(read_trace(Path(recording)), models)
     mode = forced.meta.sampling
-    if sampling not in (None, GREEDY, mode):
-        raise ArgumentError(f"`sampling` must be that of the recording, {mode.words}, got {sampling.words}")
+    if sampling not in (None, mode):
+        raise ArgumentError(
+            f"`sampling` must be that of the recording, {mode.words_with_seed}, got {sampling.words_with_seed}"
+        )
     again = [forced.requests[place % len(forced.requests)] for place in range(_MOST_REQUESTS)]
     requests = {str(place): replace(request, request_id=str(place)) for place, request in enumerate(again)}
     tables = TrieTables(replace(forced, requests=tuple(requests.values())))
@@ -107,4 +119,8 @@ def _recording(
     world.follow(tables.world(made_up_cost(forced.meta.model_names), seed=0, strict=False))
     world.take(requests, eos=frozenset(forced.meta.eos_token_ids))
     texts = tuple(Prompt(request_id=name, tag=request.tag, text=name) for name, request in requests.items())
-    return WatchedRequests(prompts=texts, sampling=mode, world=world)
+    return WatchedRequests(prompts=texts, tags=_tags(forced.requests), sampling=mode, world=world)
+
+
+def _tags(requests: Iterable[Prompt | TrieRequest]) -> frozenset[str]:
+    return frozenset(request.tag for request in requests)

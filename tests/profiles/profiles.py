@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from paceline.profiles.forward_terms import Reload, SmoothForward, UnevenRows
+from paceline.profiles.forward_terms import AfterAway, Reload, SmoothForward, UnevenRows
 from paceline.profiles.meta import BesideForwards, ProfiledMember, ProfileMeta
 from paceline.profiles.profile import Profile, Shape
 
@@ -24,6 +24,9 @@ def made_member(name, **changes):
             "forward": "fused",
             "smooth": SmoothForward(intercept_s=7.0, held_out_error=0.05),
             "uneven": UnevenRows(),
+            "after_away": tuple(
+                AfterAway(new_tokens=1, away_s=away_s, seconds=1e-3, spread=0.01) for away_s in (0.0, 0.001)
+            ),
             "reload": NO_RELOAD,
             "drafting": BesideForwards(per_op_s=1e-3, per_row_s=1e-4, per_token_s=1e-5),
             "verifying": BesideForwards(per_op_s=2e-3, per_row_s=2e-4, per_token_s=2e-5),

@@ -1,13 +1,18 @@
 """A profile comes back as it was written, and a file that is none is refused in one line."""
 
+from dataclasses import replace
+from datetime import datetime
+from os import utime
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import profiles_here, read_profile, write_profile
 from paceline.traces.errors import TraceFormatError
 
-from .profiles import made_profile
+from .profiles import made_member, made_profile
 
 
 def test_a_profile_comes_back(tmp_path):
@@ -53,6 +58,32 @@ def test_a_file_that_breaks_the_format(tmp_path, change, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [],
+        [(1, 0.0)],
+        [(1, 0.001), (1, 0.002)],
+        [(1, 0.0), (1, 0.001), (2, 0.0)],
+        [(1, 0.0), (1, 0.001), (1, 0.001), (2, 0.0)],
+    ],
+)
+def test_forwards_after_times_away_are_a_whole_table(cells):
+    """A number of new tokens without one right after another, or without some time away, says nothing of reloads."""
+    made = [AfterAway(new_tokens=count, away_s=away_s, seconds=1e-3, spread=0.0) for count, away_s in cells]
+    with pytest.raises(ValueError, match="right after another and after each time away"):
+        made_member("draft", after_away=made)
+
+
+def test_when_it_was_measured_says_in_which_time_zone(tmp_path):
+    """Else nobody knows how old it is, or which of two is newer."""
+    path = tmp_path / "a.profile"
+    meta = made_profile().meta.model_copy(update={"measured_at": datetime(2026, 5, 1)})
+    write_profile(replace(made_profile(), meta=meta), path)
+    with pytest.raises(TraceFormatError, match="measured_at"):
+        read_profile(path)
+
+
 def test_no_parquet_and_no_file(tmp_path):
     path = tmp_path / "a.profile"
     with pytest.raises(TraceFormatError, match="must be a file, got 'nothing there'"):
@@ -70,5 +101,19 @@ def test_profiles_of_this_machine_are_found_newest_first(tmp_path, monkeypatch):
     write_profile(older, folder / "b.profile")
     write_profile(newer, folder / "a.profile")
     write_profile(made_profile(processor="another"), folder / "c.profile")
-    (folder / "d.profile").write_text("none")
-    assert [path.name for path in profiles_here("a processor")] == ["a.profile", "b.profile"]
+    assert [(path.name, said) for path, said in profiles_here("a processor")] == [
+        ("a.profile", newer.meta),
+        ("b.profile", older.meta),
+    ]
+
+
+def test_a_file_that_cannot_be_read_says_why_in_its_place_by_when_it_was_written(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    folder = tmp_path / "profiles"
+    write_profile(made_profile(), folder / "a.profile")
+    (folder / "b.profile").write_text("none")
+    for then, names in ((0, ["a.profile", "b.profile"]), (2e9, ["b.profile", "a.profile"])):
+        utime(folder / "b.profile", (then, then))
+        found = dict(profiles_here("a processor"))
+        assert [path.name for path in found] == names
+        assert str(found[folder / "b.profile"]).startswith(f"{folder / 'b.profile'}: profile: must be a Parquet file")

@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.ledger import DRAFT
+from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import Shape
 from paceline.runtime.profiling.beside import fit_beside
 from paceline.runtime.profiling.probe import ProbedOp
+from paceline.runtime.profiling.reloads import reload_of
 from paceline.runtime.profiling.smooth import fit_smooth
 
 SECONDS = st.floats(1e-6, 1e-2)
@@ -49,3 +51,26 @@ def test_a_forward_shaped_like_the_model_is_fitted(terms, once):
     for shape in shapes:
         new_tokens, held = shape.rows * shape.new_tokens, shape.rows * shape.context_tokens
         assert found.seconds(shape.rows, new_tokens, held) == pytest.approx(shape.seconds, rel=1e-4)
+
+
+@pytest.mark.parametrize(("num_shapes", "known"), [(1, False), (3, False), (4, True)])
+def test_of_too_few_shapes_to_leave_any_out_no_error_is_known(num_shapes, known):
+    shapes = [Shape("m", 1, new, 10, 1e-3 + 1e-4 * new, 0.0) for new in range(1, num_shapes + 1)]
+    assert (fit_smooth(shapes).held_out_error is not None) == known
+
+
+SECONDS_AWAY = st.lists(st.floats(1e-5, 1e-2), min_size=3, max_size=3)
+
+
+@given(lines=st.lists(SECONDS_AWAY, min_size=1, max_size=4))
+def test_weights_that_were_away_for_longer_come_back_no_sooner(lines):
+    cells = [
+        AfterAway(new_tokens=1 + place, away_s=away_s, seconds=seconds, spread=0.0)
+        for place, line in enumerate(lines)
+        for away_s, seconds in zip((0.0, 1e-3, 4e-3), line, strict=True)
+    ]
+    found = reload_of(cells)
+    assert (found.new_tokens, found.away_s) == (tuple(range(1, len(lines) + 1)), (1e-3, 4e-3))
+    for line, (first, last) in zip(lines, found.longer_s, strict=True):
+        assert first == max(0.0, line[1] - line[0])
+        assert last == max(first, line[2] - line[0])

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from itertools import cycle
 from pathlib import Path
 
 import paceline
@@ -170,6 +171,22 @@ def test_a_function_that_makes_one_policy_twice_is_refused_by_name(recording):
     ):
         compare(recording, {"mine": shared})
     assert len(made) == 2
+
+
+def test_policies_that_take_turns_are_refused_as_one_that_comes_back_at_once(recording):
+    kept = [Adaptive(recorded_pool(recording)) for _ in range(3)]
+    policy = named_policy(lambda _: next(turns))
+    turns = cycle(kept)
+    assert [policy.build(None) for _ in kept] == kept
+    with pytest.raises(ArgumentError, match=r"the same one twice$"):
+        policy.build(None)
+
+
+def test_policies_that_nobody_kept_are_new_however_many_there_were(recording):
+    """Where one was, memory may hold another."""
+    policy = named_policy(Adaptive)
+    for _ in range(100):
+        policy.build(recorded_pool(recording))
 
 
 def test_one_that_is_refused_once_is_refused_again(recording):

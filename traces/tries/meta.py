@@ -12,6 +12,7 @@ from ..meta import (
     ModelInfo,
     NearTies,
     NgramInfo,
+    ProfileTaken,
     Record,
     Sampling,
     Version,
@@ -32,6 +33,7 @@ class TrieMeta(Record):
         software: name to version.
         hardware: the machine that recorded, in words.
         costs: device name to model name to measured seconds; a recorder names its target's kind ("cpu", "cuda").
+        profile: that the costs were taken from; None where they were measured for the recording, or there are none.
         near_ties: next-token choices whose two best scores differed by less than 1e-4 (fp32 noise could flip them).
         trunk_near_ties: of the target along the trunks; None where it is not known (synthetic and older recordings).
         origin: how it was made, in words: the options of the recorder or the generator.
@@ -51,6 +53,7 @@ class TrieMeta(Record):
     software: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
     costs: dict[str, dict[str, CostTable]] = Field(default_factory=dict)
+    profile: ProfileTaken | None = None
     near_ties: int = Field(default=0, ge=0)
     trunk_near_ties: NearTies | None = None
     origin: str = ""

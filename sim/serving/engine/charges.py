@@ -1,6 +1,6 @@
 """Picoseconds of a replica's operations: of each forward, rounded once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....decoding.pool import Pool
 from ....decoding.results import Drafted, Forward
@@ -20,12 +20,13 @@ class ServingCharges:
     Args:
         cost: seconds.
         pool: its members in level order.
+        now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
     """
 
-    def __init__(self, cost: CostModel, pool: Pool) -> None:
+    def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float]) -> None:
         self._cost = cost
         self._names = pool.names
-        self._operations = OperationCharges(cost, pool) if isinstance(cost, OperationCost) else None
+        self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
 
     def close(self, request_id: str) -> None:
         """A request has left the batch."""

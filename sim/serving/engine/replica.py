@@ -58,7 +58,9 @@ class Replica:
         self._shared = shared
         self._pool = pool
         self._recorder = shared.recorder
-        self._world = ServedWorld(answers=shared.answers, pool=pool, cost=spec.cost)
+        self._world = ServedWorld(
+            answers=shared.answers, pool=pool, cost=spec.cost, now_s=lambda: self._loop.load.now_s
+        )
         self._notes = BatchNotes(len(pool.members))
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget

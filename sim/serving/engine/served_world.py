@@ -1,6 +1,6 @@
 """The world of a served batch: rows are answered by a recording, what runs together is charged together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....decoding.contract import Verify
 from ....decoding.pool import Pool
@@ -21,14 +21,15 @@ class ServedWorld:
         answers: of the recording.
         pool: its members in level order.
         cost: seconds.
+        now_s: reads the replica's clock.
 
     Attributes:
         duration_ps: of the latest operation.
     """
 
-    def __init__(self, *, answers: RecordedAnswers, pool: Pool, cost: CostModel) -> None:
+    def __init__(self, *, answers: RecordedAnswers, pool: Pool, cost: CostModel, now_s: Callable[[], float]) -> None:
         self._answers = answers
-        self._charges = ServingCharges(cost, pool)
+        self._charges = ServingCharges(cost, pool, now_s)
         self._reads = Verify(pool.target)
         self.duration_ps = 0
 

@@ -273,11 +273,16 @@ def test_an_interrupt_is_no_verdict(tmp_path):
     assert not (tmp_path / "out.json").exists()
 
 
+def test_a_policy_may_name_the_tag_of_a_request_that_is_left_out():
+    done(*agree("--policy", "per-tag,default=plain,b=draft:2/target", "--limit", "1"))
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
         (("--policy", "nope"), "unknown policy 'nope'"),
         (("--policy", "plain", "--policy", "plain"), "--policy plain is given twice"),
+        (("--policy", "per-tag,default=plain,c=plain"), "names the tag c, which no request of the prompts has"),
         (("--closure", "all"), "'all' is not one of 'monotone', 'full'"),
         (("--temperature", "0.8"), "belong to --sampling coupled"),
         (

@@ -12,12 +12,12 @@ def cell_of(policy, batch, tag, error, measured_s=2.0):
         batch=batch,
         tag=tag,
         simulated_s=measured_s * (1 + error),
-        measured_s=measured_s,
-        spread=0.01,
+        runs_s=(measured_s,),
         tpot_error=None,
         forwards_error=error,
         beside_error=0.0,
         equal=True,
+        runs_equal=True,
     )
 
 

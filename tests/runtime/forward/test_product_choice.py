@@ -41,10 +41,11 @@ def test_products_are_the_same_but_for_rounding(dtype, inputs, outputs, tokens):
 @given(st.integers(1, 3 * TOKEN_COUNTS[-1]))
 def test_each_number_of_tokens_goes_by_the_next_count_that_was_timed(num_tokens):
     taken = []
-    watched = [PLAIN._replace(times=lambda inputs, _, place=place: taken.append(place)) for place in range(9)]
+    watched = [PLAIN._replace(times=lambda _, __, count=count: taken.append(count)) for count in TOKEN_COUNTS]
     Multiplier(torch.zeros(2, 2), watched, {}).of(torch.zeros(num_tokens, 2))
-    expected = next((place for place, count in enumerate(TOKEN_COUNTS) if count >= num_tokens), 8)
-    assert taken == [expected]
+    assert taken == [min((count for count in TOKEN_COUNTS if count >= num_tokens), default=TOKEN_COUNTS[-1])]
+    if num_tokens <= 9:  # what a request's verification has goes by nobody else's time
+        assert taken == [num_tokens]
 
 
 def test_the_quickest_is_chosen_and_noise_is_not():

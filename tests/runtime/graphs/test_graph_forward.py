@@ -5,6 +5,7 @@ import torch
 from paceline.runtime.forward.forward_choice import choose_forward
 from paceline.runtime.graphs.buckets import MOST_ROW_TOKENS, bucket_of, power_of_two
 from paceline.runtime.graphs.static_memory import Captured
+from paceline.runtime.kv.member_kv import SLOT_STEP
 from paceline.runtime.kv.slot_cache import SlotCache
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
 
@@ -228,3 +229,15 @@ def test_tokens_of_nobody_harm_nobody():
     ragged.feed({"a": [9] * 16})
     assert len(ragged.texts["a"]) == 51
     assert ragged.feed({"a": [9] * 10, "b": [3]})["a"].isfinite().all()
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 2**30])
+def test_what_stands_in_slots_that_are_nobodys_is_read_by_nobody(limit_bytes):
+    """Broken weights may leave NaN there; where a cache has grown, these slots are somebody's."""
+    cache = graphs_of(tiny_decoder()).slot_cache(limit_bytes=limit_bytes)
+    cache.place(["a", "b"], [2 * SLOT_STEP, 5])
+    cache.roll_back("a", 3)
+    cache.truncate()
+    cache._kv[:, :, -SLOT_STEP:] = torch.nan
+    cache.place(["a", "b"], [SLOT_STEP, 1])
+    assert cache._kv[:, :, :-SLOT_STEP].isfinite().all()

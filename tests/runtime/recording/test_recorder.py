@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.recording.recorder import record
+from paceline.runtime.recording.recorder import SecondsKept, record
 from paceline.runtime.recording.request_trie import RequestRecorder, TrieOptions
 from paceline.runtime.sampling.coupled_noise import gumbel
 from paceline.traces.meta import Closure, CostTable, Sampling
@@ -111,7 +111,7 @@ def test_small_forwards_change_no_context(tiny_pool):
 
 def test_what_is_written_is_what_is_returned(tiny_pool, tmp_path):
     costs = {"cpu": {"target": CostTable(new_tokens=(1, 2), seconds=(0.1, 0.2))}}
-    trace = recording(tiny_pool, tmp_path / "a.trace", costs=costs, name="tiny")
+    trace = recording(tiny_pool, tmp_path / "a.trace", seconds=lambda: SecondsKept(costs), name="tiny")
     stored = read_trace(tmp_path / "a.trace")
     assert stored.meta == trace.meta
     for one, other in zip(stored.requests, trace.requests, strict=True):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from paceline.arguments import ArgumentError
 from paceline.machine import FOLDER_VARIABLE, processor
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.spec import make_policy
@@ -11,6 +12,7 @@ from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import write_profile
 from paceline.sim.cost.base import CostRangeError, OperationCost
 from paceline.sim.cost.make import make_cost
+from paceline.sim.cost.profile_choice import newest_here
 from paceline.sim.cost.profiled import ProfiledCost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
@@ -113,6 +115,59 @@ def test_the_newest_profile_of_this_machine_and_these_models(tmp_path, monkeypat
         tmp_path / "profiles" / "other-models.profile",
     )
     assert make_cost("here", RECORDING).lookup_s == 2.0
+
+
+def kept(tmp_path, name, **changes):
+    path = tmp_path / "profiles" / name
+    write_profile(matching(**changes), path)
+    return path
+
+
+@pytest.mark.parametrize("spoil", [lambda whole: whole[:-100], lambda whole: whole[:4] + whole[40:], lambda _: b""])
+def test_a_spoiled_profile_is_passed_over_and_named(tmp_path, monkeypatch, capsys, spoil):
+    """Whether it is its end that is missing, which says whose it is, or what is before."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    newest = kept(tmp_path, "b.profile", measured_at="2026-05-01T00:00:00Z")
+    newest.write_bytes(spoil(newest.read_bytes()))
+    with pytest.raises(ArgumentError, match=rf"`cost` here needs a profile of .*; {re.escape(str(newest))}: profile: "):
+        make_cost("here", RECORDING)
+    assert capsys.readouterr().err == ""
+    kept(tmp_path, "a.profile", lookup=BesideForwards(per_op_s=1.0))
+    assert make_cost("here", RECORDING).lookup_s == 1.0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"paceline: a profile is passed over: {newest}: profile: must be a Parquet file")
+
+
+def test_profiles_of_other_machines_and_models_are_no_matter_however_spoiled(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    kept(tmp_path, "a.profile", lookup=BesideForwards(per_op_s=1.0))
+    for name, changes in (("b.profile", {"processor": "another"}), ("c.profile", {"parameters": 7})):
+        other = tmp_path / "profiles" / name
+        write_profile(made_profile(names=NAMES, **{"processor": processor(), **changes}), other)
+        whole = other.read_bytes()
+        other.write_bytes(whole[:4] + bytes(40) + whole[44:])
+    assert make_cost("here", RECORDING).lookup_s == 1.0
+    assert capsys.readouterr().err == ""
+
+
+def test_only_profiles_of_the_device_count_and_of_its_threads_first(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    kept(tmp_path, "a.profile", device="cpu", measured_at="2026-01-01T00:00:00Z")
+    kept(tmp_path, "b.profile", device="cpu", threads=2, measured_at="2026-02-01T00:00:00Z")
+    kept(tmp_path, "c.profile", device="NVIDIA H100", measured_at="2026-03-01T00:00:00Z")
+    models = {model.name: (model.parameters, model.dtype) for model in META.models}
+    chosen = {
+        (1, "cpu"): "a.profile",
+        (2, "cpu"): "b.profile",
+        (4, "cpu"): "b.profile",
+        (None, "cpu"): "b.profile",
+        (2, "NVIDIA H100"): "c.profile",
+        (None, None): "c.profile",
+        (2, None): "b.profile",
+    }
+    assert {asked: newest_here(models, *asked).file.name for asked in chosen} == chosen
+    with pytest.raises(ArgumentError, match="needs a profile of draft, target on NVIDIA A100 here"):
+        newest_here(models, 1, "NVIDIA A100")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class WatchedTables(RoundsTables):
         super().__init__(trace)
         self._watch = watch
 
-    def world(self, cost, *, seed, strict):
+    def world(self, cost, *, seed, strict, now_s=None):
         watch, plain = self._watch, super().world(cost, seed=seed, strict=strict)
 
         class Watched(RoundsWorld):

@@ -1,19 +1,25 @@
 """A profile that no longer fits is told from one that does, and one that cannot be right is refused."""
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 import torch
 from paceline.arguments import ArgumentError
 from paceline.machine import FOLDER_VARIABLE
+from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import Profile, write_profile
+from paceline.reports.tables.trie import trace_tables
 from paceline.runtime.profiling.forward_shapes import Grid
-from paceline.runtime.profiling.reference_shapes import reference_grid
+from paceline.runtime.profiling.reference_shapes import reference_grid, reference_times
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
-from paceline.studies.seconds.freshness import Freshness, MemberPace, mismatches, remarks_on_profile
+from paceline.studies.seconds.freshness import Freshness, MemberPace, device_name, mismatches, remarks_on_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
+from paceline.traces.meta import Sampling
+from paceline.traces.tries.store import read_trace
 
 from ...profiles.profiles import made_profile
 from ...tiny_models import random_prompts, tiny_pool_of_four
@@ -36,7 +42,15 @@ def made(tmp_path_factory):
 def changed(made: Profile, *, faster=1.0, **meta) -> Profile:
     """A profile as if it had been measured on a machine so many times as fast, and otherwise."""
     shapes = tuple(shape._replace(seconds=shape.seconds / faster, spread=0.01) for shape in made.shapes)
-    return Profile(meta=made.meta.model_copy(update={"drift": 0.01, **meta}), shapes=shapes)
+    members = tuple(after_away_changed(member, faster) for member in made.meta.members)
+    return Profile(meta=made.meta.model_copy(update={"drift": 0.01, "members": members, **meta}), shapes=shapes)
+
+
+def after_away_changed(member, faster):
+    cells = tuple(
+        cell.model_copy(update={"seconds": cell.seconds / faster, "spread": 0.01}) for cell in member.after_away
+    )
+    return member.model_copy(update={"after_away": cells})
 
 
 def written(profile_: Profile, tmp_path):
@@ -52,6 +66,30 @@ def test_a_few_shapes_of_the_profile_are_measured_again():
     assert reference_grid(slow).new_tokens == (1,)
 
 
+def test_a_few_forwards_after_times_away_are_measured_again():
+    def cells(seconds):
+        return [
+            AfterAway(new_tokens=count, away_s=away_s, seconds=seconds, spread=0.01)
+            for count in (1, 2, 6, 40)
+            for away_s in (0.0, 0.0005, 0.001, 0.004, 0.02)
+        ]
+
+    assert reference_times({"a": cells(1e-4)}) == ([1, 6], [0.0005, 0.001, 0.004, 0.02])
+    assert reference_times(dict.fromkeys("abcd", cells(2e-3))) == ([1, 6], [0.0005, 0.001, 0.004])
+    assert reference_times({"a": cells(2.0)}) == ([1], [0.001])
+
+
+def test_a_profile_whose_weights_come_back_later_than_they_did_no_longer_fits(made, tmp_path):
+    """Loosely: a busy machine may double anything. The settled forwards are those of now."""
+    _, here = made
+    members = tuple(after_away_changed(member, 6.0) for member in here.meta.members)
+    found = check_profile(POOL, written(changed(here, drift=2.0, members=members), tmp_path)).freshness
+    assert found.members.keys() == found.after_away.keys() == {"draft", "mid", "slim", "target"}
+    assert not any(pace.fits for pace in found.after_away.values())
+    assert " forwards after times away take " in found.line
+    assert not found.to_json()["after_away"]["target"]["fits"]
+
+
 def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, tmp_path):
     """Loosely: a busy machine may double anything."""
     _, here = made
@@ -60,6 +98,8 @@ def test_a_profile_of_now_is_told_from_one_of_a_machine_six_times_as_fast(made, 
     assert not found.fits
     assert found.freshness.members.keys() == {"draft", "mid", "slim", "target"}
     assert all(2 < pace.ratio < 18 for pace in found.freshness.members.values())
+    assert all(2 < pace.ratio < 18 for pace in found.freshness.after_away.values())
+    assert [row["after_away"] for row in found.to_dicts()] == [False] * 4 + [True] * 4
     assert found.freshness.age_s == pytest.approx(58 * 60, abs=60)
     assert found.lines()[-1].startswith("the profile no longer fits: ")
     assert found.lines()[-1].endswith(" times as long as 58 min ago; profile anew")
@@ -75,20 +115,28 @@ def test_limits_rest_on_what_the_profile_measured_of_itself(made, tmp_path):
     (path,) = (folder / "profiles").iterdir()
     own = check_profile(POOL, path).freshness
     assert all(pace.limit >= max(0.02, here.meta.drift) for pace in own.members.values())
+    assert [pace.limit for pace in quiet.after_away.values()] == pytest.approx([0.01 + 2 * 0.01] * 4)
 
 
 @pytest.mark.parametrize(("ratio", "fits"), [(1.0, True), (1.09, True), (1.11, False), (0.92, True), (0.9, False)])
 def test_slower_and_faster_alike_are_a_change(ratio, fits):
     pace = MemberPace(ratio=ratio, limit=0.1)
     assert pace.fits == fits
-    assert Freshness(age_s=1.0, members={"a": pace, "b": MemberPace(ratio=1.0, limit=0.1)}).fits == fits
+    both = {"a": pace, "b": MemberPace(ratio=1.0, limit=0.1)}, {"b": MemberPace(ratio=1.0, limit=0.1)}
+    for members, after_away in (both, both[::-1]):
+        assert Freshness(age_s=1.0, members=members, after_away=after_away).fits == fits
 
 
 def test_only_members_that_changed_are_named_the_worst_first():
     members = {name: MemberPace(ratio=ratio, limit=0.1) for name, ratio in (("a", 1.2), ("b", 1.01), ("c", 1.31))}
-    assert Freshness(age_s=3480.0, members=members).line == (
-        "the profile no longer fits: c's forwards take 1.31 times, a's forwards take 1.20 times as long as 58 min ago; "
-        "profile anew"
+    after_away = {"b": MemberPace(ratio=1.25, limit=0.1), "c": MemberPace(ratio=1.0, limit=0.1)}
+    assert Freshness(age_s=3480.0, members=members, after_away=after_away).line == (
+        "the profile no longer fits: c's forwards take 1.31 times, b's forwards after times away take 1.25 times, a's "
+        "forwards take 1.20 times as long as 58 min ago; profile anew"
+    )
+    fitting = {"b": members["b"]}
+    assert Freshness(age_s=60.0, members=fitting, after_away=fitting).line == (
+        "the profile fits: forwards take 1.01 to 1.01 times, after times away 1.01 to 1.01 times as long as 60 s ago"
     )
 
 
@@ -105,6 +153,14 @@ def test_what_makes_seconds_wrong(made, tmp_path, changes, says):
     assert mismatches(other, POOL) == [says]
     with pytest.raises(ArgumentError, match=f"the profile does not fit these models: {says}; profile anew"):
         check_profile(POOL, written(other, tmp_path))
+
+
+def test_members_elsewhere_than_the_target_are_a_part_of_the_device():
+    on = {"draft": "cuda:1", "mid": "cpu", "target": "cpu"}
+    members = [SimpleNamespace(name=name, model=SimpleNamespace(device=torch.device(at))) for name, at in on.items()]
+    lookup = SimpleNamespace(name="ngram", model=None)
+    assert device_name(SimpleNamespace(members=[lookup, *members], target=members[-1])) == "cpu, draft on cuda:1"
+    assert device_name(POOL) == "cpu"
 
 
 def test_members_that_run_otherwise(made):
@@ -163,9 +219,14 @@ def test_a_validation_with_other_seconds_than_a_profile_has_no_freshness(tmp_pat
 
 
 def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
-    _, here = made
+    folder, here = made
     trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8, profile="here")
     assert capsys.readouterr().err.startswith("paceline: the profile ")
+    taken, (file,) = read_trace(tmp_path / "a.trace").meta.profile, (folder / "profiles").iterdir()
+    assert (taken.file, taken.sha256) == (file.name, sha256(file.read_bytes()).hexdigest())
+    assert (taken.hardware, taken.measured_at) == (here.meta.hardware, here.meta.measured_at)
+    facts, _ = trace_tables(trace.summary())
+    assert ("seconds from profile", taken.words) in facts.rows
     tables = trace.meta.costs["cpu"]
     assert tables.keys() == {"draft", "mid", "slim", "target"}
     measured = {shape.key: shape.seconds for shape in here.shapes}
@@ -174,6 +235,31 @@ def test_a_recording_takes_its_seconds_from_a_profile(made, tmp_path, capsys):
         assert seconds[1] == measured[name, 1, 1, 60]
         assert seconds[6] == measured[name, 1, 6, 60]
         assert max(seconds) == 12  # two rows of 16 tokens and one of 16 are beyond the profile
+
+
+def test_a_recording_of_seconds_that_were_measured_for_it_names_no_profile(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.studies.record.measure_costs", lambda *_, **__: {})
+    trace = record(POOL, PROMPTS, tmp_path / "a.trace", max_new_tokens=8)
+    assert trace.meta.profile is None
+    assert "seconds from profile" not in dict(trace_tables(trace.summary())[0].rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"prompts": []}, "`prompts` must hold at least one"),
+        ({"prompts": [PROMPTS[0], PROMPTS[0]]}, "`prompts` must have unique ids"),
+        ({"max_new_tokens": 256}, "must fit into the pool's context of 256 tokens"),
+        ({"sampling": Sampling(mode="rejection", temperature=1.0, seed=0)}, "rejection"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_before_seconds_are_measured(tmp_path, monkeypatch, given, says):
+    for measuring in ("measure_costs", "fitting_profile"):
+        monkeypatch.setattr(f"paceline.studies.record.{measuring}", None)
+    for seconds in ({}, {"profile": "here"}):
+        with pytest.raises(ValueError, match=says):
+            record(POOL, out=tmp_path / "a.trace", **{"prompts": PROMPTS, **seconds, **given})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,15 @@ from paceline.machine import FOLDER_VARIABLE
 from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import read_profile
 from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.runtime.prompts import Prompt
+from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
-from paceline.traces.meta import Sampling
+from paceline.traces.meta import CostTable, Sampling
+from paceline.traces.tries.store import read_trace, write_trace
 
 from ...runtime.forced.forced_pools import write_tiny_forced_pool
 from ...tiny_models import random_prompts, tiny_pool_of_four
@@ -23,6 +26,16 @@ POOL = tiny_pool_of_four()
 PROMPTS = random_prompts(6, seed=3)
 GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84, away_s=(0.001,))
 POLICIES = ["plain", "draft:3/target", "draft:2/mid:4/target", "ngram", "adaptive"]
+
+
+LONG = [*PROMPTS, Prompt(request_id="long", tag="a", text=" ".join(["t1"] * 256))]
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """Nothing can be measured or run."""
+    for what in ("profile.journal_of", "profile.measure_members", "profile.measure_operations", "validate._measured"):
+        monkeypatch.setattr(f"paceline.studies.seconds.{what}", None)
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +61,13 @@ def test_a_profile_says_what_was_measured(made):
         assert member.drafting.seconds(3, 1, 3) > 0
         assert member.verifying.seconds(1, 1, 4) > 0
         assert member.reload.away_s == GRID.away_s
+        assert {cell.away_s for cell in member.after_away} == {0.0, *GRID.away_s}
     assert meta.members[-1].shares.keys() == {"draft", "mid", "slim"}  # which are all made of its layers
     assert all(member.shares["target"] == 1.0 for member in meta.members[:-1])
     assert {"Plain", "Chain", "Adaptive", "Confident", "Ngram"} <= meta.decide_s.keys()
     assert repr(profiled).startswith("pool tiny on ")
     assert len(profiled.to_dicts()) == len(profiled.profile.shapes)
+    assert profiled.to_json()["floor"] is None  # on a processor
 
 
 def test_a_comparison_here_says_whose_seconds_it_uses(made):
@@ -75,26 +90,45 @@ def test_both_worlds_take_the_same_steps_and_about_the_same_time(made):
     assert {choice.tag for choice in found.choices()} == {"a", "b"}
     assert "total seconds are off by" in repr(found)
     assert found.to_json()["verdict"]["equal"] == 1.0
+    assert found.to_json()["repeatability"].keys() == found.to_json()["verdict"].keys()
+    assert found.repeatability.equal == 1.0
+    assert 0 < found.repeatability.median_error < 5
+    assert "measured runs are off from each other by" in found.lines()[-1]
     assert all(cell.error == pytest.approx(cell.forwards_error + cell.beside_error) for cell in found.cells)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"tags": ["a", "b", "a"]}, "`tags` a is given twice"),
+        ({"tags": []}, "`tags` must hold one, got none"),
+        ({"batches": (1, 2, 1)}, "`batches` 1 is given twice"),
         ({"tags": ["c"]}, "`tags` must be among a, b, got 'c'"),
         ({"runs": 0}, "`runs` must be >= 1, got 0"),
         ({"requests": 0}, "`requests` must be >= 1, got 0"),
         ({"batches": (1, 0)}, "`batches` must be >= 1, got 0"),
         ({"threads": 2}, "`threads` must be 1, as here was measured with, got 2: profile anew"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of recording a"),
     ],
 )
-def test_what_cannot_be_validated(made, given, told):
+def test_what_cannot_be_validated_is_refused_before_anything_is_run(made, unmeasured, given, told):
     path, _ = made
-    with pytest.raises(ArgumentError, match=told):
-        validate(POOL, PROMPTS, path, ["plain"], **given)
+    with pytest.raises(ValueError, match=told):
+        validate(POOL, PROMPTS, path, **{"policies": ["plain"], **given})
 
 
-def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
+def test_seconds_that_a_cost_does_not_know_are_refused_before_anything_is_run(made, unmeasured, tmp_path):
+    stored = read_trace(made[0])
+    table = CostTable(new_tokens=(1, 2), seconds=(0.1, 0.2))
+    meta = stored.meta.model_copy(update={"costs": {"cpu": dict.fromkeys(stored.meta.model_names, table)}})
+    write_trace(replace(stored, meta=meta), tmp_path / "b.trace")
+    with pytest.raises(CostRangeError):
+        validate(POOL, PROMPTS, tmp_path / "b.trace", ["draft:9/target"], cost="cpu", batches=(1,))
+
+
+def test_a_machine_that_drifts_is_refused_before_more_is_measured_and_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.studies.seconds.profile.measure_members", None)
     grid = Grid(rows=(1,), new_tokens=(1, 2), context_tokens=(0,))
     with pytest.raises(ArgumentError, match=r"seconds must drift by `most_drift` 0% at most"):
         profile(POOL, PROMPTS, out=tmp_path / "a.profile", grid=grid, repeats=3, most_drift=0.0)
@@ -108,13 +142,15 @@ def test_a_machine_that_drifts_is_refused_and_nothing_is_kept(tmp_path):
         ({"policies": ["nobody"]}, "nobody"),
         ({"out": "a.json"}, r"`out` must end in \.profile, by which a cost is known for a profile, got 'a\.json'"),
         ({"policies": ["draft:3/nobody"]}, "nobody"),
-        ({"repeats": 2}, "repeats must be >= 3, got 2"),
+        ({"policies": ["oracle-window"]}, "policy oracle-window sees ahead, which only a recording can grant"),
+        ({"policies": ["per-tag,default=plain,c=draft:3/target"]}, "names the tag c, which no request of the prompts"),
+        ({"repeats": 2}, "`repeats` must be >= 3, got 2"),
+        ({"prompts": LONG}, "`prompts` must have 1 to 255 tokens, as pool tiny has a context of 256, got request long"),
     ],
 )
-def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, monkeypatch, given, told):
-    monkeypatch.setattr("paceline.studies.seconds.profile.measure_operations", None)
+def test_what_cannot_be_profiled_is_refused_before_anything_is_measured(tmp_path, unmeasured, given, told):
     with pytest.raises(ValueError, match=told):
-        profile(POOL, PROMPTS, grid=GRID, **{"out": tmp_path / "a.profile", **given})
+        profile(POOL, grid=GRID, **{"prompts": PROMPTS, "out": tmp_path / "a.profile", **given})
 
 
 @pytest.mark.parametrize("axis", [{"rows": ()}, {"new_tokens": (0, 1)}, {"context_tokens": (5, 5)}, {"rows": (2, 1)}])
@@ -183,6 +219,8 @@ def test_a_forced_pool_is_validated_with_its_profile(made, forced):
     assert all(cell.equal and cell.forced for cell in found.cells)
     assert 0.2 < median(cell.simulated_s / cell.measured_s for cell in found.cells) < 5
     assert any("of forced pool tiny forced" in note for note in found.to_json()["notes"])
+    assert found.to_json()["repeatability"] is None
+    assert found.lines()[-1] == "how well the machine repeats its own seconds is not known from one run"
 
 
 @pytest.mark.parametrize(
@@ -191,9 +229,11 @@ def test_a_forced_pool_is_validated_with_its_profile(made, forced):
         ({}, "`recording` must be given with forced pool tiny forced: it decides what is accepted"),
         ({"prompts": PROMPTS}, "`prompts` must be left out with a forced pool"),
         ({"sampling": Sampling(mode="coupled", temperature=0.5, seed=1)}, "`sampling` must be that of the recording"),
+        ({"policies": ["entropy-patch"]}, "`policies` must be lossless on a forced pool, got entropy-patch"),
+        ({"policies": ["per-tag,default=plain,c=plain"]}, "names the tag c, which no request of the recording has"),
     ],
 )
-def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, given, told):
+def test_what_cannot_be_profiled_of_a_forced_pool(made, forced, unmeasured, given, told):
     recording = {} if not given else {"recording": made[0]}
     with pytest.raises(ArgumentError, match=told):
         profile(forced[0], grid=GRID, repeats=3, **recording, **given)
