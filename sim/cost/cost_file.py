@@ -11,6 +11,7 @@ from ...strict_json import decode_json, kind_of_json
 from ...traces.errors import TraceFormatError
 from ...traces.meta import CostTable, Record
 from .base import LOOKUP_S, CostRangeError, DraftTerms
+from .context_line import ContextLine, flat_line
 from .figures import CostLine, DrafterFigures, RoundFigures
 from .grid import CostGrid, GridProfile
 from .profile import Profile, extrapolation_notes
@@ -23,7 +24,9 @@ _Checked = TypeVar("_Checked", bound=Record)
 class _Formula(Protocol):
     """Seconds of one model's forwards by (new tokens, tokens held), both over all rows."""
 
-    def __call__(self, new_tokens: int, context_tokens: int) -> float: ...
+    def seconds(self, new_tokens: int, context_tokens: int) -> float: ...
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine: ...
 
 
 class FileCost:
@@ -67,13 +70,25 @@ class FileCost:
                 return seconds
         formula = self._formulas.get(model)
         if formula is not None:
-            return formula(new_tokens, context_tokens)
+            return formula.seconds(new_tokens, context_tokens)
         if model in self._terms:
             raise CostRangeError(
                 f"cost {self.name}: {model} has per_round_s and per_token_s only, which are of drafting, and was "
                 "asked to judge; give it new_tokens and seconds, or intercept_s"
             )
         raise CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`."""
+        formula = self._formulas.get(model)
+        if formula is not None:
+            return formula.context_line(new_tokens, context_tokens)
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        return flat_line(self.forward_s(model, **asked))
+
+    def unlined(self) -> str:
+        """See `LinedCost`."""
+        return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""
@@ -94,12 +109,12 @@ class FileCost:
 
     def _add(self, model: str, known: Forwards) -> None:
         if isinstance(known, CostLine):
-            self._formulas[model] = known.seconds
+            self._formulas[model] = known
             return
         whose = f"cost {self.name}: {model}"
         if isinstance(known, CostGrid):
             grid = GridProfile(known, whose=whose, extrapolate=self._extrapolate)
-            self._profiles[model], self._formulas[model] = grid, grid.seconds
+            self._profiles[model] = self._formulas[model] = grid
         else:
             profile = Profile(known.new_tokens, known.seconds, whose=whose, extrapolate=self._extrapolate)
             self._profiles[model] = self._flat[model] = profile

@@ -1,11 +1,13 @@
 """Figures of one model in a cost file: a line, or what a drafter costs by the round."""
 
 from dataclasses import dataclass
+from math import inf
 
 from pydantic import Field, model_validator
 
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, CostTable, Record
 from .base import DraftTerms
+from .context_line import ContextLine
 from .grid import CostGrid
 
 
@@ -31,6 +33,10 @@ class CostLine(Record):
     def seconds(self, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward."""
         return self.intercept_s + self.per_new_token_s * new_tokens + self.per_kv_token_s * context_tokens
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+        """The line that `context_tokens` lies on."""
+        return ContextLine(0, inf, self.seconds(new_tokens, 0), self.per_kv_token_s)
 
 
 class RoundFigures(Record):

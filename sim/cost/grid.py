@@ -1,11 +1,14 @@
 """A profile measured over new tokens and over tokens held, interpolated in both."""
 
+from bisect import bisect_right
 from itertools import pairwise
+from math import inf
 
 from pydantic import Field, model_validator
 
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, Record
 from .base import CostRangeError
+from .context_line import ContextLine
 from .profile import Profile, interpolated
 
 
@@ -66,6 +69,29 @@ class GridProfile:
 
     def seconds(self, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward. Raises CostRangeError beyond the measured range, unless it extrapolates."""
+        self._check(context_tokens)
+        return interpolated(self._contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
+
+    def context_line(self, new_tokens: int, context_tokens: int) -> ContextLine:
+        """The line that `context_tokens` lies on: between two of the measured, or beyond them. Raises as `seconds`."""
+        self._check(context_tokens)
+        contexts = self._contexts
+        if context_tokens < contexts[0]:
+            return ContextLine(0, contexts[0], self._columns[0].seconds(new_tokens), 0.0)
+        if len(contexts) == 1:
+            slope_s, left = 0.0, 0
+        else:
+            left = min(bisect_right(contexts, context_tokens), len(contexts) - 1) - 1
+            rise_s = self._columns[left + 1].seconds(new_tokens) - self._columns[left].seconds(new_tokens)
+            slope_s = rise_s / (contexts[left + 1] - contexts[left])
+        if context_tokens > contexts[-1]:
+            slope_s = max(0.0, slope_s)
+            return ContextLine(contexts[-1] + 1, inf, self._columns[-1].seconds(new_tokens) + slope_s, slope_s)
+        # The last of the measured belongs to the line before it, so that asking beyond it is seen.
+        end = contexts[left + 1] if left + 2 < len(contexts) else contexts[-1] + 1
+        return ContextLine(contexts[left], end, self._columns[left].seconds(new_tokens), slope_s)
+
+    def _check(self, context_tokens: int) -> None:
         contexts = self._contexts
         if not contexts[0] <= context_tokens <= contexts[-1]:
             if not self._extrapolate:
@@ -74,7 +100,6 @@ class GridProfile:
                     f"{context_tokens}; use another cost or `extrapolate`"
                 )
             self._beyond_context = True
-        return interpolated(contexts, lambda column: self._columns[column].seconds(new_tokens), context_tokens)
 
 
 def _increasing(values: tuple[int, ...], *, least: int) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ...arguments import ArgumentError
 from ...traces.meta import ModelInfo
 from .base import LOOKUP_S, DraftTerms
+from .context_line import ContextLine, upper_line
 from .devices import Device
 
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -66,6 +67,19 @@ class RooflineCost:
         attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
         arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
         return arithmetic_s, terms.weights_s + terms.held_s * (context_tokens + new_tokens)
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`: arithmetic and memory are a line each, and the larger one counts."""
+        terms = self._of(model)
+        attended_s = terms.attended_s * new_tokens / num_rows
+        arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
+        memory_s = terms.weights_s + terms.held_s * new_tokens
+        line = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
+        return line._replace(start_s=line.start_s + terms.launch_s + terms.reduced_s * new_tokens)
+
+    def unlined(self) -> str:
+        """See `LinedCost`."""
+        return ""
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`: drafts cost their forwards, or a lookup."""

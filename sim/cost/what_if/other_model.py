@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..base import LOOKUP_S, CostModel, DraftTerms
+from ..context_line import ContextLine, LinedCost, why_unlined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,18 @@ class PricedAsCost:
         return price.cost.forward_s(
             price.model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
         )
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`; to be asked for only where `unlined` says nothing."""
+        price = self._price(model)
+        assert isinstance(price.cost, LinedCost)
+        return price.cost.context_line(
+            price.model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
+        )
+
+    def unlined(self) -> str:
+        """See `LinedCost`: each member's price has to have lines."""
+        return next(filter(None, (why_unlined(price.cost) for price in self._prices.values())), "")
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """What a Draft costs as a whole; see `CostModel`. Raises ValueError for a member without a price."""

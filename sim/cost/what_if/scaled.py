@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from ....arguments import check_within
 from ....profiles.batch_shape import BatchShape
 from ..base import CostModel, DraftTerms, OperationCost, RoundCost, RoundScale
+from ..context_line import ContextLine, LinedCost, why_unlined
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
@@ -28,7 +29,7 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
         return ScaledRoundCost(cost, factors, target)
     if isinstance(cost, OperationCost):
         return ScaledOperationCost(cost, factors)
-    return ScaledCost(cost, factors)
+    return ScaledLinedCost(cost, factors) if isinstance(cost, LinedCost) else ScaledCost(cost, factors)
 
 
 class ScaledCost:
@@ -56,6 +57,24 @@ class ScaledCost:
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
         return self._cost.notes()
+
+
+class ScaledLinedCost(ScaledCost):
+    """As `ScaledCost`, of a cost model that may say lines."""
+
+    def __init__(self, cost: LinedCost, factors: Mapping[str, float]) -> None:
+        super().__init__(cost, factors)
+        self._lined = cost
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`."""
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        line, factor = self._lined.context_line(model, **asked), self._factors.get(model, 1.0)
+        return line._replace(start_s=line.start_s * factor, slope_s=line.slope_s * factor)
+
+    def unlined(self) -> str:
+        """See `LinedCost`."""
+        return why_unlined(self._lined)
 
 
 class ScaledRoundCost(ScaledCost):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ...cost.base import CostModel, DraftTerms
+from ...cost.context_line import ContextLine, LinedCost, why_unlined
 
 
 class PlacedCost:
@@ -23,6 +24,16 @@ class PlacedCost:
         """Seconds of one forward; see `CostModel`."""
         cost = self._costs.get(model, self._targets)
         return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
+        """See `LinedCost`; to be asked for only where `unlined` says nothing."""
+        cost = self._costs.get(model, self._targets)
+        assert isinstance(cost, LinedCost)
+        return cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def unlined(self) -> str:
+        """See `LinedCost`: each member has to have lines."""
+        return next(filter(None, map(why_unlined, self._costs.values())), "")
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""

@@ -1,4 +1,4 @@
-"""Picoseconds of a replica's operations: of each forward, rounded once."""
+"""Picoseconds of a replica's operations: of each forward, in whole ones."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,6 +9,7 @@ from ...charges import draft_forwards, verify_forward
 from ...cost.base import CostModel, OperationCost
 from ...operation_charges import OperationCharges
 from ..clock import to_ps
+from ..forward_ps import in_whole_ps
 
 
 class ServingCharges:
@@ -24,7 +25,7 @@ class ServingCharges:
     """
 
     def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float]) -> None:
-        self._cost = cost
+        self._cost = in_whole_ps(cost)
         self._names = pool.names
         self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
 

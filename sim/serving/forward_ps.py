@@ -1,0 +1,96 @@
+"""Whole picoseconds of forwards, for the engine that goes step by step and for the one that jumps: the same integers.
+
+Where a cost has lines by the tokens held, picoseconds lie on lines as well: whole ones at the start of a piece, and
+whole ones for each token more. A piece is short enough that this rounding takes or adds at most `MOST_ERROR` of a
+forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
+"""
+
+from math import inf
+from typing import NamedTuple
+
+from ..cost.base import CostModel, DraftTerms
+from ..cost.context_line import ContextLine, LinedCost, why_unlined
+from .clock import PS_PER_S, to_ps, to_s
+
+MOST_ERROR = 5e-8
+
+
+class PsLine(NamedTuple):
+    """Picoseconds of a forward by the tokens held: `start_ps + slope_ps x (held - start)` for `start <= held < end`."""
+
+    start: int
+    end: float
+    start_ps: int
+    slope_ps: int
+
+    def ps(self, context_tokens: int) -> int:
+        """Of a forward with so many tokens held."""
+        return self.start_ps + self.slope_ps * (context_tokens - self.start)
+
+
+class ForwardLines:
+    """The lines of a cost in picoseconds.
+
+    Args:
+        cost: which has lines.
+    """
+
+    def __init__(self, cost: LinedCost) -> None:
+        self._cost = cost
+        self._decoding: dict[tuple[str, int], PsLine] = {}  # the latest of rows that are fed one token each
+
+    def line(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
+        """The line that `context_tokens` lies on; arguments and errors as of `CostModel.forward_s`."""
+        known = self._decoding.get((model, num_rows)) if new_tokens == num_rows else None
+        if known is not None and known.start <= context_tokens < known.end:
+            return known
+        line = self._cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        found = _whole(line, context_tokens)
+        if new_tokens == num_rows:
+            self._decoding[model, num_rows] = found
+        return found
+
+
+class WholeSeconds:
+    """A cost whose forwards are what `ForwardLines` says; all else is that of the cost. Exact below 2^51 picoseconds.
+
+    Args:
+        cost: which has lines.
+    """
+
+    def __init__(self, cost: LinedCost) -> None:
+        self.name = cost.name
+        self.lookup_s = cost.lookup_s
+        self._cost = cost
+        self._lines = ForwardLines(cost)
+
+    def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
+        """Seconds of one forward; see `CostModel`."""
+        return to_s(self._lines.line(model, num_rows, new_tokens, context_tokens).ps(context_tokens))
+
+    def draft_terms(self, model: str) -> DraftTerms | None:
+        """See `CostModel`."""
+        return self._cost.draft_terms(model)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return self._cost.notes()
+
+
+def in_whole_ps(cost: CostModel) -> CostModel:
+    """A cost whose forwards take whole picoseconds on lines, if it has lines; else as it is."""
+    return WholeSeconds(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else cost
+
+
+def _whole(line: ContextLine, context_tokens: int) -> PsLine:
+    """The piece of a line that `context_tokens` lies in; pieces follow from the line alone."""
+    slope = line.slope_s * PS_PER_S
+    slope_ps = round(slope)
+    drift = abs(slope - slope_ps)
+    start, end = line.start, line.end
+    length = MOST_ERROR * line.start_s * PS_PER_S / drift if drift else inf
+    if length < end - start:
+        tokens = max(1, int(length))
+        start += (context_tokens - start) // tokens * tokens
+        end = min(end, start + tokens)
+    return PsLine(start, end, to_ps(line.start_s + line.slope_s * (start - line.start)), slope_ps)
