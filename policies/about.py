@@ -35,6 +35,8 @@ class About:
         members: what it needs of a pool, in words, such as "a model below the target".
         observes: what it does not work without.
         oracle: whether it sees ahead, which only a recording can grant.
+        target_alone: whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing
+            is learnt: so nobody needs to ask it.
     """
 
     paper: str = ""
@@ -42,12 +44,25 @@ class About:
     members: str = "a target"
     observes: frozenset[Observable] = frozenset()
     oracle: bool = False
+    target_alone: bool = False
 
 
 def about_of(policy: object) -> About | None:
     """What a policy, or its class, says of itself; None if it says nothing (yours need not)."""
     about = getattr(policy, "about", None)
     return about if isinstance(about, About) else None
+
+
+def runs_target_alone(policy: object) -> bool:
+    """Whether a policy says so of itself; what a class says does not bind one made of it that decides otherwise."""
+    about = about_of(policy)
+    if about is None or not about.target_alone:
+        return False
+    asked = {"decide", "learn"}
+    if asked & getattr(policy, "__dict__", {}).keys():
+        return False
+    said_by = next((kind for kind in type(policy).__mro__ if (asked | {"about"}) & vars(kind).keys()), object)
+    return "about" in vars(said_by)
 
 
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:

@@ -47,6 +47,8 @@ class Chain:
         self._draft = Draft(chain.members[0], chain.windows[0], stop) if chain.windows else None
         if stop is not None:
             self.about = replace(self.about, observes=SIGNALS)
+        if chain.members == (pool.target,):
+            self.about = replace(self.about, target_alone=True)
 
     def decide(self, seen: Observation) -> Step:
         """Climb as far as windows are full, else draft."""

@@ -11,6 +11,10 @@ from pydantic import Field, JsonValue, model_validator
 from ...traces.meta import NAME_PATTERN, TITLE_PATTERN, Record, Version
 
 Count = Annotated[int, Field(ge=0)]
+# How the steps of a replica were worked out.
+STEP_BY_STEP = "step by step"
+JUMPS = "in jumps of many steps"
+
 Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 
 
@@ -69,6 +73,7 @@ class ReplicaTotals(Record):
 
     Attributes:
         name: unique among the replicas.
+        path: how its steps were worked out, in words; figures do not depend on it.
         states: that it reported, of which the series holds some.
         most_running: requests in its batch at once.
         running_ps: requests in its batch, added up over time.
@@ -78,6 +83,7 @@ class ReplicaTotals(Record):
     """
 
     name: str = Field(pattern=NAME_PATTERN)
+    path: Title = STEP_BY_STEP
     states: Count
     most_running: Count
     running_ps: Count

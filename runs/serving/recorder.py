@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...traces.workloads.arrival import Arrival
 from ..log import Columns
 from .log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
-from .meta import LevelTotals, Lookups, MemberTotals, ReplicaTotals, ServingAbout, ServingMeta
+from .meta import STEP_BY_STEP, LevelTotals, Lookups, MemberTotals, ReplicaTotals, ServingAbout, ServingMeta
 from .states import States
 from .validate import check_log
 
@@ -53,6 +53,7 @@ class ServingRecorder:
         self._busy = [[[0, 0] for _ in members] for _ in replicas]
         self._lookups = [[[0, 0, 0, 0] for _ in members] for _ in replicas]
         self._states = States(len(replicas), levels)
+        self._paths: dict[int, str] = {}
         self._stopped: tuple[int, str] | None = None
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
@@ -134,6 +135,21 @@ class ServingRecorder:
         """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
         self._states.add(replica, at_ps, running, waiting, used_blocks)
 
+    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a member rose between states, where many steps were worked out at once.
+
+        Args:
+            replica: by index.
+            level: of the member.
+            block_ps: used blocks, added up over picoseconds, beyond what the states told say.
+            most_blocks: used at once.
+        """
+        self._states.grew(replica, level, block_ps, most_blocks)
+
+    def path(self, replica: int, words: str) -> None:
+        """How the steps of a replica are worked out; not empty."""
+        self._paths[replica] = words
+
     def busy(self, replica: int, level: int, duration_ps: int, forwards: int = 1) -> None:
         """A member ran on its device, for so many forwards."""
         sums = self._busy[replica][level]
@@ -194,8 +210,8 @@ class ServingRecorder:
 
     def _replicas(self, ended_at_ps: int) -> tuple[ReplicaTotals, ...]:
         found = []
-        for (name, blocks), states, busy, lookups in zip(
-            self._blocks.items(), self._states.all(), self._busy, self._lookups, strict=True
+        for index, ((name, blocks), states, busy, lookups) in enumerate(
+            zip(self._blocks.items(), self._states.all(), self._busy, self._lookups, strict=True)
         ):
             (running, waiting, *blocks_ps) = states.until(ended_at_ps)
             (most_running, most_waiting, *most_blocks) = states.most
@@ -213,6 +229,7 @@ class ServingRecorder:
             found.append(
                 ReplicaTotals(
                     name=name,
+                    path=self._paths.get(index, STEP_BY_STEP),
                     states=states.count,
                     most_running=most_running,
                     running_ps=running,

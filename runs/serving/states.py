@@ -56,6 +56,11 @@ class ReplicaStates:
         self.at_ps = int(rows[-1, 0])
         self._keep(rows)
 
+    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a level rose between states: added up over time, what these do not say; and the most."""
+        self.sums[_HELD + level] += block_ps
+        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
+
     def until(self, at_ps: int) -> list[int]:
         """`[2 + L]` the sums over time until `at_ps`, which is not before the newest state."""
         return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
@@ -88,6 +93,10 @@ class States:
         self._packed += self._row.pack(replica, at_ps, running, waiting, *used_blocks)
         if len(self._packed) >= self._most_bytes:
             self._add_up()
+
+    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
+        """See `ReplicaStates.grew`."""
+        self._replicas[replica].grew(level, block_ps, most_blocks)
 
     def all(self) -> tuple[ReplicaStates, ...]:
         """By replica, with every state so far."""

@@ -13,6 +13,7 @@ from simpy.events import EventPriority
 
 from ...arguments import ArgumentError
 from ...policies.about import about_of
+from ...runs.serving.meta import JUMPS, STEP_BY_STEP
 from ...runs.serving.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival, Workload
 from ..device import paused_collector
@@ -21,11 +22,16 @@ from .engine.drawn_requests import DrawnRequests
 from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .engine.served_session import Deadline
+from .jumps.jumping_replica import JumpingReplica
+from .jumps.may_jump import why_stepwise
+from .jumps.moment import Moment
+from .jumps.recorded_lengths import RecordedLengths
 from .routers import Dispatcher
 from .watcher import Nobody, Watcher
 
+AnyReplica = Replica | JumpingReplica
 # Stands before the replicas of a run.
-Dispatch = Callable[[Sequence[Replica]], Dispatcher]
+Dispatch = Callable[[Sequence[AnyReplica]], Dispatcher]
 
 INTERRUPTED, HORIZON = "interrupted", "horizon"  # why a run was stopped
 SNAPSHOT, ARRIVALS = -1, 0  # ranks; those of replicas come after them, in their order
@@ -40,12 +46,14 @@ class Served:
         num_cycled: of these, how many came after the first pass of a recorded answer.
         num_modelled: decisions that were modelled rather than replayed.
         stopped: why the run was stopped before all requests had ended; "" if it was not.
+        paths: how the steps of each replica were worked out, in words.
     """
 
     num_emitted: int
     num_cycled: int
     num_modelled: int
     stopped: str
+    paths: tuple[str, ...]
 
 
 def serve(
@@ -61,8 +69,12 @@ def serve(
     deadlines: Mapping[str, Deadline] | None = None,
     outputs: dict[str, list[int]] | None = None,
     watcher: Watcher | None = None,
+    stepwise: bool = False,
 ) -> Served:
     """Serve a workload to its end, or to the horizon.
+
+    A replica whose policy runs the target alone works out many steps at once, if nothing is against it
+    (`jumps.may_jump`): figures are the same, to the picosecond. `Served` and the recorder are told which did.
 
     Args:
         workload: requests; acceptance is drawn for them from `tables`.
@@ -78,6 +90,7 @@ def serve(
             named.
         outputs: takes the tokens of every finished request by its id; None drops them.
         watcher: looks on, and may stop the run.
+        stepwise: run every step by itself, whatever the policy.
 
     Raises:
         ArgumentError: no replica, a policy that two replicas share or that sees ahead, a horizon out of range, a tag
@@ -89,17 +102,19 @@ def serve(
         KeyboardInterrupt: after the recorder was told, which may be of half an operation.
     """
     _check(replicas, tables, horizon_ps)
+    answers = tables.answers(seed=seed, strict=strict)
     shared = partial(
         ServedFrom,
         pool=tables.pool,
-        answers=tables.answers(seed=seed, strict=strict),
+        answers=answers,
+        lengths=RecordedLengths(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},
         recorder=recorder,
         outputs=outputs,
     )
-    run = _Run(workload, replicas, dispatch, recorder, shared, watcher or Nobody())
+    run = _Run(workload, replicas, dispatch, recorder, shared, watcher or Nobody(), stepwise=stepwise)
     return run.go(horizon_ps)
 
 
@@ -128,8 +143,15 @@ class _Ranked(simpy.Event):
         """Let it happen so many picoseconds from now."""
         self._ok = True
         self._value = None
+        self.due_ps = cast(int, self.env.now) + delay_ps
         self.env.schedule(self, EventPriority(rank), delay_ps)
         return self
+
+    def instead(self) -> "_Ranked":
+        """Another event for whoever waits for this one, which then happens to nobody."""
+        other = _Ranked(self.env)
+        other.callbacks, self.callbacks = self.callbacks, other.callbacks
+        return other
 
 
 class _Run:
@@ -143,14 +165,19 @@ class _Run:
         recorder: ServingRecorder,
         shared: Callable[..., ServedFrom],
         watcher: Watcher,
+        *,
+        stepwise: bool,
     ) -> None:
         self.env = simpy.Environment(initial_time=0)
         self._recorder = recorder
         self._watcher = watcher
+        self._moment = Moment()
         whole = shared(on_ended=self._ended)
-        self.replicas = [Replica(index, spec, whole) for index, spec in enumerate(replicas)]
+        self._paths: list[str] = []
+        self.replicas = [self._replica(index, spec, whole, stepwise) for index, spec in enumerate(replicas)]
         self._dispatcher = dispatch(self.replicas)
         self._idle: dict[int, _Ranked] = {}
+        self._timers: dict[int, _Ranked] = {}
         self._latest_ps = 0
         self._to_come = 1  # the workload itself counts while it is not read to its end
         self.env.process(self._arrivals(workload))
@@ -158,6 +185,12 @@ class _Run:
             self.env.process(self._snapshots())
         for index in range(len(replicas)):
             self.env.process(self._serving(index))
+
+    def _replica(self, index: int, spec: ReplicaSpec, shared: ServedFrom, stepwise: bool) -> AnyReplica:
+        why = "asked for" if stepwise else why_stepwise(spec, keeps_outputs=shared.outputs is not None)
+        self._paths.append(f"{STEP_BY_STEP}: {why}" if why else JUMPS)
+        self._recorder.path(index, self._paths[index])
+        return Replica(index, spec, shared) if why else JumpingReplica(index, spec, shared, self._moment)
 
     def go(self, horizon_ps: int | None) -> Served:
         """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
@@ -173,15 +206,18 @@ class _Run:
             stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
             raise
         finally:
+            self._moment.now_ps = self._now_ps
             for replica in self.replicas:
                 replica.close_books()
             if stopped:
+                self._latest_ps = max(self._latest_ps, self._now_ps)
                 self._recorder.stopped(self._latest_ps, stopped)
         return Served(
             num_emitted=sum(replica.num_emitted for replica in self.replicas),
             num_cycled=sum(replica.num_cycled for replica in self.replicas),
             num_modelled=sum(replica.num_modelled for replica in self.replicas),
             stopped=stopped,
+            paths=tuple(self._paths),
         )
 
     @property
@@ -210,6 +246,7 @@ class _Run:
         """Let the router see the replicas anew from time to time, before the requests of that instant come."""
         while self._is_open and (at_ps := self._dispatcher.next_snapshot_ps(self._now_ps)) is not None:
             yield _Ranked(self.env).happen(at_ps - self._now_ps, SNAPSHOT)
+            self._moment.now_ps = at_ps
             self._dispatcher.take_snapshot()
 
     def _later(self, arrival: Arrival, ended_ps: int) -> Generator[simpy.Event, None, None]:
@@ -224,13 +261,16 @@ class _Run:
         self._deliver(arrival)
 
     def _deliver(self, arrival: Arrival) -> None:
-        now_ps = self._now_ps
+        now_ps = self._moment.now_ps = self._now_ps
         index = self._dispatcher.pick(arrival)
+        replica = self.replicas[index]
         self._latest_ps = max(self._latest_ps, now_ps)
-        self.replicas[index].arrive(arrival, now_ps)
-        idle = self._idle.pop(index, None)
+        replica.arrive(arrival, now_ps)
+        idle, timer = self._idle.pop(index, None), self._timers.get(index)
         if idle is not None:
             idle.happen(0, ARRIVALS + 1 + index)
+        elif timer is not None and replica.end_ps < timer.due_ps:  # the request cut a jump
+            self._timers[index] = timer.instead().happen(replica.end_ps - now_ps, ARRIVALS + 1 + index)
 
     def _ended(self, arrival: Arrival, at_ps: int) -> None:
         self._watcher.ended()
@@ -252,9 +292,14 @@ class _Run:
                 idle = self._idle[index] = _Ranked(env)
                 yield idle
                 now_ps = self._now_ps
+                self._moment.take_turn(index, now_ps)
                 continue
             if end_ps >= env.peek():
-                yield _Ranked(env).happen(end_ps - self._now_ps, rank)
+                timer = self._timers[index] = _Ranked(env).happen(end_ps - self._now_ps, rank)
+                yield timer
+                del self._timers[index]
+                end_ps = replica.end_ps
+            self._moment.take_turn(index, end_ps)
             replica.commit()
             self._latest_ps = max(self._latest_ps, end_ps)
             now_ps = end_ps

@@ -121,6 +121,12 @@ class Replica:
         """See `routers.WatchedReplica`."""
         return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
 
+    @property
+    def end_ps(self) -> int:
+        """When what was planned ends."""
+        assert self._going is not None
+        return self._going.end_ps
+
     # -- the machine
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:

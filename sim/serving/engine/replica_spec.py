@@ -9,6 +9,7 @@ from ....runs.serving.recorder import ServingRecorder
 from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
+from ..jumps.recorded_lengths import RecordedLengths
 from ..limits import EngineLimits
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline
@@ -40,6 +41,7 @@ class ServedFrom:
     Attributes:
         pool: members of the recording.
         answers: of the recording.
+        lengths: of the target's own answers to its requests.
         drawn: which of its requests stands for a served one.
         unit_tokens: of the blocks of the workload.
         deadlines: of classes of service levels, by name; "" is for all others.
@@ -50,6 +52,7 @@ class ServedFrom:
 
     pool: Pool
     answers: RecordedAnswers
+    lengths: RecordedLengths
     drawn: DrawnRequests
     unit_tokens: int
     deadlines: Mapping[str, Deadline]

@@ -59,6 +59,11 @@ class MemberKv:
         return self._tree.num_evictable
 
     @property
+    def available_blocks(self) -> int:
+        """That owners may still get: free and evictable ones."""
+        return self.free_blocks + self._tree.num_evictable
+
+    @property
     def used_blocks(self) -> int:
         """Blocks that owners hold; one that several share counts once."""
         return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
@@ -71,7 +76,7 @@ class MemberKv:
     @property
     def free_share(self) -> float:
         """Share of the blocks that owners may still get, in [0, 1]: free and evictable ones."""
-        return (self.free_blocks + self._tree.num_evictable) / self.limits.num_blocks
+        return self.available_blocks / self.limits.num_blocks
 
     @property
     def hits(self) -> PrefixHits:
@@ -100,7 +105,7 @@ class MemberKv:
         every member before the first one opens.
         """
         blocks = -(-num_tokens // self._block_tokens)
-        available = self.free_blocks + self._tree.num_evictable
+        available = self.available_blocks
         if blocks <= available:
             return True
         # A hit spares blocks only as far as they are used already: others come out of what is available.
@@ -148,15 +153,29 @@ class MemberKv:
         more = -(-num_tokens // self._block_tokens) - held.num_blocks
         if more <= 0:
             return True
-        short = more - self.free_blocks
+        if not self.take(more):
+            return False
+        held.num_blocks += more
+        return True
+
+    def take(self, num_blocks: int) -> bool:
+        """Take blocks for owners who are told apart later, by `hold`: `reserve` in two steps.
+
+        Returns:
+            False, and nothing has changed, if free and evictable blocks do not suffice.
+        """
+        short = num_blocks - self.free_blocks
         if short > 0:
             if short > self._tree.num_evictable:
                 return False
             self._tree.evict(short)
             self.free_blocks += short
-        self.free_blocks -= more
-        held.num_blocks += more
+        self.free_blocks -= num_blocks
         return True
+
+    def hold(self, owner: int, num_tokens: int) -> None:
+        """Let an owner have blocks for so many tokens in all, no fewer than it has, of those that were taken."""
+        self._held[owner].num_blocks = -(-num_tokens // self._block_tokens)
 
     def commit(self, owner: int, num_tokens: int, keys: Keys) -> None:
         """Put the full blocks of an owner's first `num_tokens`, all of them computed, into the prefix cache.

@@ -1,0 +1,4 @@
+"""Serving by the target alone, many steps at once: equal to `sim.serving.engine` picosecond for picosecond.
+
+Between two changes of what the batch is made of, all steps are sums of arithmetic series of whole numbers.
+"""

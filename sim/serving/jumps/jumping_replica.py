@@ -1,0 +1,328 @@
+"""A replica that serves the target alone, and jumps: as `engine.Replica`, many steps at once.
+
+A step in which a prefill runs, or a request is put back, is a jump of one step. Where all who run decode, a jump goes
+on to the first of: a request is done, memory is short, the line of the cost ends. A request that comes and may be
+admitted cuts it at the end of the step that runs.
+"""
+
+from collections import deque
+from functools import partial
+from typing import cast
+
+from ....traces.workloads.arrival import Arrival
+from ...cost.context_line import LinedCost
+from ..engine.replica_memory import ReplicaMemory
+from ..engine.replica_spec import ReplicaSpec, ServedFrom
+from ..forward_ps import ForwardLines
+from ..kv.block_keys import BlockKeys
+from ..routers import ReplicaSignals
+from ..routers.dispatcher import CachedTokens
+from .decoding_rows import DecodingRows
+from .jump import Jump
+from .jumping_books import JumpingBooks
+from .jumping_request import NEVER, JumpingRequest
+from .moment import Moment
+
+
+class JumpingReplica:
+    """Driven as `engine.Replica` is; a jump that a request cuts ends earlier than `plan` said, see `end_ps`.
+
+    Args:
+        index: among the replicas of the run.
+        spec: what it is; `may_jump.why_stepwise` has nothing against it.
+        shared: what it shares with the others.
+        moment: of the run.
+
+    Attributes:
+        num_modelled: decisions that were modelled rather than replayed: none.
+    """
+
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment) -> None:
+        pool = shared.pool
+        memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
+        self._index = index
+        self._shared = shared
+        self._moment = moment
+        self._memory = memory
+        self._kv = memory.target
+        self._target = pool.target
+        self._budget = spec.limits.token_budget
+        self._most_running = spec.limits.max_num_seqs
+        self._lines = ForwardLines(cast(LinedCost, spec.cost))
+        self._books = JumpingBooks(index, shared.recorder, memory.members, pool.target_level)
+        self._rows = DecodingRows(self._kv.limits.block_tokens)
+        self._running: dict[int, JumpingRequest] = {}  # by order of admission
+        self._waiting: deque[JumpingRequest] = deque()
+        self._waiting_tokens = 0
+        self._admissions = 0
+        self._prefilling: JumpingRequest | None = None  # at most one, the latest, since the one before it is done first
+        self._chunks: list[tuple[JumpingRequest, int]] = []
+        self._jump: Jump | None = None
+        self.num_modelled = 0
+
+    # -- what others see
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the batch."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that were put back among them."""
+        return len(self._waiting)
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that came out."""
+        return self._books.num_emitted
+
+    @property
+    def num_cycled(self) -> int:
+        """Tokens that came out after the first pass of a recorded answer, of requests that are done."""
+        return self._books.num_cycled
+
+    @property
+    def end_ps(self) -> int:
+        """When what was planned ends."""
+        assert self._jump is not None
+        return self._jump.end_ps
+
+    def signals(self) -> ReplicaSignals:
+        """See `routers.WatchedReplica`."""
+        queued = self._waiting_tokens + sum(request.text - request.read for request, _ in self._chunks)
+        available = self._kv.available_blocks - self._untaken()
+        return ReplicaSignals(len(self._running), len(self._waiting), queued, available / self._kv.limits.num_blocks)
+
+    def cached_tokens(self, arrival: Arrival) -> int:
+        """See `routers.WatchedReplica`."""
+        self._settle()
+        return self._memory.cached_tokens(arrival, self._kv)
+
+    def frozen_prefixes(self) -> CachedTokens:
+        """See `routers.WatchedReplica`."""
+        self._settle()
+        return partial(self._memory.cached_tokens, kv=self._kv.frozen())
+
+    # -- the machine
+
+    def arrive(self, arrival: Arrival, at_ps: int) -> None:
+        """A request comes; one that can never run is rejected."""
+        recorder = self._shared.recorder
+        serial = recorder.arrived(arrival, self._index)
+        reason = self._memory.refuses(arrival)
+        if reason:
+            recorder.rejected(serial, at_ps, reason)
+            self._shared.on_ended(arrival, at_ps)
+            return
+        jump, running = self._jump, len(self._running)
+        if jump is not None and jump.num_steps > 1 and not self._waiting and running < self._most_running:
+            jump.num_steps = self._done(jump) + 1
+        self._waiting.append(JumpingRequest(arrival, serial))
+        self._waiting_tokens += arrival.prompt_tokens
+        used = self._kv.used_blocks + self._untaken()
+        self._books.note_state(at_ps, running, len(self._waiting), used)
+
+    def plan(self, now_ps: int) -> int | None:
+        """Decide what runs next; see `engine.Replica.plan`. Raises CostRangeError."""
+        rows = self._rows
+        available = self._kv.available_blocks
+        is_short = rows.count > 0 and not self._kv.take(rows.blocks_in(1))
+        if is_short:
+            self._make_room(now_ps)
+        left = self._budget - rows.count
+        chunks = self._chunks = []
+        first = self._prefilling
+        if first is not None:
+            tokens = min(first.text - first.read, left)
+            upto = first.read + tokens
+            if self._kv.reserve(first.serial, upto + (upto == first.text)):
+                chunks.append((first, tokens))
+                left -= tokens
+            else:
+                is_short = True
+                self._put_back(now_ps)
+        if self._waiting and left > 0 and not is_short:
+            self._admit(left, now_ps)
+        if not (rows.count or chunks):
+            self._books.note_state(now_ps, 0, 0, 0)
+            return None
+        jump = self._jump = self._one_step(now_ps) if chunks or is_short else self._many_steps(now_ps, available)
+        self._books.note_state(now_ps, len(self._running), len(self._waiting), self._kv.used_blocks)
+        return jump.end_ps
+
+    def commit(self) -> None:
+        """All steps that were planned have run."""
+        jump = self._jump
+        assert jump is not None
+        self._jump = None
+        end_ps = jump.end_ps
+        self._write_down(jump, jump.num_steps)
+        ended = self._rows.pop_finished()
+        if self._chunks:
+            ended += self._read_chunks(end_ps)
+        for request in ended:
+            del self._running[request.order]
+            self._release(request)
+            self._books.ended(request)
+            self._shared.recorder.finished(request.serial, end_ps)
+            self._shared.on_ended(request.arrival, end_ps)
+
+    def close_books(self) -> None:
+        """Write down what ran until now, where the run ends, and what the recorder is told once."""
+        self._settle()
+        for request in (*self._running.values(), *self._waiting):
+            base = request.base
+            text = request.text if base is None else base + self._rows.beats
+            self._books.unfinished(request, text - request.arrival.prompt_tokens)
+        jump = self._jump
+        if jump is not None:
+            self._books.in_step(jump.start_ps, len(self._running), len(self._waiting), self._kv.used_blocks)
+        self._books.close()
+
+    # -- steps
+
+    def _one_step(self, now_ps: int) -> Jump:
+        rows, held, new = self._rows.count, self._rows.held_tokens, self._rows.count
+        for request, tokens in self._chunks:
+            held += request.read
+            new += tokens
+        num_rows = rows + len(self._chunks)
+        return Jump(now_ps, self._lines.line(self._target, num_rows, new, held).ps(held))
+
+    def _many_steps(self, now_ps: int, available: int) -> Jump:
+        """All who run decode; before the first step so many blocks were available."""
+        rows = self._rows
+        count, held = rows.count, rows.held_tokens
+        line = self._lines.line(self._target, count, count, held)
+        steps = rows.beats_left()
+        if held + (steps - 1) * count >= line.end:
+            steps = -(-(int(line.end) - held) // count)
+        return Jump(now_ps, line.ps(held), line.slope_ps * count, rows.most_beats(steps, available))
+
+    def _write_down(self, jump: Jump, steps: int) -> None:
+        """The first so many steps of a jump have run; the blocks of the first one are taken already."""
+        rows, kv, grown_ps = self._rows, self._kv, 0
+        used = kv.used_blocks
+        if steps > 1:
+            grown_ps = rows.grown_block_ps(jump, steps)
+            enough = kv.take(rows.blocks_until(steps) - rows.blocks_in(1))
+            assert enough, "a jump ends where memory does"
+        self._books.ran(jump, steps, rows.count, used, grown_ps, kv.used_blocks)
+        rows.pass_beats(steps)
+
+    def _read_chunks(self, at_ps: int) -> list[JumpingRequest]:
+        """The target has read what was planned of texts; returns requests of which that was all."""
+        ended: list[JumpingRequest] = []
+        last: list[JumpingRequest] = []
+        for request, tokens in self._chunks:
+            request.read += tokens
+            (last if request.read == request.text else ended).append(request)
+        self._prefilling = ended[0] if ended else None
+        for request in (*ended, *last):
+            assert request.keys is not None
+            self._kv.commit(request.serial, request.read, request.keys)
+        ended = []
+        for request in last:
+            self._books.first_out(request, at_ps)
+            request.text += 1
+            if request.text == request.most_tokens:
+                ended.append(request)
+            else:
+                self._rows.join(request, request.text)
+        return ended
+
+    # -- memory
+
+    def _admit(self, left: int, now_ps: int) -> None:
+        """The first that wait enter the batch, as long as there is room."""
+        kv, waiting, running = self._kv, self._waiting, self._running
+        while waiting and left > 0 and len(running) < self._most_running:
+            request = waiting[0]
+            keys = request.keys or self._looked_at(request)
+            text = request.text
+            hit = kv.hit_tokens(keys, text)
+            upto = hit + min(text - hit, left)
+            wanted = upto + (upto == text)
+            if not kv.fits(keys, text, wanted):
+                return
+            waiting.popleft()
+            self._waiting_tokens -= text
+            kv.open(request.serial, keys, text, resumes=request.scheduled)
+            kv.reserve(request.serial, wanted)
+            request.read = hit
+            request.order = self._admissions
+            self._admissions += 1
+            running[request.order] = request
+            self._books.admitted(request, hit, now_ps)
+            self._prefilling = request
+            self._chunks.append((request, upto - hit))
+            left -= upto - hit
+
+    def _looked_at(self, request: JumpingRequest) -> BlockKeys:
+        """A request is looked at for the first time: what it replays, and its keys."""
+        arrival, shared = request.arrival, self._shared
+        request.first_pass = shared.lengths.of(shared.drawn.of(arrival.request_id, arrival.tag))
+        limits = self._kv.limits
+        blocks = arrival.blocks if limits.prefix_cache else ()
+        request.keys = BlockKeys(blocks, shared.unit_tokens, limits.block_tokens, arrival.prompt_tokens, request.serial)
+        return request.keys
+
+    def _make_room(self, now_ps: int) -> None:
+        """Every row gets the block that it needs in the next step, if need be from the latest of them."""
+        decoding = [request for request in self._running.values() if request.base is not None]
+        for request in decoding:
+            self._kv.hold(request.serial, cast(int, request.base) + self._rows.beats)
+        for request in decoding:
+            while request.order != NEVER:
+                if self._kv.reserve(request.serial, cast(int, request.base) + self._rows.beats + 1):
+                    break
+                self._put_back(now_ps)
+
+    def _put_back(self, now_ps: int) -> None:
+        """The latest that was admitted waits again, before all others."""
+        _, request = self._running.popitem()
+        if request.base is None:
+            self._kv.close(request.serial)
+        else:
+            self._rows.leave(request)
+            request.out_at_ps = now_ps
+            self._release(request)
+        if request is self._prefilling:
+            self._prefilling = None
+        request.order = NEVER
+        request.read = 0
+        self._waiting.appendleft(request)
+        self._waiting_tokens += request.text
+        self._shared.recorder.preempted(request.serial, now_ps)
+
+    def _release(self, request: JumpingRequest) -> None:
+        """A row that decodes no more gives up its blocks; full ones that the target has computed stay cached."""
+        kv, serial, text = self._kv, request.serial, request.text
+        assert request.keys is not None
+        kv.hold(serial, text)
+        kv.commit(serial, text - 1, request.keys)
+        kv.close(serial)
+
+    # -- in the midst of a jump
+
+    def _done(self, jump: Jump) -> int:
+        """Steps of a jump that are over by now, the last one apart."""
+        if jump.num_steps == 1:
+            return 0
+        return jump.done(self._moment.now_ps, inclusive=self._moment.passed(self._index))
+
+    def _untaken(self) -> int:
+        """Blocks of the steps that have begun by now, those of the jump's first one apart, which are taken."""
+        jump, rows = self._jump, self._rows
+        done = 0 if jump is None else self._done(jump)
+        return rows.blocks_until(done + 1) - rows.blocks_in(1) if done else 0
+
+    def _settle(self) -> None:
+        """Write down the steps that are over by now, and take the blocks of the one that runs."""
+        jump = self._jump
+        done = 0 if jump is None else self._done(jump)
+        if jump is not None and done:
+            self._write_down(jump, done)
+            jump.drop(done)
+            self._kv.take(self._rows.blocks_in(1))

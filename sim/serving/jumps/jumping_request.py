@@ -1,0 +1,42 @@
+"""One request of a replica that jumps: how long its text is, and what the target has read of it."""
+
+from ....traces.workloads.arrival import Arrival
+from ..kv.block_keys import BlockKeys
+
+NEVER = -1
+
+
+class JumpingRequest:
+    """Mutated by its replica.
+
+    Attributes:
+        arrival: what is wanted.
+        serial: of the request in its run.
+        most_tokens: that its text ever has, prompt and answer.
+        text: tokens of its prompt and answer, unless it decodes.
+        base: of its row while it decodes (`decoding_rows`), else None.
+        read: tokens of its text that the target has read, while it is prefilled.
+        order: number of its latest admission; NEVER while it waits.
+        scheduled: whether it was ever admitted.
+        keys: of its blocks; None until it is first looked at.
+        first_pass: tokens of the recorded answer that it repeats; 0 until it is first looked at.
+        out_at_ps: when its latest token came out, of one that does not decode.
+    """
+
+    __slots__ = (
+        "arrival", "base", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read", "scheduled", "serial",
+        "text",
+    )  # fmt: skip
+
+    def __init__(self, arrival: Arrival, serial: int) -> None:
+        self.arrival = arrival
+        self.serial = serial
+        self.text = arrival.prompt_tokens
+        self.most_tokens = self.text + arrival.output_tokens
+        self.base: int | None = None
+        self.read = 0
+        self.order = NEVER
+        self.scheduled = False
+        self.keys: BlockKeys | None = None
+        self.first_pass = 0
+        self.out_at_ps = NEVER

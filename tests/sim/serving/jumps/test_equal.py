@@ -1,0 +1,145 @@
+"""Jumps equal steps, picosecond for picosecond, whatever comes and under whatever limits."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from paceline.runs.serving.meta import JUMPS, STEP_BY_STEP
+from paceline.traces.workloads.arrival import Arrival
+
+from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, target_only, workloads
+from .lined_costs import COSTS, LinedLineCost
+
+ROUTERS = ("round-robin", "least-loaded", "least-loaded,by=kv", "least-loaded,by=tokens", "two-choices",
+           "prefix-affinity")  # fmt: skip
+
+
+def gaps(log):
+    """How often each gap was seen."""
+    found = {}
+    columns = (log.gaps[name].tolist() for name in ("first_ps", "increment_ps", "count", "rows"))
+    for first, increment, count, rows in zip(*columns, strict=True):
+        for place in range(count):
+            gap = first + increment * place
+            found[gap] = found.get(gap, 0) + rows
+    return found
+
+
+def told(run):
+    """All that a run says, save for the states that its series shows, and how it was worked out."""
+    run.go()
+    log, served = run.log, run.served
+    meta = log.meta.model_dump()
+    for replica in meta["replicas"]:
+        del replica["states"], replica["path"]
+    columns = {name: values.tolist() for name, values in (log.requests | log.preemptions).items()}
+    return meta, columns, gaps(log), (served.num_emitted, served.num_cycled, served.num_modelled, served.stopped)
+
+
+def check(arrivals, tables, **options):
+    """Compare both paths; returns the log of the jumps."""
+    options = {"outputs": None, "cost": LinedLineCost(tables)} | options
+    jumps = Run(arrivals, tables, **options)
+    found = told(jumps)
+    steps = Run(arrivals, tables, stepwise=True, **options)
+    assert found == told(steps)
+    assert set(jumps.served.paths) == {JUMPS}
+    assert set(steps.served.paths) == {f"{STEP_BY_STEP}: asked for"}
+    return jumps
+
+
+class Turns:
+    """Requests that follow one another, after a while or at once."""
+
+    def __init__(self, name, left, think_ps):
+        self._name, self._left, self._think_ps = name, left, think_ps
+
+    def after(self, ended_ps):
+        if not self._left:
+            return None
+        turns = Turns(self._name, self._left - 1, self._think_ps)
+        return Arrival(f"{self._name}-{self._left}", ended_ps + self._think_ps, 9, 7, turns=turns)
+
+
+@st.composite
+def sessions(draw, **options):
+    """Workloads of which some requests are followed by others."""
+    thinks = st.sampled_from([0, 0, 1, 10**8])
+    return [
+        arrival._replace(turns=Turns(arrival.request_id, draw(st.integers(0, 3)), draw(thinks)))
+        for arrival in draw(workloads(most=20, **options))
+    ]
+
+
+@st.composite
+def whole_budgets(draw, tables):
+    """Limits whose token budget has room for a whole batch."""
+    found = draw(limits(tables))
+    most = min(found.max_num_seqs, found.token_budget)
+    drop_units = draw(st.sampled_from([0, 0, 1]))
+    kv = {name: replace(member, drop_units=drop_units) for name, member in found.kv.items()}
+    return replace(found, max_num_seqs=most, kv=kv)
+
+
+# No shrinking: a case takes long, and what differs is told by its first difference.
+@settings(max_examples=300, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.data())
+def test_jumps_equal_steps(data):
+    tables = data.draw(st.sampled_from([target_only(), pico()]))
+    unit_tokens = data.draw(st.sampled_from([0, 8]))
+    check(
+        data.draw(sessions(unit_tokens=unit_tokens)),
+        tables,
+        limits=data.draw(whole_budgets(tables)),
+        num_replicas=data.draw(st.integers(1, 3)),
+        router=data.draw(st.sampled_from(ROUTERS)),
+        stale_ps=data.draw(st.sampled_from([0, 0, 10**9, 10**7])),
+        unit_tokens=unit_tokens,
+        cost=data.draw(st.sampled_from(COSTS))(tables),
+        horizon_ps=data.draw(st.sampled_from([None, None, 1, 10**8, 10**9, 3 * 10**9])),
+    )
+
+
+def test_jumps_equal_steps_where_memory_is_short():
+    """Many requests are put back, with and without a prefix cache to find their blocks in again."""
+    tables = target_only()
+    arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(60)]
+    for prefix_cache in (False, True):
+        tight = limits_of(tables, max_num_seqs=8, token_budget=16, num_blocks=30, prefix_cache=prefix_cache)
+        log = check(arrivals, tables, limits=tight).log
+        assert len(log.preemptions["request"]) > 20
+
+
+def test_replicas_in_lockstep_take_turns():
+    """Steps of all replicas end at the same instants, and so do requests that others follow at once."""
+    tables = target_only()
+    arrivals = [Arrival(f"q{index}", 0, 8, 10 + 10 * (index % 3), turns=Turns(f"q{index}", 5, 0)) for index in range(9)]
+    for router in ROUTERS:
+        check(arrivals, tables, num_replicas=3, router=router, cost=LinedLineCost(tables, context=0))
+
+
+def test_what_is_not_the_target_alone_goes_step_by_step():
+    tables = pico()
+    arrivals = [Arrival("q", 0, 5, 9)]
+    run = Run(arrivals, tables, "draft:4/target", outputs=None, cost=LinedLineCost(tables)).go()
+    assert run.served.paths == (f"{STEP_BY_STEP}: policy draft:4/target does not say that it runs the target alone",)
+    assert run.log.meta.replicas[0].path == run.served.paths[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"outputs": {}}, "tokens of answers are asked for"),
+        (
+            {"limits": limits_of(target_only(), max_num_seqs=9, token_budget=8)},
+            "token_budget 8 is below max_num_seqs 9",
+        ),
+        ({"cost": LineCost(target_only())}, "cost line has no lines by the tokens held"),
+        ({"stepwise": True}, "asked for"),
+    ],
+)
+def test_what_keeps_from_jumping_is_told(options, why):
+    tables = target_only()
+    run = Run([Arrival("q", 0, 5, 9)], tables, **({"outputs": None, "cost": LinedLineCost(tables)} | options)).go()
+    assert run.served.paths == (f"{STEP_BY_STEP}: {why}",)
