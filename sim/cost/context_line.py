@@ -56,7 +56,7 @@ def flat_line(seconds: float) -> ContextLine:
 
 def upper_line(one: tuple[float, float], other: tuple[float, float], context_tokens: int) -> ContextLine:
     """The larger of two lines (seconds with nothing held, for each token held); they cross once, if at all."""
-    (low_s, low_slope_s), (high_s, high_slope_s) = sorted((one, other), key=lambda line: line[1])
+    (low_s, low_slope_s), (high_s, high_slope_s) = (one, other) if one[1] <= other[1] else (other, one)
     if high_slope_s == low_slope_s:
         return ContextLine(0, inf, max(low_s, high_s), high_slope_s)
     crossing = max(0, ceil((low_s - high_s) / (high_slope_s - low_slope_s)))

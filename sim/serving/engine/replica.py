@@ -48,6 +48,7 @@ class Replica:
         shared: what it shares with the others.
 
     Attributes:
+        end_ps: of what was planned.
         num_cycled: tokens that came out after the first pass of a recorded answer.
         num_emitted: tokens that came out.
     """
@@ -86,8 +87,7 @@ class Replica:
         self._sessions: dict[str, ServedSession] = {}
         self._kept: Op | None = None
         self._going: _Going | None = None
-        self.num_cycled = 0
-        self.num_emitted = 0
+        self.end_ps = self.num_cycled = self.num_emitted = 0
 
     # -- what others see
 
@@ -120,12 +120,6 @@ class Replica:
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
         return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
-
-    @property
-    def end_ps(self) -> int:
-        """When what was planned ends."""
-        assert self._going is not None
-        return self._going.end_ps
 
     # -- the machine
 
@@ -170,7 +164,8 @@ class Replica:
             if self._going is not None:
                 break
         self._note_state(now_ps)
-        return self._going.end_ps
+        self.end_ps = self._going.end_ps
+        return self.end_ps
 
     def commit(self) -> None:
         """What was planned has run: sessions, policy, caches and the recorder learn of it."""

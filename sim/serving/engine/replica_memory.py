@@ -67,7 +67,8 @@ class ReplicaMemory:
 
     def cached_tokens(self, arrival: Arrival, kv: MemberKv) -> int:
         """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
-        return kv.hit_tokens(self._block_keys(arrival, 0, kv), arrival.prompt_tokens)
+        # Without the private keys behind: those of serial 0 are another request's.
+        return kv.hit_tokens(self._block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
 
     def admit(self, session: ServedSession, budget: int) -> int:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.

@@ -105,13 +105,15 @@ class DecodingRows:
 
         The rows stand where they stood before the jump.
         """
-        size, end_ps, grown = self._block_tokens, jump.lasts_ps(beats), 0
-        for beat in range(2, min(beats, size + 1) + 1):
-            blocks = self.blocks_in(beat)
+        size, filling, grown = self._block_tokens, self._filling, 0
+        end_ps = jump.lasts_ps(beats)
+        place = -self.beats % size  # where the first beat looks; each looks one place before the last
+        for done in range(1, min(beats - 1, size) + 1):
+            blocks = filling[place - done]
             if blocks:
-                # Blocks come with this beat and with every b-th one after it.
-                times = (beats - beat) // size + 1
-                grown += blocks * (times * end_ps - _series_ps(jump, beat - 1, size, times))
+                # Blocks come with the beat after these, and with every b-th one after it.
+                times = (beats - 1 - done) // size + 1
+                grown += blocks * (times * end_ps - _series_ps(jump, done, size, times))
         return grown
 
     def pass_beats(self, beats: int) -> None:

@@ -3,7 +3,7 @@
 Letter: j steps done, of those that are left.
 """
 
-from bisect import bisect_left, bisect_right
+from math import isqrt
 
 
 class Jump:
@@ -35,8 +35,20 @@ class Jump:
 
     def done(self, at_ps: int, *, inclusive: bool) -> int:
         """How many steps, the last one apart, have ended before an instant, or until it if that is inclusive."""
-        find = bisect_right if inclusive else bisect_left
-        return find(range(1, self.num_steps), at_ps - self.start_ps, key=self.lasts_ps)
+        span_ps, most = at_ps - self.start_ps + inclusive, self.num_steps - 1
+        first, increment = self.first_ps, self.increment_ps
+        # Whole steps in the span, of a sum of so many that is a quadratic in them; what roots cut off is put right.
+        if increment > 0:
+            linear = 2 * first - increment
+            steps = (isqrt(linear * linear + 8 * increment * max(span_ps, 0)) - linear) // (2 * increment)
+        else:
+            steps = span_ps // first if first else most
+        steps = min(max(steps, 0), most)
+        while steps < most and self.lasts_ps(steps + 1) < span_ps:
+            steps += 1
+        while steps and self.lasts_ps(steps) >= span_ps:
+            steps -= 1
+        return steps
 
     def drop(self, steps: int) -> None:
         """Leave out the first so many steps."""

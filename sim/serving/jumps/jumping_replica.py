@@ -5,7 +5,6 @@ on to the first of: a request is done, memory is short, the line of the cost end
 admitted cuts it at the end of the step that runs.
 """
 
-from collections import deque
 from functools import partial
 from typing import cast
 
@@ -14,13 +13,12 @@ from ...cost.context_line import LinedCost
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..forward_ps import ForwardLines
-from ..kv.block_keys import BlockKeys
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
-from .decoding_rows import DecodingRows
 from .jump import Jump
+from .jumping_batch import JumpingBatch
 from .jumping_books import JumpingBooks
-from .jumping_request import NEVER, JumpingRequest
+from .jumping_request import JumpingRequest
 from .moment import Moment
 
 
@@ -50,12 +48,8 @@ class JumpingReplica:
         self._most_running = spec.limits.max_num_seqs
         self._lines = ForwardLines(cast(LinedCost, spec.cost))
         self._books = JumpingBooks(index, shared.recorder, memory.members, pool.target_level)
-        self._rows = DecodingRows(self._kv.limits.block_tokens)
-        self._running: dict[int, JumpingRequest] = {}  # by order of admission
-        self._waiting: deque[JumpingRequest] = deque()
-        self._waiting_tokens = 0
-        self._admissions = 0
-        self._prefilling: JumpingRequest | None = None  # at most one, the latest, since the one before it is done first
+        self._batch = JumpingBatch(self._kv, spec.limits.max_num_seqs, shared, self._books)
+        self._rows = self._batch.rows
         self._chunks: list[tuple[JumpingRequest, int]] = []
         self._jump: Jump | None = None
         self.num_modelled = 0
@@ -65,12 +59,12 @@ class JumpingReplica:
     @property
     def num_running(self) -> int:
         """Requests in the batch."""
-        return len(self._running)
+        return len(self._batch.running)
 
     @property
     def num_waiting(self) -> int:
         """Requests that wait, those that were put back among them."""
-        return len(self._waiting)
+        return len(self._batch.waiting)
 
     @property
     def num_emitted(self) -> int:
@@ -90,9 +84,11 @@ class JumpingReplica:
 
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
-        queued = self._waiting_tokens + sum(request.text - request.read for request, _ in self._chunks)
+        queued = self._batch.waiting_tokens + sum(request.text - request.read for request, _ in self._chunks)
         available = self._kv.available_blocks - self._untaken()
-        return ReplicaSignals(len(self._running), len(self._waiting), queued, available / self._kv.limits.num_blocks)
+        return ReplicaSignals(
+            len(self._batch.running), len(self._batch.waiting), queued, available / self._kv.limits.num_blocks
+        )
 
     def cached_tokens(self, arrival: Arrival) -> int:
         """See `routers.WatchedReplica`."""
@@ -115,13 +111,13 @@ class JumpingReplica:
             recorder.rejected(serial, at_ps, reason)
             self._shared.on_ended(arrival, at_ps)
             return
-        jump, running = self._jump, len(self._running)
-        if jump is not None and jump.num_steps > 1 and not self._waiting and running < self._most_running:
+        jump, running = self._jump, len(self._batch.running)
+        if jump is not None and jump.num_steps > 1 and not self._batch.waiting and running < self._most_running:
             jump.num_steps = self._done(jump) + 1
-        self._waiting.append(JumpingRequest(arrival, serial))
-        self._waiting_tokens += arrival.prompt_tokens
+        self._batch.waiting.append(JumpingRequest(arrival, serial))
+        self._batch.waiting_tokens += arrival.prompt_tokens
         used = self._kv.used_blocks + self._untaken()
-        self._books.note_state(at_ps, running, len(self._waiting), used)
+        self._books.note_state(at_ps, running, len(self._batch.waiting), used)
 
     def plan(self, now_ps: int) -> int | None:
         """Decide what runs next; see `engine.Replica.plan`. Raises CostRangeError."""
@@ -129,10 +125,10 @@ class JumpingReplica:
         available = self._kv.available_blocks
         is_short = rows.count > 0 and not self._kv.take(rows.blocks_in(1))
         if is_short:
-            self._make_room(now_ps)
+            self._batch.make_room(now_ps)
         left = self._budget - rows.count
         chunks = self._chunks = []
-        first = self._prefilling
+        first = self._batch.prefilling
         if first is not None:
             tokens = min(first.text - first.read, left)
             upto = first.read + tokens
@@ -141,14 +137,14 @@ class JumpingReplica:
                 left -= tokens
             else:
                 is_short = True
-                self._put_back(now_ps)
-        if self._waiting and left > 0 and not is_short:
-            self._admit(left, now_ps)
+                self._batch.put_back(now_ps)
+        if self._batch.waiting and left > 0 and not is_short:
+            chunks += self._batch.admit(left, now_ps)
         if not (rows.count or chunks):
             self._books.note_state(now_ps, 0, 0, 0)
             return None
         jump = self._jump = self._one_step(now_ps) if chunks or is_short else self._many_steps(now_ps, available)
-        self._books.note_state(now_ps, len(self._running), len(self._waiting), self._kv.used_blocks)
+        self._books.note_state(now_ps, len(self._batch.running), len(self._batch.waiting), self._kv.used_blocks)
         return jump.end_ps
 
     def commit(self) -> None:
@@ -162,8 +158,8 @@ class JumpingReplica:
         if self._chunks:
             ended += self._read_chunks(end_ps)
         for request in ended:
-            del self._running[request.order]
-            self._release(request)
+            del self._batch.running[request.order]
+            self._batch.release(request)
             self._books.ended(request)
             self._shared.recorder.finished(request.serial, end_ps)
             self._shared.on_ended(request.arrival, end_ps)
@@ -171,13 +167,13 @@ class JumpingReplica:
     def close_books(self) -> None:
         """Write down what ran until now, where the run ends, and what the recorder is told once."""
         self._settle()
-        for request in (*self._running.values(), *self._waiting):
+        for request in (*self._batch.running.values(), *self._batch.waiting):
             base = request.base
             text = request.text if base is None else base + self._rows.beats
             self._books.unfinished(request, text - request.arrival.prompt_tokens)
         jump = self._jump
         if jump is not None:
-            self._books.in_step(jump.start_ps, len(self._running), len(self._waiting), self._kv.used_blocks)
+            self._books.in_step(jump.start_ps, len(self._batch.running), len(self._batch.waiting), self._kv.used_blocks)
         self._books.close()
 
     # -- steps
@@ -218,7 +214,7 @@ class JumpingReplica:
         for request, tokens in self._chunks:
             request.read += tokens
             (last if request.read == request.text else ended).append(request)
-        self._prefilling = ended[0] if ended else None
+        self._batch.prefilling = ended[0] if ended else None
         for request in (*ended, *last):
             assert request.keys is not None
             self._kv.commit(request.serial, request.read, request.keys)
@@ -231,78 +227,6 @@ class JumpingReplica:
             else:
                 self._rows.join(request, request.text)
         return ended
-
-    # -- memory
-
-    def _admit(self, left: int, now_ps: int) -> None:
-        """The first that wait enter the batch, as long as there is room."""
-        kv, waiting, running = self._kv, self._waiting, self._running
-        while waiting and left > 0 and len(running) < self._most_running:
-            request = waiting[0]
-            keys = request.keys or self._looked_at(request)
-            text = request.text
-            hit = kv.hit_tokens(keys, text)
-            upto = hit + min(text - hit, left)
-            wanted = upto + (upto == text)
-            if not kv.fits(keys, text, wanted):
-                return
-            waiting.popleft()
-            self._waiting_tokens -= text
-            kv.open(request.serial, keys, text, resumes=request.scheduled)
-            kv.reserve(request.serial, wanted)
-            request.read = hit
-            request.order = self._admissions
-            self._admissions += 1
-            running[request.order] = request
-            self._books.admitted(request, hit, now_ps)
-            self._prefilling = request
-            self._chunks.append((request, upto - hit))
-            left -= upto - hit
-
-    def _looked_at(self, request: JumpingRequest) -> BlockKeys:
-        """A request is looked at for the first time: what it replays, and its keys."""
-        arrival, shared = request.arrival, self._shared
-        request.first_pass = shared.lengths.of(shared.drawn.of(arrival.request_id, arrival.tag))
-        limits = self._kv.limits
-        blocks = arrival.blocks if limits.prefix_cache else ()
-        request.keys = BlockKeys(blocks, shared.unit_tokens, limits.block_tokens, arrival.prompt_tokens, request.serial)
-        return request.keys
-
-    def _make_room(self, now_ps: int) -> None:
-        """Every row gets the block that it needs in the next step, if need be from the latest of them."""
-        decoding = [request for request in self._running.values() if request.base is not None]
-        for request in decoding:
-            self._kv.hold(request.serial, cast(int, request.base) + self._rows.beats)
-        for request in decoding:
-            while request.order != NEVER:
-                if self._kv.reserve(request.serial, cast(int, request.base) + self._rows.beats + 1):
-                    break
-                self._put_back(now_ps)
-
-    def _put_back(self, now_ps: int) -> None:
-        """The latest that was admitted waits again, before all others."""
-        _, request = self._running.popitem()
-        if request.base is None:
-            self._kv.close(request.serial)
-        else:
-            self._rows.leave(request)
-            request.out_at_ps = now_ps
-            self._release(request)
-        if request is self._prefilling:
-            self._prefilling = None
-        request.order = NEVER
-        request.read = 0
-        self._waiting.appendleft(request)
-        self._waiting_tokens += request.text
-        self._shared.recorder.preempted(request.serial, now_ps)
-
-    def _release(self, request: JumpingRequest) -> None:
-        """A row that decodes no more gives up its blocks; full ones that the target has computed stay cached."""
-        kv, serial, text = self._kv, request.serial, request.text
-        assert request.keys is not None
-        kv.hold(serial, text)
-        kv.commit(serial, text - 1, request.keys)
-        kv.close(serial)
 
     # -- in the midst of a jump
 

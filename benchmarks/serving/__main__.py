@@ -1,0 +1,109 @@
+"""Simulated output tokens per second of serving on one core, metrics included: whole published workloads.
+
+python benchmarks/serving [--data ../shared/data] [--runs 3] [--requests 1000000] [--dynamo PYTHON]
+
+Every run is a process of its own, all jobs in turn. `--dynamo` is the interpreter of an environment that holds Dynamo's
+replay, a compiled simulator to compare with:
+pip install --no-deps ai-dynamo ai-dynamo-runtime typing_extensions pydantic
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from jobs import JOBS, served, served_plainly, workload_of
+from paceline.laboratory.findings.table import Cell, cell, table
+from paceline.laboratory.timing import in_turns, peak_bytes
+from paceline.reports.tables.printed import console_of_output, print_tables
+
+PLAIN, DYNAMO = "azure, plain reference", "azure, Dynamo"
+# Run by Dynamo's interpreter: seconds of the replay alone, without the start and without reading the file's text.
+DYNAMO_CODE = """
+import json, sys, time
+from dynamo.replay import run_trace_replay
+started = time.process_time()
+run_trace_replay(sys.argv[1], num_workers=4, trace_block_size=512)
+print(json.dumps({"seconds": time.process_time() - started}))
+"""
+
+
+def run_one(name: str, data: Path, requests: int, begun_s: float) -> None:
+    """Run a job here, and print what came of it."""
+    ready_s = time.process_time() - begun_s
+    tokens, seconds = served_plainly(data) if name == PLAIN else served(JOBS[name], data, requests)
+    print(json.dumps({"tokens": tokens, "seconds": seconds, "ready": ready_s, "peak": peak_bytes()}))
+
+
+def in_child(command: list[str]) -> dict[str, float]:
+    """What a process of its own prints last, as JSON."""
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "TQDM_DISABLE": "1"})
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def for_dynamo(data: Path, folder: Path) -> Path:
+    """The Azure workload in the form that Dynamo reads; no two requests share a block."""
+    path, first = folder / "azure.jsonl", 0
+    with path.open("w", encoding="utf-8") as file:
+        for arrival in workload_of(JOBS["azure"], data, 0):
+            blocks = -(-arrival.prompt_tokens // 512)
+            row = {
+                "timestamp": arrival.arrives_ps / 10**9,
+                "input_length": arrival.prompt_tokens,
+                "output_length": arrival.output_tokens,
+                "hash_ids": list(range(first, first + blocks)),
+            }
+            first += blocks
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def row_of(name: str, runs: list[dict[str, float]]) -> list[Cell]:
+    """Medians of a job."""
+    found = {key: median(run[key] for run in runs) for key in runs[0]}
+    goal = JOBS[name].goal if name in JOBS else None
+    rate = found["tokens"] / found["seconds"]
+    return [
+        cell("workload, path", name),
+        cell("output tokens", int(found["tokens"])),
+        cell("seconds", found["seconds"], digits=2),
+        cell("million tokens", rate / 1e6, "1/s", digits=2),
+        cell("goal", None if goal is None else goal / 1e6, "1/s", digits=0),
+        cell("start-up", found.get("ready"), "s", digits=2),
+        cell("peak", found["peak"] / 1e6 if "peak" in found else None, "MB", digits=0),
+    ]
+
+
+def main() -> None:
+    begun_s = 0.0  # of the clock of this process, which starts with it
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--dynamo", type=Path)
+    parser.add_argument("--only", choices=[*JOBS, PLAIN], help="run one job here, once, and print JSON")
+    asked = parser.parse_args()
+    if asked.only:
+        run_one(asked.only, asked.data, asked.requests, begun_s)
+        return
+    own = [sys.executable, __file__, "--data", str(asked.data), "--requests", str(asked.requests), "--only"]
+    with tempfile.TemporaryDirectory() as folder:
+        commands = {name: [*own, name] for name in (*JOBS, PLAIN)}
+        if asked.dynamo is not None:
+            commands[DYNAMO] = [str(asked.dynamo), "-c", DYNAMO_CODE, str(for_dynamo(asked.data, Path(folder)))]
+        taken = in_turns({name: lambda c=command: in_child(c) for name, command in commands.items()}, runs=asked.runs)
+    for run in taken.get(DYNAMO, ()):
+        run["tokens"] = taken["azure"][0]["tokens"]
+    remark = "" if asked.dynamo is not None else "Dynamo was not run: --dynamo PYTHON"
+    title = "Serving, seconds of processor time, metrics included"
+    print_tables(console_of_output(), [table(title, [row_of(*pair) for pair in taken.items()]).grid(remark)])
+
+
+if __name__ == "__main__":
+    main()

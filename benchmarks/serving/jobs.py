@@ -1,0 +1,137 @@
+"""What `benchmarks/serving` runs: published and drawn workloads on replicas of one model on one H100 each."""
+
+import importlib.util
+import time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from paceline.policies.spec import make_policy
+from paceline.reports.serving.metrics import metrics_of
+from paceline.reports.serving.service_levels import ServiceLevels
+from paceline.runs.serving.meta import ServingAbout
+from paceline.runs.serving.recorder import ServingRecorder
+from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.roofline import RooflineCost
+from paceline.sim.replay_tables import ReplayTables, tables_of
+from paceline.sim.serving.engine.replica_spec import ReplicaSpec
+from paceline.sim.serving.forward_ps import ForwardLines
+from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
+from paceline.sim.serving.simulate import serve
+from paceline.traces.rounds.meta import RoundsMeta
+from paceline.traces.rounds.recording import RoundsRecording
+from paceline.traces.rounds.rounds import RoundsRequest
+from paceline.traces.shapes.named import shape_called
+from paceline.traces.workloads.arrival import Workload
+from paceline.traces.workloads.open_workload import open_workload
+
+ROOT = Path(__file__).parents[2]
+AZURE = Path("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz")
+MOONCAKE = Path("mooncake_fast25/conversation_trace.jsonl.gz")
+SHAPE = shape_called("llama-3.1-8b", "target", None)
+PROMISED = ServiceLevels(ttft=1.0, tpot=0.05)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A served run.
+
+    Attributes:
+        source: file below the data, or a generator's text with "{requests}".
+        num_replicas: each with its own memory.
+        prefix_cache: whether they have one.
+        stepwise: every step by itself.
+        limit: of arrivals; None: all.
+        goal: output tokens per second.
+    """
+
+    source: str
+    num_replicas: int
+    prefix_cache: bool = False
+    stepwise: bool = False
+    limit: int | None = None
+    goal: float | None = None
+
+
+JOBS = {
+    "azure": Job(source=str(AZURE), num_replicas=4, goal=10e6),
+    "azure, prefix cache": Job(source=str(AZURE), num_replicas=4, prefix_cache=True),
+    "azure, step by step": Job(source=str(AZURE), num_replicas=4, stepwise=True, limit=2000),
+    "mooncake, prefix cache": Job(source=str(MOONCAKE), num_replicas=8, prefix_cache=True, goal=5e6),
+    "generated": Job(
+        source="poisson:rate=300,requests={requests},prompt_tokens=512,output_tokens=200", num_replicas=64
+    ),
+}
+
+
+def workload_of(job: Job, data: Path, requests: int) -> Workload:
+    """The workload of a job, not read yet."""
+    if ":" in job.source:
+        return open_workload(job.source.format(requests=requests))
+    return open_workload(data / job.source, limit=job.limit)
+
+
+def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
+    """Output tokens, and seconds of this process for reading, serving, the log and all metrics."""
+    tables, cost, limits = _alone(), _cost(), _limits(job)
+    started_s = time.process_time()
+    recorder = ServingRecorder(
+        tables.pool.names, {f"replica{index}": [limits.kv["target"].num_blocks] for index in range(job.num_replicas)}
+    )
+    specs = [
+        ReplicaSpec(policy=make_policy("target", tables.pool), policy_name="target", cost=cost, limits=limits)
+        for _ in range(job.num_replicas)
+    ]
+    router = RouterSpec.parse("round-robin").build(RouterSetting(num_replicas=job.num_replicas))
+    run = serve(
+        workload_of(job, data, requests),
+        tables,
+        specs,
+        dispatch=lambda replicas: Dispatcher(router, "round-robin", replicas),
+        recorder=recorder,
+        stepwise=job.stepwise,
+    )
+    metrics_of(recorder.log(ServingAbout(policy="target", workload=job.source, cluster="h100")), PROMISED)
+    return run.num_emitted, time.process_time() - started_s
+
+
+def served_plainly(data: Path) -> tuple[int, float]:
+    """The same of the plain reference that the tests hold, for the first requests of the Azure workload."""
+    plain = importlib.util.spec_from_file_location("plain", ROOT / "tests/sim/serving/engine/plain_reference.py")
+    assert plain is not None
+    assert plain.loader is not None
+    module = importlib.util.module_from_spec(plain)
+    plain.loader.exec_module(module)
+    lines = ForwardLines(_cost())
+
+    def forward_ps(num_rows: int, new_tokens: int, context_tokens: int) -> int:
+        return lines.line("target", num_rows, new_tokens, context_tokens).ps(context_tokens)
+
+    job = JOBS["azure"]
+    started_s = time.process_time()
+    arrivals = list(workload_of(job, data, 0))
+    for replica in range(job.num_replicas):
+        module.serve_plainly(list(islice(arrivals, replica, None, job.num_replicas)), _limits(job), forward_ps)
+    return sum(arrival.output_tokens for arrival in arrivals), time.process_time() - started_s
+
+
+def _alone() -> ReplayTables:
+    """A recording of the target alone: sixteen answers of 512 tokens."""
+    requests = tuple(
+        RoundsRequest(request_id=f"r{index}", tag="", num_tokens={"": 512}, rounds={}) for index in range(16)
+    )
+    return tables_of(RoundsRecording(meta=RoundsMeta(name="alone", source="made", drafters=()), requests=requests))
+
+
+def _cost() -> RooflineCost:
+    assert SHAPE is not None
+    return RooflineCost(device_sheet()["h100"], (SHAPE,))
+
+
+def _limits(job: Job) -> EngineLimits:
+    return EngineLimits(
+        max_num_seqs=256,
+        token_budget=8192,
+        kv={"target": KvLimits(num_blocks=25_000, block_tokens=16, prefix_cache=job.prefix_cache)},
+    )
