@@ -9,7 +9,6 @@ from functools import partial
 from typing import cast
 
 import simpy
-from simpy.events import EventPriority
 
 from ...arguments import ArgumentError
 from ...policies.about import about_of
@@ -26,6 +25,7 @@ from .jumps.jumping_replica import JumpingReplica
 from .jumps.may_jump import why_stepwise
 from .jumps.moment import Moment
 from .jumps.recorded_lengths import RecordedLengths
+from .ranked_event import RankedEvent
 from .routers import Dispatcher
 from .watcher import Nobody, Watcher
 
@@ -136,24 +136,6 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
             raise ArgumentError(f"policy {spec.policy_name} sees ahead, which only replay without load can grant")
 
 
-class _Ranked(simpy.Event):
-    """An event; of those of one instant that of the smallest rank comes first."""
-
-    def happen(self, delay_ps: int, rank: int) -> "_Ranked":
-        """Let it happen so many picoseconds from now."""
-        self._ok = True
-        self._value = None
-        self.due_ps = cast(int, self.env.now) + delay_ps
-        self.env.schedule(self, EventPriority(rank), delay_ps)
-        return self
-
-    def instead(self) -> "_Ranked":
-        """Another event for whoever waits for this one, which then happens to nobody."""
-        other = _Ranked(self.env)
-        other.callbacks, self.callbacks = self.callbacks, other.callbacks
-        return other
-
-
 class _Run:
     """The processes of a run."""
 
@@ -176,8 +158,8 @@ class _Run:
         self._paths: list[str] = []
         self.replicas = [self._replica(index, spec, whole, stepwise) for index, spec in enumerate(replicas)]
         self._dispatcher = dispatch(self.replicas)
-        self._idle: dict[int, _Ranked] = {}
-        self._timers: dict[int, _Ranked] = {}
+        self._idle: dict[int, RankedEvent] = {}
+        self._timers: dict[int, RankedEvent] = {}
         self._latest_ps = 0
         self._to_come = 1  # the workload itself counts while it is not read to its end
         self.env.process(self._arrivals(workload))
@@ -238,14 +220,14 @@ class _Run:
                     f"got {arrival.arrives_ps}"
                 )
             if wait_ps:
-                yield _Ranked(self.env).happen(wait_ps, ARRIVALS)
+                yield RankedEvent(self.env).happen(wait_ps, ARRIVALS)
             self._deliver(arrival)
         self._to_come -= 1
 
     def _snapshots(self) -> Generator[simpy.Event, None, None]:
         """Let the router see the replicas anew from time to time, before the requests of that instant come."""
         while self._is_open and (at_ps := self._dispatcher.next_snapshot_ps(self._now_ps)) is not None:
-            yield _Ranked(self.env).happen(at_ps - self._now_ps, SNAPSHOT)
+            yield RankedEvent(self.env).happen(at_ps - self._now_ps, SNAPSHOT)
             self._moment.now_ps = at_ps
             self._dispatcher.take_snapshot()
 
@@ -256,7 +238,7 @@ class _Run:
                 f"request {arrival.request_id}: arrives_ps must be >= {ended_ps}, when the one before it ended, "
                 f"got {arrival.arrives_ps}"
             )
-        yield _Ranked(self.env).happen(arrival.arrives_ps - self._now_ps, ARRIVALS)
+        yield RankedEvent(self.env).happen(arrival.arrives_ps - self._now_ps, ARRIVALS)
         self._to_come -= 1
         self._deliver(arrival)
 
@@ -289,13 +271,13 @@ class _Run:
         while True:
             end_ps = replica.plan(now_ps)
             if end_ps is None:
-                idle = self._idle[index] = _Ranked(env)
+                idle = self._idle[index] = RankedEvent(env)
                 yield idle
                 now_ps = self._now_ps
                 self._moment.take_turn(index, now_ps)
                 continue
             if end_ps >= env.peek():
-                timer = self._timers[index] = _Ranked(env).happen(end_ps - self._now_ps, rank)
+                timer = self._timers[index] = RankedEvent(env).happen(end_ps - self._now_ps, rank)
                 yield timer
                 del self._timers[index]
                 end_ps = replica.end_ps

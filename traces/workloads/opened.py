@@ -70,8 +70,9 @@ class OpenedWorkload:
         """See `Workload`."""
         self._changes = changes = self._anew()
         arrivals = islice(self._source.arrivals(changes.tally), self._options.limit)
+        none = changes.none
         for arrival in arrivals if self._source.timed else self._spread(arrivals):
-            changed = arrival if changes.none else changes.of(arrival)
+            changed = arrival if none else changes.of(arrival)
             if changed is None:  # all that follow are later still
                 return
             changes.tally.arrivals += 1

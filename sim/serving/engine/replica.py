@@ -49,8 +49,7 @@ class Replica:
 
     Attributes:
         end_ps: of what was planned.
-        num_cycled: tokens that came out after the first pass of a recorded answer.
-        num_emitted: tokens that came out.
+        num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
     """
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:

@@ -113,7 +113,8 @@ class DecodingRows:
             if blocks:
                 # Blocks come with the beat after these, and with every b-th one after it.
                 times = (beats - 1 - done) // size + 1
-                grown += blocks * (times * end_ps - _series_ps(jump, done, size, times))
+                began_ps = jump.lasts_ps(done) if times == 1 else _series_ps(jump, done, size, times)
+                grown += blocks * (times * end_ps - began_ps)
         return grown
 
     def pass_beats(self, beats: int) -> None:

@@ -27,7 +27,8 @@ class Jump:
     @property
     def end_ps(self) -> int:
         """When the last of the steps ends."""
-        return self.start_ps + self.lasts_ps(self.num_steps)
+        steps = self.num_steps
+        return self.start_ps + steps * self.first_ps + self.increment_ps * (steps * (steps - 1) // 2)
 
     def lasts_ps(self, steps: int) -> int:
         """How long the first so many steps take."""
