@@ -33,9 +33,9 @@ print(json.dumps({"seconds": time.process_time() - started}))
 """
 
 
-def run_one(name: str, data: Path, requests: int, begun_s: float) -> None:
+def run_one(name: str, data: Path, requests: int) -> None:
     """Run a job here, and print what came of it."""
-    ready_s = time.process_time() - begun_s
+    ready_s = time.process_time()  # since the process began
     tokens, seconds = served_plainly(data) if name == PLAIN else served(JOBS[name], data, requests)
     print(json.dumps({"tokens": tokens, "seconds": seconds, "ready": ready_s, "peak": peak_bytes()}))
 
@@ -81,7 +81,6 @@ def row_of(name: str, runs: list[dict[str, float]]) -> list[Cell]:
 
 
 def main() -> None:
-    begun_s = 0.0  # of the clock of this process, which starts with it
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--runs", type=int, default=3)
@@ -90,7 +89,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*JOBS, PLAIN], help="run one job here, once, and print JSON")
     asked = parser.parse_args()
     if asked.only:
-        run_one(asked.only, asked.data, asked.requests, begun_s)
+        run_one(asked.only, asked.data, asked.requests)
         return
     own = [sys.executable, __file__, "--data", str(asked.data), "--requests", str(asked.requests), "--only"]
     with tempfile.TemporaryDirectory() as folder:

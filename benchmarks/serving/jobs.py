@@ -59,9 +59,7 @@ JOBS = {
     "azure, prefix cache": Job(source=str(AZURE), num_replicas=4, prefix_cache=True),
     "azure, step by step": Job(source=str(AZURE), num_replicas=4, stepwise=True, limit=2000),
     "mooncake, prefix cache": Job(source=str(MOONCAKE), num_replicas=8, prefix_cache=True, goal=5e6),
-    "generated": Job(
-        source="poisson:rate=300,requests={requests},prompt_tokens=512,output_tokens=200", num_replicas=64
-    ),
+    "generated": Job(source="poisson:rate=300,requests={requests},prompt=512,output=200", num_replicas=64),
 }
 
 
