@@ -18,7 +18,7 @@ from .executor.executor import Executor, Phases
 from .executor.foreign_drafter import ForeignDrafter
 from .executor.rollback_processor import RollbackProcessor
 from .executor.sampler import Sampler, make_sampler
-from .executor.verify_processor import VerifyProcessor
+from .executor.verify_processor import Chunk, VerifyProcessor
 from .forward.forward_choice import ForwardKind
 from .forward.model_forward import ModelForward
 from .kv.mask_cache import MaskCache
@@ -161,6 +161,10 @@ class TorchWorld:
         """Free what the request held."""
         self.manager.close(session.request_id)
 
+    def put_back(self, session: Session) -> None:
+        """Free what the request holds in caches; it stays open, and is read anew by the forwards that come."""
+        self.manager.give_up(session.request_id)
+
     def signal(self, session: Session, index: int) -> Signal:
         """What the drafter said of the pending token at `index`."""
         return self.manager.states[session.request_id].views[session.places[index]].signal()
@@ -171,10 +175,20 @@ class TorchWorld:
         rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
         return DraftResults(rows, *self._since(start_s))
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
-        """Let a member judge; requests whose logits or caches are broken fail alone."""
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
+        """Let a member judge; requests whose logits or caches are broken fail alone.
+
+        Args:
+            level: of the member.
+            items: what it judges; other requests than those of `chunks`.
+            chunks: what it reads in the same forward, as the next tokens of its caches. Who asks for them says so to
+                the sessions afterwards (`cached`).
+
+        Raises:
+            MemoryError: a chunk has no room.
+        """
         start_s = self._begin(level, items)
-        rows = self._on_sound(items, lambda sound: self._verify.run(level, sound))
+        rows = self._on_sound(items, lambda sound: self._verify.run(level, sound, chunks))
         return VerifyResults(rows, *self._since(start_s))
 
     def _begin(self, level: int, items: Sequence[DraftItem] | Sequence[VerifyItem]) -> float:
@@ -204,7 +218,7 @@ class TorchWorld:
             except CacheDesyncError as error:
                 failed[session.request_id] = Failed(error)
         sound = [item for item in items if item[0].request_id not in failed]
-        rows = iter(run(sound) if sound else [])
+        rows = iter(run(sound) if sound or not items else [])
         return [failed.get(session.request_id) or next(rows) for session, _ in items]
 
     def _make_cache(self, level: int) -> MemberKV:

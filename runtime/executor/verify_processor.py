@@ -4,21 +4,34 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...decoding.results import Deferred, Failed, Judged
+from ...decoding.session import Session
 from ...decoding.world import VerifyItem
 from ..pools.loaded_members import LoadedMember
-from ..state.request_state import PendingView
+from ..state.request_state import PendingView, RequestState
 from .captured_verdicts import Row, verdicts_captured
 from .distances import Distances, Judgement, OpDistances
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .rollback_processor import RollbackProcessor
 from .sampler import Judging, Verdict
+
+# A request, and how many tokens of its text a member reads after those that it holds; nobody judges them.
+Chunk = tuple[Session, int]
+
+
+class _Fed(NamedTuple):
+    """What a request is fed in a forward, and how many of its last contexts are looked at."""
+
+    state: RequestState
+    tokens: list[int]
+    num_kept: int
 
 
 class VerifyProcessor:
@@ -36,10 +49,19 @@ class VerifyProcessor:
         self._manager = executor.manager
         self._rollback = rollback
 
-    def run(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
-        """`[B]` the verdict on each request, or why there is none."""
-        rows = self._rows(level, items)
-        refused = self._manager.reserve(level, [row.state for row in rows], [len(row.feed) for row in rows])
+    def run(
+        self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()
+    ) -> list[Judged | Failed | Deferred]:
+        """`[B]` the verdict on each request, or why there is none.
+
+        Chunks are fed in the same forward; raises MemoryError where one has no room.
+        """
+        rows, read = self._rows(level, items), self._reads(level, chunks)
+        fed = [(row.state, len(row.feed)) for row in rows] + [(state, len(tokens)) for state, tokens in read]
+        refused = self._manager.reserve(level, [state for state, _ in fed], [count for _, count in fed])
+        for state, tokens in read:
+            if state.request_id in refused:
+                raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
         ready = [row for row in rows if row.state.request_id not in refused]
         results: dict[str, Judged | Failed | Deferred] = {
             request_id: without_room(error) for request_id, error in refused.items()
@@ -47,10 +69,13 @@ class VerifyProcessor:
         if ready:
             order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
             ready = [ready[index] for index in order]
-            logits, verdicts = verdicts_captured(self._executor, level, ready) or (self._logits(level, ready), None)
+            captured = None if read else verdicts_captured(self._executor, level, ready)
+            logits, verdicts = captured or (self._logits(level, ready, read), None)
             start_s = self._executor.clock.now_s()
             results |= self._judge(level, ready, logits, verdicts)
             self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
+        elif read:
+            self._feed(level, [_Fed(state, tokens, 0) for state, tokens in read])
         return [results[session.request_id] for session, _ in items]
 
     def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
@@ -64,22 +89,39 @@ class VerifyProcessor:
             )
         return rows
 
-    def _logits(self, level: int, rows: Sequence[Row]) -> Tensor:
-        """`[N, V]` distributions at all contexts."""
-        states, feeds = [row.state for row in rows], [row.feed for row in rows]
-        logits = self._executor.feed(level, states, feeds, self._kept(level, rows))
-        return self._executor.sampler.distributions(logits)
+    def _reads(self, level: int, chunks: Sequence[Chunk]) -> list[tuple[RequestState, list[int]]]:
+        """The tokens that chunks feed."""
+        read = []
+        for session, num_tokens in chunks:
+            held = session.cached[level]
+            state = self._manager.states[session.request_id]
+            self._manager.roll_back(state, level, held)
+            read.append((state, session.tail(held)[:num_tokens]))
+        return read
 
-    def _kept(self, level: int, rows: Sequence[Row]) -> slice | Tensor:
-        """Of each request's packed tokens the last K + 1."""
-        if len(rows) == 1:
-            return slice(-len(rows[0].views) - 1, None)
+    def _logits(self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]) -> Tensor:
+        """`[N, V]` distributions at all contexts of `rows`, which are in the order of the cache's."""
+        fed = [_Fed(row.state, row.feed, len(row.views) + 1) for row in rows]
+        fed += [_Fed(state, tokens, 0) for state, tokens in read]
+        return self._executor.sampler.distributions(self._feed(level, fed))
+
+    def _feed(self, level: int, fed: Sequence[_Fed]) -> Tensor:
+        """`[N, V]` logits after the last tokens of each request that are kept, in the order of the cache's rows."""
+        order = self._manager.cache(level).in_order([one.state.request_id for one in fed])
+        fed = [fed[index] for index in order]
+        states, feeds = [one.state for one in fed], [one.tokens for one in fed]
+        return self._executor.feed(level, states, feeds, self._kept(level, fed))
+
+    def _kept(self, level: int, fed: Sequence[_Fed]) -> slice | Tensor:
+        """Of each request's packed tokens the last ones that are kept."""
+        if len(fed) == 1:
+            return slice(len(fed[0].tokens) - fed[0].num_kept, None)
         kept: list[int] = []
         end = 0
-        for row in rows:
-            end += len(row.feed)
-            kept.extend(range(end - len(row.views) - 1, end))
-        return torch.from_numpy(np.array(kept)).to(self._executor.device(level))
+        for one in fed:
+            end += len(one.tokens)
+            kept.extend(range(end - one.num_kept, end))
+        return torch.from_numpy(np.array(kept, dtype=np.int64)).to(self._executor.device(level))
 
     def _judge(
         self, level: int, rows: Sequence[Row], logits: Tensor, verdicts: Sequence[Verdict | None] | None

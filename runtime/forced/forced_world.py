@@ -17,6 +17,7 @@ from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem, World
 from ...traces.meta import Sampling
+from ..executor.verify_processor import Chunk
 from ..world import TorchWorld
 from .forced_pool import ForcedPool
 from .forced_sampler import ForcedSampler, Told
@@ -81,7 +82,7 @@ class ForcedWorld(TorchWorld):
             ]
         return ran._replace(rows=rows)
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """See `TorchWorld`; raises ArgumentError for a lossy rule, which looks at the logits themselves."""
         with self.clock.paused():
             for session, step in items:
@@ -93,7 +94,7 @@ class ForcedWorld(TorchWorld):
                 session.request_id: Told(0, self._safe_ids(session, [told.own_token]), told.num_accepted)
                 for (session, _), told in zip(items, decided, strict=True)
             }
-        ran = super().verify(level, items)
+        ran = super().verify(level, items, chunks)
         with self.clock.paused():
             rows = [
                 self._judged(session, row, told) if isinstance(row, Judged) else row

@@ -15,6 +15,7 @@ from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
 from ...profiles.batch_shape import BatchShape
 from ...traces.meta import Sampling
+from ..executor.verify_processor import Chunk
 from ..forward.model_forward import ModelForward
 from ..kv.member_kv import MemberKV
 from ..kv.placement import Placement
@@ -112,10 +113,10 @@ class ProbedWorld(TorchWorld):
         self._note(DRAFT, level, len(items), written, results)
         return results
 
-    def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """See `TorchWorld`."""
         judged = sum(len(session.tokens) - session.first_unjudged(level) + 1 for session, _ in items)
-        results = super().verify(level, items)
+        results = super().verify(level, items, chunks)
         self._note(VERIFY, level, len(items), judged, results)
         return results
 

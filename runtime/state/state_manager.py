@@ -72,6 +72,14 @@ class StateManager:
         del self.states[request_id]
         self._release(request_id)
 
+    def give_up(self, request_id: str) -> None:
+        """Drop all caches of a request; it will be fed its whole context again."""
+        self._release(request_id)
+        victim = self.states[request_id]
+        victim.fed.clear()
+        victim.session.forget_caches()
+        self.num_preempted += 1
+
     def cache(self, level: int) -> MemberKV:
         """The cache of a member."""
         cache = self.caches.get(level)
@@ -123,7 +131,7 @@ class StateManager:
             else:
                 alone = not wanted and all(set(cache.rows) <= {victim.request_id} for cache in caches)
                 refused[victim.request_id] = self._too_long(level, victim, sum(asked)) if alone else None
-            self._give_up(victim)
+            self.give_up(victim.request_id)
             truncated = False
         return refused
 
@@ -160,13 +168,6 @@ class StateManager:
         """The latest admitted request that holds memory in these caches or wants some here."""
         holders = {request_id for cache in caches for request_id in cache.rows}
         return max((self.states[request_id] for request_id in holders | set(wanted)), key=lambda state: state.number)
-
-    def _give_up(self, victim: RequestState) -> None:
-        """Drop all caches of a request; it will be fed its whole context again."""
-        self._release(victim.request_id)
-        victim.fed.clear()
-        victim.session.forget_caches()
-        self.num_preempted += 1
 
     def _release(self, request_id: str) -> None:
         for cache in self.caches.values():

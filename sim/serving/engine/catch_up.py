@@ -4,7 +4,7 @@ from typing import cast
 
 from ....decoding.world import DraftOp, Op, VerifyOp
 from .served_session import ServedSession
-from .served_world import ServedWorld
+from .served_world import EngineWorld
 
 
 def within_budget(op: Op, budget: int) -> tuple[Op, Op | None]:
@@ -22,7 +22,7 @@ def within_budget(op: Op, budget: int) -> tuple[Op, Op | None]:
     return VerifyOp(op.level, op.items[:count]), VerifyOp(op.level, op.items[count:])
 
 
-def catch_up(world: ServedWorld, op: Op, budget: int) -> tuple[int, int]:
+def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, int]:
     """Run forwards of at most `budget` tokens until what the rows of an operation are still to be fed is no more.
 
     Sessions learn what their caches hold now. Rows are served in their order.

@@ -23,7 +23,6 @@ from .replica_memory import ReplicaMemory
 from .replica_spec import ReplicaSpec, ServedFrom
 from .scheduler import Scheduler
 from .served_session import ServedSession, ServedView
-from .served_world import ServedWorld
 
 
 class _Going(NamedTuple):
@@ -58,9 +57,7 @@ class Replica:
         self._shared = shared
         self._pool = pool
         self._recorder = shared.recorder
-        self._world = ServedWorld(
-            answers=shared.answers, pool=pool, cost=spec.cost, now_s=lambda: self._loop.load.now_s
-        )
+        self._world = spec.world(pool, shared.answers, lambda: self._loop.load.now_s)
         self._notes = BatchNotes(len(pool.members))
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget

@@ -13,6 +13,10 @@ from ..jumps.recorded_lengths import RecordedLengths
 from ..limits import EngineLimits
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline
+from .served_world import EngineWorld, ServedWorld
+
+# Makes what carries out a replica's operations, for the members and what is recorded of them.
+MakeWorld = Callable[[Pool, RecordedAnswers], EngineWorld]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class ReplicaSpec:
         cost: seconds.
         limits: of the batch, a step and the memory.
         decide_s: seconds that the policy takes for a step, >= 0.
+        make_world: what answers and takes time instead; None: the recording answers, at the seconds of `cost`.
     """
 
     policy: Policy
@@ -32,6 +37,13 @@ class ReplicaSpec:
     cost: CostModel
     limits: EngineLimits
     decide_s: float = 0.0
+    make_world: MakeWorld | None = None
+
+    def world(self, pool: Pool, answers: RecordedAnswers, now_s: Callable[[], float]) -> EngineWorld:
+        """What carries out its operations, of the members of `pool`; `now_s` is the clock of the run."""
+        if self.make_world is not None:
+            return self.make_world(pool, answers)
+        return ServedWorld(answers=answers, pool=pool, cost=self.cost, now_s=now_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

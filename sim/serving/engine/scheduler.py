@@ -15,7 +15,7 @@ from ..limits import EngineLimits
 from .batch import Batch, Waiting
 from .replica_memory import ReplicaMemory
 from .served_session import NEVER, ServedSession
-from .served_world import ServedWorld
+from .served_world import EngineWorld
 
 Item = TypeVar("Item", DraftItem, VerifyItem)
 
@@ -54,7 +54,7 @@ class Scheduler:
         *,
         limits: EngineLimits,
         loop: Loop,
-        world: ServedWorld,
+        world: EngineWorld,
         memory: ReplicaMemory,
         recorder: ServingRecorder,
         open_session: Callable[[Waiting], ServedSession],

@@ -46,7 +46,7 @@ class ServedSession(Session):
         due: when tokens are due, on the clock of the run: the first one, and seconds for each further; None: never.
 
     Attributes (and those of `Session`; `emitted` is that of the segment, `num_prompt` all that stands before it):
-        arrival, serial, due: see above.
+        arrival, serial, recorded_id, due: see above.
         earlier: tokens of the segments before.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
@@ -58,7 +58,6 @@ class ServedSession(Session):
 
     __slots__ = (
         "_answers",
-        "_recorded_id",
         "arrival",
         "chunk",
         "chunk_level",
@@ -69,6 +68,7 @@ class ServedSession(Session):
         "num_first",
         "num_noted",
         "order",
+        "recorded_id",
         "scheduled",
         "serial",
     )
@@ -93,7 +93,7 @@ class ServedSession(Session):
             eos=replayed.eos,
         )
         self._answers = answers
-        self._recorded_id = recorded_id
+        self.recorded_id = recorded_id
         self.arrival = arrival
         self.serial = serial
         self.due = due
@@ -148,7 +148,7 @@ class ServedSession(Session):
         self.num_first = self.num_first or len(self.emitted)
         self.earlier += self.emitted
         self.emitted = []
-        self._begin(self._answers.replay(self.request_id, self._recorded_id))
+        self._begin(self._answers.replay(self.request_id, self.recorded_id))
         self.last = outcome = outcome._replace(done=False)
         return outcome
 

@@ -1,21 +1,50 @@
-"""The world of a served batch: rows are answered by a recording, what runs together is charged together."""
+"""The world of a served batch: what a replica asks for, and how a recording answers it.
+
+Rows are answered one by one, what runs together is charged together.
+"""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from ....decoding.contract import Verify
 from ....decoding.pool import Pool
 from ....decoding.results import DraftResults, Forward, VerifyResults
 from ....decoding.rules.signal import Signal
 from ....decoding.session import Session
-from ....decoding.world import DraftItem, VerifyItem
+from ....decoding.world import DraftItem, VerifyItem, World
 from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
 from .charges import ServingCharges
 
 
+class EngineWorld(World, Protocol):
+    """What carries out the operations of one replica, of sessions that are `ServedSession`s.
+
+    No row fails or is deferred: the replica counts blocks itself. What only reads, `chunks` and `catch_up`, feeds each
+    session `ServedSession.chunk` tokens after those that the member's cache holds, and is told of nothing afterwards.
+
+    Attributes:
+        duration_ps: of the latest operation.
+    """
+
+    duration_ps: int
+
+    def put_back(self, session: Session) -> None:
+        """The request left the batch, its caches are empty; it may come back, and is not opened again then."""
+        ...
+
+    def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
+        """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
+        ...
+
+    def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
+        """Let the member at `level` read a chunk of each text; nothing is drafted or judged."""
+        ...
+
+
 class ServedWorld:
-    """Answers and charges the operations of one replica; fits `decoding.world.World`.
+    """Answers the operations of one replica from a recording, and charges them; see `EngineWorld`.
 
     Args:
         answers: of the recording.
@@ -42,7 +71,7 @@ class ServedWorld:
         self._charges.close(session.request_id)
 
     def put_back(self, session: Session) -> None:
-        """The request left the batch, and may come back; what it replays stays."""
+        """See `EngineWorld`; what it replays stays."""
         self._charges.close(session.request_id)
 
     def signal(self, session: Session, index: int) -> Signal:
@@ -62,11 +91,11 @@ class ServedWorld:
         return DraftResults(drafted, forwards, to_s(self.duration_ps))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
-        """Let the member at `level` judge; `chunks` are fed in the same forward and judged by nobody."""
+        """See `EngineWorld`."""
         judged = [self._answers.judged(session, step, level) for session, step in items]
         forward, self.duration_ps = self._charges.verified(level, [*items, *chunks])
         return VerifyResults(judged, [forward], to_s(self.duration_ps))
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
-        """Let the member at `level` read a chunk of each text; nothing is drafted or judged."""
+        """See `EngineWorld`."""
         _, self.duration_ps = self._charges.verified(level, [(session, self._reads) for session in sessions])

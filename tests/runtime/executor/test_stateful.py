@@ -171,7 +171,7 @@ class ExecutorMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def preempt(self, data):
         session = data.draw(st.sampled_from(self.running))
-        self.manager._give_up(self.manager.states[session.request_id])
+        self.manager.give_up(session.request_id)
 
     @precondition(lambda self: len(self.running) > 1)
     @rule(data=st.data())
