@@ -1,17 +1,19 @@
 """`paceline validate`: how true simulated seconds are on this machine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ...arguments import ArgumentError
 from ...installing import needs_torch
 from ...laboratory.findings.figure import check_figure, write_figure
 from ...laboratory.findings.validation_panels import validation_panels
+from ...reports.tables.printed import Printed
 from ..options import models
 from ..options.comparison import ForeignProfileOption, PoliciesOption
-from ..options.parsing import batches
+from ..options.parsing import batches, numbers
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 _TraceOption = Annotated[
@@ -28,10 +30,50 @@ class _Cells:
 
     batch: Annotated[str, typer.Option(metavar="N,...", help="Requests running at a time.")] = "1,4,16"
     tag: Annotated[list[str] | None, typer.Option(help="Only requests of this tag; repeatable. Default: all.")] = None
-    limit: Annotated[int, typer.Option(help="Requests of each tag, at most.", min=1)] = 8
+    limit: Annotated[
+        int | None, typer.Option(help="Requests of each tag, at most, 8 by default; of --workload arrivals.", min=1)
+    ] = None
     runs: Annotated[
         int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
     ] = 3
+
+    def refuse_beside_workload(self, figure: Path | None) -> None:
+        """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
+        for name, given in (("batch", self.batch != "1,4,16"), ("tag", self.tag), ("figure", figure)):
+            if given:
+                raise ArgumentError(f"`{name}` has no part in --workload, whose batches are the cluster's")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What is served instead, if anything: each field is an option."""
+
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SPEC",
+            help="Serve requests as they arrive, on --cluster: a file (docs/workloads.md), or a generator, as in "
+            "poisson:rate=4,requests=60. Prompts and answers are the recording's.",
+        ),
+    ] = None
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|DEVICE",
+            help="Of --workload: a TOML file (docs/cluster.md), or a device of the sheet (h100, ...).",
+        ),
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
+
+    def refuse_without_workload(self) -> None:
+        """Refuse what only --workload takes; raises ArgumentError for the first that was given."""
+        for field in fields(self):
+            if getattr(self, field.name) != field.default:
+                raise ArgumentError(f"`{field.name}` goes with --workload")
 
 
 def validate(
@@ -44,33 +86,68 @@ def validate(
         str, typer.Option(help="As of compare: here (the newest profile of this machine), FILE.profile, cpu, ...")
     ] = "here",
     cells: _Cells,
+    load: _Load,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: models.ThreadsOption = 1,
     debug: models.DebugOption = False,
     figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
     json: JsonOption = None,
 ) -> None:
-    """Run policies on the models and in the simulator, and say how far the seconds are apart, and where."""
+    """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
+
+    With --workload: requests that are served as they arrive, and how far latencies are apart.
+    """
     check_json_path(json, trace, prompts, figure)
     check_figure(figure)
     if figure is not None:
         check_file_path("--figure", figure)
+    of_both: dict[str, Any] = {
+        "cost": cost,
+        "runs": cells.runs,
+        "allow_foreign_profile": allow_foreign_profile,
+        "threads": threads,
+        "debug": debug,
+    }
+    if load.workload is not None:
+        cells.refuse_beside_workload(figure)
+        show(json, _under_load(pool, prompts, trace, policy, load, limit=cells.limit, **of_both))
+        return
+    load.refuse_without_workload()
     with needs_torch():
         from ...studies.seconds.validate import validate as validate_seconds
-    found = validate_seconds(
+    sizes = batches(cells.batch)
+    requests = 8 if cells.limit is None else cells.limit
+    found = validate_seconds(pool, prompts, trace, policy, batches=sizes, tags=cells.tag, requests=requests, **of_both)
+    show(json, found)
+    if figure is not None:
+        write_figure(validation_panels(found.cells), figure)
+
+
+def _under_load(
+    pool: Path | None,
+    prompts: Path | None,
+    trace: Path,
+    policy: list[str] | None,
+    load: _Load,
+    **options: Any,  # noqa: ANN401 - see `validate_under_load`
+) -> Printed:
+    """Serve in both worlds; raises ValueError for what is missing."""
+    if load.cluster is None:
+        raise ValueError("--workload goes with --cluster FILE or --cluster DEVICE")
+    if prompts is None:
+        raise ValueError("--workload goes with --prompts FILE, those of the recording")
+    with needs_torch():
+        from ...studies.serving.validate_under_load import validate_under_load
+    rates = None if load.rate is None else numbers("--rate", load.rate)
+    assert load.workload is not None
+    return validate_under_load(
         pool,
         prompts,
         trace,
         policy,
-        cost=cost,
-        batches=batches(cells.batch),
-        tags=cells.tag,
-        requests=cells.limit,
-        runs=cells.runs,
-        allow_foreign_profile=allow_foreign_profile,
-        threads=threads,
-        debug=debug,
+        workload=load.workload,
+        cluster=load.cluster,
+        rates=rates,
+        seed=load.seed,
+        **options,
     )
-    show(json, found)
-    if figure is not None:
-        write_figure(validation_panels(found.cells), figure)

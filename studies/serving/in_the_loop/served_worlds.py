@@ -1,0 +1,191 @@
+"""The same workload under the same policy on the same cluster: simulated, and with real models in the loop."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....arguments import ArgumentError
+from ....decoding.policy import Policy
+from ....policies.about import about_of
+from ....runs.serving.log import ServingLog
+from ....runs.serving.meta import ServingAbout
+from ....runs.serving.recorder import ServingRecorder
+from ....runtime.pools.loaded_members import loaded_pool
+from ....runtime.pools.pool import ModelPool
+from ....runtime.timing.clock import Clock
+from ....runtime.world import TorchWorld
+from ....sim.cost.base import CostModel, OperationCost
+from ....sim.recorded_answers import RecordedAnswers
+from ....sim.serving.clock import to_ps
+from ....sim.serving.cluster.cluster import Cluster
+from ....sim.serving.engine.drawn_requests import DrawnRequests
+from ....sim.serving.engine.replica_spec import MakeWorld, ReplicaSpec
+from ....sim.serving.routers import Dispatcher, RouterSetting
+from ....sim.serving.simulate import serve
+from ....sim.tries.tables import TrieTables
+from ....traces.meta import Sampling
+from ....traces.tries.recording import TrieRecording
+from ....traces.workloads.arrival import Workload
+from ...named_policies import NamedPolicy
+from .attached_workload import AttachedWorkload
+from .models_world import ModelsWorld, Stopwatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRun:
+    """A run in one of the worlds.
+
+    Attributes:
+        log: of the run.
+        tokens: of finished requests, by id.
+        left: requests whose models wrote another text than was recorded; none of a simulated run.
+    """
+
+    log: ServingLog
+    tokens: Mapping[str, list[int]]
+    left: frozenset[str] = frozenset()
+
+
+class ServedWorlds:
+    """Both worlds, ready to serve.
+
+    Args:
+        models: of the recording.
+        recording: of the models, greedy.
+        cluster: whose replicas the models stand for, one after another.
+        cost: of every replica in the simulator, in place of the cluster's own.
+        seed: of the requests that are drawn.
+
+    Raises:
+        ArgumentError: a cluster that asks for what models at hand do not do, or a recording that is not greedy.
+    """
+
+    def __init__(
+        self, models: ModelPool, recording: TrieRecording, cluster: Cluster, cost: CostModel, *, seed: int
+    ) -> None:
+        _check_cluster(cluster)
+        _check_sampling(recording.meta.sampling)
+        self._models = models
+        self._recording = recording
+        self._cluster = cluster
+        self._cost = cost
+        self._seed = seed
+        self._tables = TrieTables(recording)
+        self._trunks = {
+            request.request_id: self._tables.of(request.request_id).trunk_tokens for request in recording.requests
+        }
+
+    def attached(self, workload: Workload) -> AttachedWorkload:
+        """The arrivals of a workload, as long as what models write."""
+        lengths = {
+            request.request_id: (len(request.prompt), len(self._trunks[request.request_id]))
+            for request in self._recording.requests
+        }
+        drawn = DrawnRequests(self._recording.requests, seed=self._seed)
+        return AttachedWorkload(workload, drawn, lengths, self._recording.meta.name)
+
+    def build(self, policy: NamedPolicy) -> Policy:
+        """A policy for the models; raises ArgumentError for one that may write what was not recorded."""
+        built = policy.build(loaded_pool(self._models))
+        about = about_of(built)
+        if about is not None and not about.lossless:
+            raise ArgumentError(f"`policies` must be lossless: what others write was not recorded, got {policy.name}")
+        return built
+
+    def simulated(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
+        """Serve from the recording, at the seconds of the cost."""
+        count = len(self._cluster.replicas)
+        policies = [policy.build(self._tables.pool) for _ in range(count)]
+        return self._served(policy.name, policies, workload, None, set())
+
+    def measured(self, policy: NamedPolicy, workload: AttachedWorkload) -> ServedRun:
+        """Serve with the models, at the seconds that they take.
+
+        Raises:
+            ValueError: a request failed in the models.
+            MemoryError: a device has no room for what the blocks of the cluster hold.
+        """
+        policies = [self.build(policy) for _ in self._cluster.replicas]
+        worlds = [TorchWorld(pool=self._models, sampling=self._recording.meta.sampling) for _ in policies]
+        left: set[str] = set()
+        stopwatch = Stopwatch(_clock(self._models))
+        waiting = iter(worlds)
+
+        def make_world(_: object, answers: RecordedAnswers) -> ModelsWorld:
+            return ModelsWorld(next(waiting), answers, self._trunks, left, stopwatch)
+
+        return self._served(policy.name, policies, workload, make_world, left)
+
+    def _served(
+        self,
+        name: str,
+        policies: list[Policy],
+        workload: AttachedWorkload,
+        make_world: MakeWorld | None,
+        left: set[str],
+    ) -> ServedRun:
+        replicas, router = self._cluster.replicas, self._cluster.router
+        names = self._tables.pool.names
+        recorder = ServingRecorder(
+            names,
+            {
+                one.name: [one.limits.kv[n].num_blocks if n in one.limits.kv else None for n in names]
+                for one in replicas
+            },
+        )
+        picks = router.build(RouterSetting(num_replicas=len(replicas), seed=self._seed))
+        tokens: dict[str, list[int]] = {}
+        horizon_s = self._cluster.horizon_s
+        serve(
+            workload,
+            self._tables,
+            [
+                ReplicaSpec(
+                    policy=policy,
+                    policy_name=name,
+                    cost=self._cost,
+                    limits=replica.limits,
+                    # Models take the time that they take, to decide as well.
+                    decide_s=_decide_s(self._cost, policy) if make_world is None else 0.0,
+                    make_world=make_world,
+                )
+                for policy, replica in zip(policies, replicas, strict=True)
+            ],
+            dispatch=lambda served: Dispatcher(picks, router.label, served, to_ps(self._cluster.stale_s)),
+            recorder=recorder,
+            horizon_ps=None if horizon_s is None else to_ps(horizon_s),
+            seed=self._seed,
+            outputs=tokens,
+        )
+        about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
+        return ServedRun(log=recorder.log(about), tokens=tokens, left=frozenset(left))
+
+
+def _decide_s(cost: CostModel, policy: Policy) -> float:
+    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
+
+
+def _clock(models: ModelPool) -> Clock:
+    return Clock(member.model.device for member in models.members if member.model is not None)
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    if sampling.mode != "greedy":
+        raise ArgumentError(
+            "`recording` must be greedy: a request that is served twice would be sampled by its id, got "
+            f"{sampling.mode}"
+        )
+
+
+def _check_cluster(cluster: Cluster) -> None:
+    for replica in cluster.replicas:
+        if replica.policy is not None:
+            raise ArgumentError(
+                f"`policy` of replica {replica.name} must be left out: every replica runs the policies that are "
+                f"validated, got {replica.policy}"
+            )
+        for member, limits in replica.limits.kv.items():
+            if limits.prefix_cache:
+                raise ArgumentError(
+                    f"`prefix_cache` of replica {replica.name} must be false: models at hand keep no prefix cache, "
+                    f"got true for {member}"
+                )
