@@ -101,13 +101,8 @@ def validate(
     check_figure(figure)
     if figure is not None:
         check_file_path("--figure", figure)
-    of_both: dict[str, Any] = {
-        "cost": cost,
-        "runs": cells.runs,
-        "allow_foreign_profile": allow_foreign_profile,
-        "threads": threads,
-        "debug": debug,
-    }
+    of_both: dict[str, Any] = {"cost": cost, "runs": cells.runs, "threads": threads, "debug": debug}
+    of_both["allow_foreign_profile"] = allow_foreign_profile
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
         show(json, _under_load(pool, prompts, trace, policy, load, limit=cells.limit, **of_both))

@@ -28,7 +28,7 @@ from ...sim.serving.cluster.make_cluster import open_cluster
 from ...traces.workloads import WorkloadOptions, with_options
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
 from ..pool import is_forced, load_pool
-from ..seconds.checked_cost import checked_cost
+from ..seconds.checked_cost import CheckedCost, checked_cost
 from ..seconds.measured_runs import DecodedRuns
 from .in_the_loop.attached_workload import AttachedWorkload
 from .in_the_loop.served_worlds import ServedRun, ServedWorlds
@@ -131,41 +131,49 @@ def validate_under_load(
         MemoryError: a device has no room for what the blocks of the cluster hold.
     """
     check_least("`runs`", runs, 1)
-    if isinstance(pool, ForcedPool) or is_forced(pool):
-        raise ArgumentError("`workload` goes with a pool of trained models, whose text is their own, not a forced one")
-    models = load_pool(pool, threads=threads, debug=debug)
+    models = _loaded(pool, threads=threads, debug=debug)
     trace = DecodedRuns(models, prompts_of(prompts), Path(recording)).recording
-    options = [WorkloadOptions(rate=rate, limit=limit, seed=seed) for rate in ([None] if rates is None else rates)]
-    opened = [with_options(workload, each, trace) for each in options]
+    asked: Sequence[float | None] = [None] if rates is None else rates
+    opened = [with_options(workload, WorkloadOptions(rate=rate, limit=limit, seed=seed), trace) for rate in asked]
     served_on = open_cluster(cluster, trace)
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
     priced = checked_cost(cost, trace, models, threads=threads, allow_foreign=allow_foreign_profile)
     worlds = ServedWorlds(models, trace, served_on, priced.cost, seed=seed)
     for policy in named:
         worlds.build(policy)
-    jobs = [
-        _Job(worlds, policy, one.rate, worlds.attached(arrivals))
-        for one, arrivals in zip(options, opened, strict=True)
-        for policy in named
-    ]
+    attached = [(rate, worlds.attached(arrivals)) for rate, arrivals in zip(asked, opened, strict=True)]
+    jobs = [_Job(worlds, policy, rate, arrivals) for rate, arrivals in attached for policy in named]
     cells = _run(jobs, runs)
-    freshness = priced.freshness
-    notes = [*jobs[0].workload.about.notes, *priced.cost.notes()]
-    notes += [*([] if freshness is None else [freshness.line]), *priced.remarks]
-    meta = {
+    meta: dict[str, Any] = {
         "pool": models.name,
         "trace": trace.meta.name,
         "workload": str(workload),
         "cluster": served_on.name,
-        "rates": None if rates is None else list(rates),
+    }
+    meta |= {"rates": None if rates is None else list(rates), "runs": runs, "seed": seed, "threads": threads}
+    return LoadValidation(meta=meta | _about(priced, jobs[0].workload), cells=cells)
+
+
+def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool) -> ModelPool:
+    """The models of a pool; raises ArgumentError for a forced one."""
+    if isinstance(pool, ForcedPool) or is_forced(pool):
+        raise ArgumentError("`workload` goes with a pool of trained models, whose text is their own, not a forced one")
+    return load_pool(pool, threads=threads, debug=debug)
+
+
+def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
+    """What is to be said of a cost and a workload once everything was asked of them."""
+    freshness = priced.freshness
+    return {
         "cost": priced.cost.name,
         "freshness": None if freshness is None else freshness.to_json(),
-        "runs": runs,
-        "seed": seed,
-        "threads": threads,
-        "notes": notes,
+        "notes": [
+            *workload.about.notes,
+            *priced.cost.notes(),
+            *([] if freshness is None else [freshness.line]),
+            *priced.remarks,
+        ],
     }
-    return LoadValidation(meta=meta, cells=cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,5 +154,5 @@ def _check_ran(items: Sequence[DraftItem] | Sequence[VerifyItem], rows: Sequence
 def _no_room(request_id: str) -> MemoryError:
     return MemoryError(
         f"request {request_id}: the models' device has no room for its keys and values; give the cluster fewer "
-        "`kv_blocks`"
+        "kv_blocks"
     )

@@ -16,7 +16,7 @@ from ....runtime.world import TorchWorld
 from ....sim.cost.base import CostModel, OperationCost
 from ....sim.recorded_answers import RecordedAnswers
 from ....sim.serving.clock import to_ps
-from ....sim.serving.cluster.cluster import Cluster
+from ....sim.serving.cluster.cluster import Cluster, Replica
 from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....sim.serving.engine.replica_spec import MakeWorld, ReplicaSpec
 from ....sim.serving.routers import Dispatcher, RouterSetting
@@ -56,7 +56,8 @@ class ServedWorlds:
         seed: of the requests that are drawn.
 
     Raises:
-        ArgumentError: a cluster that asks for what models at hand do not do, or a recording that is not greedy.
+        ArgumentError: a recording that is not greedy.
+        ValueError: a cluster that asks for what models at hand do not do.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class ServedWorlds:
         self._cost = cost
         self._seed = seed
         self._tables = TrieTables(recording)
-        self._trunks = {
-            request.request_id: self._tables.of(request.request_id).trunk_tokens for request in recording.requests
-        }
+        # Held, so that none is read while seconds are measured.
+        self._held = [self._tables.of(request.request_id) for request in recording.requests]
+        self._trunks = {tables.request_id: tables.trunk_tokens for tables in self._held}
 
     def attached(self, workload: Workload) -> AttachedWorkload:
         """The arrivals of a workload, as long as what models write."""
@@ -124,32 +125,14 @@ class ServedWorlds:
         left: set[str],
     ) -> ServedRun:
         replicas, router = self._cluster.replicas, self._cluster.router
-        names = self._tables.pool.names
-        recorder = ServingRecorder(
-            names,
-            {
-                one.name: [one.limits.kv[n].num_blocks if n in one.limits.kv else None for n in names]
-                for one in replicas
-            },
-        )
+        recorder = self._recorder()
         picks = router.build(RouterSetting(num_replicas=len(replicas), seed=self._seed))
         tokens: dict[str, list[int]] = {}
         horizon_s = self._cluster.horizon_s
         serve(
             workload,
             self._tables,
-            [
-                ReplicaSpec(
-                    policy=policy,
-                    policy_name=name,
-                    cost=self._cost,
-                    limits=replica.limits,
-                    # Models take the time that they take, to decide as well.
-                    decide_s=_decide_s(self._cost, policy) if make_world is None else 0.0,
-                    make_world=make_world,
-                )
-                for policy, replica in zip(policies, replicas, strict=True)
-            ],
+            [self._spec(name, policy, replica, make_world) for policy, replica in zip(policies, replicas, strict=True)],
             dispatch=lambda served: Dispatcher(picks, router.label, served, to_ps(self._cluster.stale_s)),
             recorder=recorder,
             horizon_ps=None if horizon_s is None else to_ps(horizon_s),
@@ -158,6 +141,25 @@ class ServedWorlds:
         )
         about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
         return ServedRun(log=recorder.log(about), tokens=tokens, left=frozenset(left))
+
+    def _recorder(self) -> ServingRecorder:
+        names = self._tables.pool.names
+        blocks = {
+            replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]
+            for replica in self._cluster.replicas
+        }
+        return ServingRecorder(names, blocks)
+
+    def _spec(self, name: str, policy: Policy, replica: Replica, make_world: MakeWorld | None) -> ReplicaSpec:
+        return ReplicaSpec(
+            policy=policy,
+            policy_name=name,
+            cost=self._cost,
+            limits=replica.limits,
+            # With models, what passes between operations counts, and deciding is a part of it.
+            decide_s=_decide_s(self._cost, policy) if make_world is None else 0.0,
+            make_world=make_world,
+        )
 
 
 def _decide_s(cost: CostModel, policy: Policy) -> float:
@@ -177,15 +179,17 @@ def _check_sampling(sampling: Sampling) -> None:
 
 
 def _check_cluster(cluster: Cluster) -> None:
+    """Raise ValueError, which names the replica, for what models at hand do not do."""
     for replica in cluster.replicas:
+        where = f"cluster {cluster.name}, replica {replica.name}"
         if replica.policy is not None:
-            raise ArgumentError(
-                f"`policy` of replica {replica.name} must be left out: every replica runs the policies that are "
-                f"validated, got {replica.policy}"
+            raise ValueError(
+                f"{where}: policy must be left out, since every replica runs the policies that are validated, got "
+                f"{replica.policy!r}"
             )
         for member, limits in replica.limits.kv.items():
             if limits.prefix_cache:
-                raise ArgumentError(
-                    f"`prefix_cache` of replica {replica.name} must be false: models at hand keep no prefix cache, "
-                    f"got true for {member}"
+                raise ValueError(
+                    f"{where}: prefix_cache must be false, since models at hand keep no prefix cache, got true for "
+                    f"{member}"
                 )

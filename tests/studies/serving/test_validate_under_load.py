@@ -98,7 +98,7 @@ class PricedModels(ModelsWorld):
     def __init__(self, models, answers, trunks, left, stopwatch):
         checked = TorchWorld(pool=models.pool, sampling=models.sampling, debug=True)
         super().__init__(checked, answers, trunks, left, stopwatch)
-        self._charges = ServingCharges(COST, POOL_OF_LOOP)
+        self._charges = ServingCharges(COST, POOL_OF_LOOP, lambda: 0.0)
 
     def close(self, session):
         super().close(session)
@@ -210,7 +210,7 @@ def _cost_file(folder):
 
 
 def test_a_cluster_with_prefix_caches_is_refused(worlds):
-    with pytest.raises(ArgumentError, match=r"^`prefix_cache` of replica tiny must be false: .* got true for draft$"):
+    with pytest.raises(ValueError, match=r"^cluster mine, replica tiny: prefix_cache must be false, .* for draft$"):
         worlds(prefix_cache="true")
 
 
