@@ -152,6 +152,8 @@ REAL_MODELS = (
     "paceline.studies.pool",
     "paceline.studies.record",
     "paceline.studies.seconds",
+    "paceline.studies.serving.in_the_loop",
+    "paceline.studies.serving.validate_under_load",
 )
 EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "scipy")
 IMPORT_ALL = f"""

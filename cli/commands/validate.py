@@ -13,6 +13,7 @@ from ...laboratory.findings.validation_panels import validation_panels
 from ...reports.tables.printed import Printed
 from ..options import models
 from ..options.comparison import ForeignProfileOption, PoliciesOption
+from ..options.load import CLUSTER, WORKLOAD
 from ..options.parsing import batches, numbers
 from ..output import JsonOption, check_file_path, check_json_path, show
 
@@ -52,21 +53,14 @@ class _Load:
         str | None,
         typer.Option(
             metavar="FILE|SPEC",
-            help="Serve requests as they arrive, on --cluster: a file (docs/workloads.md), or a generator, as in "
-            "poisson:rate=4,requests=60. Prompts and answers are the recording's.",
+            help=f"Serve requests as they arrive, on --cluster; prompts and answers are the recording's. {WORKLOAD}",
         ),
     ] = None
     rate: Annotated[
         str | None,
         typer.Option(metavar="R,R,...", help="Of --workload: mean arrivals per second; default: the workload's own."),
     ] = None
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|DEVICE",
-            help="Of --workload: a TOML file (docs/cluster.md), or a device of the sheet (h100, ...).",
-        ),
-    ] = None
+    cluster: Annotated[str | None, typer.Option(metavar="FILE|DEVICE", help=f"Of --workload. {CLUSTER}")] = None
     seed: Annotated[int, typer.Option(help="Of --workload: of arrivals, and of the requests drawn for them.")] = 0
 
     def refuse_without_workload(self) -> None:

@@ -13,7 +13,7 @@ from ....runtime.pools.loaded_members import loaded_pool
 from ....runtime.pools.pool import ModelPool
 from ....runtime.timing.clock import Clock
 from ....runtime.world import TorchWorld
-from ....sim.cost.base import CostModel, OperationCost
+from ....sim.cost.base import CostModel
 from ....sim.recorded_answers import RecordedAnswers
 from ....sim.serving.clock import to_ps
 from ....sim.serving.cluster.cluster import Cluster, Replica
@@ -21,6 +21,7 @@ from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....sim.serving.engine.replica_spec import MakeWorld, ReplicaSpec
 from ....sim.serving.routers import Dispatcher, RouterSetting
 from ....sim.serving.simulate import serve
+from ....sim.simulate import seconds_to_decide
 from ....sim.tries.tables import TrieTables
 from ....traces.meta import Sampling
 from ....traces.tries.recording import TrieRecording
@@ -157,13 +158,9 @@ class ServedWorlds:
             cost=self._cost,
             limits=replica.limits,
             # With models, what passes between operations counts, and deciding is a part of it.
-            decide_s=_decide_s(self._cost, policy) if make_world is None else 0.0,
+            decide_s=seconds_to_decide(policy, self._cost, None) if make_world is None else 0.0,
             make_world=make_world,
         )
-
-
-def _decide_s(cost: CostModel, policy: Policy) -> float:
-    return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
 
 
 def _clock(models: ModelPool) -> Clock:
