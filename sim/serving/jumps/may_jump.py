@@ -19,6 +19,8 @@ def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
         return f"policy {spec.policy_name} takes time to decide"
     if keeps_outputs:
         return "tokens of answers are asked for"
+    if spec.make_world is not None:
+        return "its operations are carried out elsewhere, one by one"
     if limits.token_budget < limits.max_num_seqs:
         return f"token_budget {limits.token_budget} is below max_num_seqs {limits.max_num_seqs}"
     return why_unlined(spec.cost)
