@@ -53,6 +53,7 @@ def check(
     recording = open_recording(trace)
     if pool is not None:
         _check_tokenizer(recording, trace, pool)
+    recording.summary()  # reads all of it, and whatever is read is checked
     typer.echo(f"{trace}: ok, {recording.about.holds}")
 
 
