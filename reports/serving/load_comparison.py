@@ -11,6 +11,7 @@ from .over_seeds import SeedRow
 from .report import ServingReport
 from .service_levels import ServiceLevels
 from .tables import LOAD, PROMISED, Shown, cells_of, milliseconds, styled, whole
+from .what_was_asked import what_was_asked
 
 ENDED: Shown = {
     "finished": ("finished", whole),
@@ -76,7 +77,7 @@ class LoadComparison(Printed):
         if not detail:
             return (grid,)
         rows = tuple(row for one in self.rates for row in one.rows)
-        return (grid, *ServingReport(rows=rows, promised=self.promised).tables())
+        return (grid, *ServingReport(rows=rows, promised=self.promised, noted=False).tables())
 
     def lines(self) -> Sequence[str]:
         """Who is best where."""
@@ -131,6 +132,7 @@ class LoadComparison(Printed):
 
     def _title(self) -> str:
         parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
+        parts += what_was_asked(self.meta["setting"])
         if self.promised.promised:
             levels = (f"{name} {seconds:g} s" for name, seconds in self.promised.promised.items())
             parts.append(f"SLO {', '.join(levels)}")

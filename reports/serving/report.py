@@ -11,6 +11,7 @@ from ..tables.printed import Printed, flat_rows
 from .over_seeds import SeedRow
 from .service_levels import ServiceLevels
 from .tables import latency_table, load_table, member_table, served_table
+from .what_was_asked import what_was_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -20,10 +21,12 @@ class ServingReport(Printed):
     Attributes:
         rows: one per setting, its seeds together.
         promised: service levels that goodput asks for.
+        noted: whether the notes of runs are printed; False where they stand elsewhere.
     """
 
     rows: tuple[SeedRow, ...]
     promised: ServiceLevels
+    noted: bool = True
 
     def tables(self) -> Sequence[Grid]:
         """What was served, latencies, load, and members."""
@@ -53,6 +56,8 @@ class ServingReport(Printed):
         about = self.rows[0].about
         same = {name: {getattr(row.about, name) for row in self.rows} for name in ("workload", "cluster")}
         parts = [f"{name} {getattr(about, name)}" for name, values in same.items() if len(values) == 1]
+        if self._asked_alike:
+            parts += what_was_asked(about.setting)
         durations = sorted(run.metrics.duration_s for row in self.rows for run in row.runs)
         parts.append(
             f"{durations[0]:,.3f} s" if len(durations) == 1 else f"{durations[0]:,.3f} to {durations[-1]:,.3f} s"
@@ -63,11 +68,20 @@ class ServingReport(Printed):
             )
         return "; ".join(parts)
 
+    @property
+    def _asked_alike(self) -> bool:
+        """Whether the title can say what was asked of all runs."""
+        return len({str(what_was_asked(row.about.setting)) for row in self.rows}) == 1
+
     def _remarks(self) -> list[str]:
         runs = [run for row in self.rows for run in row.runs]
-        remarks = [note for run in runs for note in run.meta.about.notes]
-        for run in runs:
+        notes = [run.meta.about.notes if self.noted else () for run in runs]
+        common = [note for note in notes[0] if all(note in others for others in notes)]
+        remarks = list(common)
+        for run, own in zip(runs, notes, strict=True):
             metrics = run.metrics
+            asked = [] if self._asked_alike else what_was_asked(run.meta.about.setting)
+            remarks += [f"{run.folder}: {note}" for note in (*asked, *own) if note not in common]
             left_out = [
                 *([f"{metrics.unfinished:,} unfinished"] if metrics.unfinished else []),
                 *(f"{count:,} rejected ({reason})" for reason, count in metrics.rejected_for.items()),

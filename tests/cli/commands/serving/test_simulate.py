@@ -78,6 +78,23 @@ def test_what_will_not_do_is_one_line(args, said):
     assert refused(*args).startswith(said)
 
 
+def test_what_if_is_said_in_the_title():
+    what_if = ("--cost", "h200", "--scale", "draft=2", "--shift-acceptance", "draft=+0.1", "--decide-seconds", "0.001")
+    said = "WHAT IF: acceptance of draft +0.1; cost h200, draft x2, 0.001 s a decision; all requests of tag math"
+    asked = (*ALL, "--policy", "draft:4/target", *what_if, "--tag", "math")
+    assert f"cluster h100; {said}; " in done("simulate", *asked).replace("\n", " ")
+    assert f"trace pico; {said}" in done("compare", *asked, "--seeds", 2).replace("\n", " ")
+
+
+def test_what_was_asked_of_one_run_alone_is_said_of_it(tmp_path):
+    for name, asked in {"slow": ("--scale", "target=2", "--limit", "20"), "own": ()}.items():
+        done("simulate", *ALL, "--policy", "plain", *asked, "--out", tmp_path / name)
+    printed = done("metrics", tmp_path / "slow", tmp_path / "own").replace("\n", " ")
+    assert f"{tmp_path / 'slow'}: target x2" in printed
+    assert f"{tmp_path / 'slow'}: limited to the first 20 arrivals" in printed
+    assert f"{tmp_path / 'own'}: target x2" not in printed
+
+
 def test_members_must_be_placed(tmp_path):
     path = tmp_path / "half.toml"
     path.write_text('[[replicas]]\n[replicas.members.target]\ndevice = "h100"\n')
