@@ -25,7 +25,7 @@ _GAP = Struct(f"={len(GAP_FIELDS)}q")
 class ServingRecorder:
     """Gathers requests, gaps between outputs, states of replicas and sums; `log` makes a `ServingLog` of them.
 
-    Letter: L levels. Calls check nothing: what they were told is checked as a whole by `log`.
+    Letter: L levels. Calls but `arrived` check nothing: what they were told is checked as a whole by `log`.
     """
 
     def __init__(self, members: Sequence[str], replicas: Mapping[str, Sequence[int | None]]) -> None:
@@ -40,6 +40,7 @@ class ServingRecorder:
         self._members = tuple(members)
         self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
         self._ids: list[str] = []
+        self._known: set[str] = set()
         self._tags: list[str] = []
         self._slos: list[str] = []
         self._counts = {name: array("q") for name in ("replica", "prompt_tokens", "output_tokens", "emitted_tokens")}
@@ -60,13 +61,16 @@ class ServingRecorder:
         """A request came and was given to a replica; its serial, which names it in every other call.
 
         Raises:
-            ValueError: it comes too late for a clock of 64 bits.
+            ValueError: it comes too late for a clock of 64 bits, or one before it had its id.
         """
         if arrival.arrives_ps > MOST_PS:
             raise ValueError(
                 f"request {arrival.request_id}: arrives_ps must be at most {MOST_PS}, got {arrival.arrives_ps}"
             )
         serial = len(self._ids)
+        self._known.add(arrival.request_id)
+        if len(self._known) == serial:  # it was there
+            raise ValueError(f"request {arrival.request_id}: request_id must be unique in the workload, got it twice")
         self._ids.append(arrival.request_id)
         self._tags.append(arrival.tag)
         self._slos.append(arrival.slo)

@@ -1,5 +1,7 @@
 """A recorder's log is what it was told; what does not go together is refused in one line."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from paceline.runs.serving.gap_sums import total_gaps, total_ps
 from paceline.runs.serving.log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
 from paceline.runs.serving.recorder import ServingRecorder
 from paceline.runs.serving.states import MOST_POINTS, States
+from paceline.runs.serving.validate import check_log
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads.arrival import Arrival
 
@@ -109,11 +112,23 @@ def told():
     return recorder
 
 
+def test_an_id_that_comes_again_is_refused():
+    recorder = told()
+    with pytest.raises(ValueError, match="request a: request_id must be unique in the workload, got it twice"):
+        recorder.arrived(Arrival("a", 9, 1, 1), 0)
+
+
+def test_ids_of_a_log_are_unique():
+    recorder = told()
+    recorder.arrived(Arrival("b", 9, 1, 1), 0)
+    recorder.rejected(1, 9, "too long")
+    log = recorder.log(ABOUT)
+    log.requests["request_id"][1] = "a"
+    with pytest.raises(TraceFormatError, match=r"request_id: must be unique \(row 1\), got 'a'"):
+        check_log(log, Path("run"))
+
+
 WRONG = {
-    "twice": (
-        lambda told: told.arrived(Arrival("a", 9, 1, 1), 0),
-        "requests.parquet: request_id: must be unique (row 1), got 'a'",
-    ),
     "no such replica": (
         lambda told: told.arrived(Arrival("b", 9, 1, 1), 2),
         "requests.parquet: replica: must be in [0, 1] (row 1), got 2",

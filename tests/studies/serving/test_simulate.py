@@ -1,5 +1,6 @@
 """`simulate`: what goes in comes out, chance is the same for all, and an interrupt leaves a sound partial run."""
 
+import json
 import os
 import re
 import signal
@@ -166,6 +167,15 @@ def test_a_policy_that_no_replica_would_play_is_refused(tmp_path):
     ):
         simulate(LOAD, "adaptive", cluster=tmp_path / "own.toml")
     assert simulate(LOAD, cluster=tmp_path / "own.toml").log.meta.about.policy == "plain"
+
+
+def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
+    path = tmp_path / "twice.jsonl"
+    row = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5}
+    path.write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
+    with pytest.raises(ValueError, match="request a: request_id must be unique in the workload"):
+        simulate(path, "plain", cluster="h100", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_row_that_breaks_its_format_is_told_by_its_line(tmp_path):
