@@ -67,6 +67,13 @@ def test_our_own_lines(tmp_path):
     assert (three.request_id, three.arrives_ps, three.blocks) == ("b/1", int(5.5 * S), (5, 7))
 
 
+def test_a_first_line_of_our_own_may_leave_out_the_name(tmp_path):
+    path = write(tmp_path, OWN.replace('"workload": "mine", ', ""))
+    workload = open_workload(path)
+    assert (workload.about.name, workload.about.unit_tokens) == (path.stem, 16)
+    assert [one.blocks for one in all_of(workload)] == [(5, 6), (), (5, 7)]
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_what_is_written_is_read_again(tmp_path, name):
     workload = open_workload(write(tmp_path, SOUND[name]))

@@ -22,10 +22,10 @@ _MOST_TEXT = 200
 def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     """The requests of a file; one without `request_id` is called by its line, a turn by that and its number."""
     objects = objects_of(reading)
-    if "workload" in reading.first:
+    if _is_head(reading.first):
         line, head = next(objects)
-        check_keys(reading, line, head, _HEAD[:1], _HEAD)
-        _text(reading, line, "workload", head["workload"])
+        check_keys(reading, line, head, (), _HEAD)
+        _text(reading, line, "workload", head.get("workload", ""))
         if not whole(head.get("unit_tokens", 0)):
             raise reading.error(line, "unit_tokens", "must be a whole number in [0, 2147483647]", head["unit_tokens"])
     unit = unit_of(reading.first)
@@ -43,7 +43,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
 
 def unit_of(first: Mapping[str, Any]) -> int:
     """Tokens of a unit of the blocks that a file holds, as its first line says; 0 where it does not."""
-    unit = first.get("unit_tokens", 0) if "workload" in first else 0
+    unit = first.get("unit_tokens", 0) if _is_head(first) else 0
     return unit if isinstance(unit, int) and whole(unit) else 0
 
 
@@ -66,6 +66,11 @@ def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = N
         more = "".join(f", {json.dumps(key)}: {json.dumps(text)}" for key, text in texts.items())
         more += f', "turns": [{", ".join(turns)}]' if turns else ""
         yield f'{{"arrives_s": {_seconds(arrival.arrives_ps)}, {_fields(arrival)}{more}}}'
+
+
+def _is_head(first: Mapping[str, Any]) -> bool:
+    """Whether a first line is on the workload, and no request."""
+    return any(key in first for key in _HEAD)
 
 
 def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: int) -> Iterator[Turn]:
@@ -132,7 +137,7 @@ def _seconds(ps: int) -> str:
 PACELINE = WorkloadFormat(
     name="paceline",
     keys=_NEEDED,
-    sees=lambda keys: bool({"workload", "arrives_s", "prompt_tokens"} & keys),
+    sees=lambda keys: bool({*_HEAD, "arrives_s", "prompt_tokens"} & keys),
     read=read_lines,
     unit_tokens=unit_of,
     is_json=True,
