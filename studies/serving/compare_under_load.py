@@ -73,6 +73,11 @@ def compare_under_load(
     setting = serving_setting(recording, workload, cluster, options)
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
+    if all(replica.policy is not None for replica in setting.cluster.replicas):
+        raise ArgumentError(
+            "`cluster` must leave the policy of some replica open, for policies to be compared there; simulate serves "
+            f"one whose replicas all have their own, got {setting.cluster.name}"
+        )
     for policy in named:
         check_policy(setting, policy, tables)
     folder = nullcontext() if log is None else new_folder(Path(log))

@@ -126,7 +126,7 @@ class ReplicaMemory:
     def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:
         if unit_tokens and kv.prefix_cache and unit_tokens % kv.block_tokens and kv.block_tokens % unit_tokens:
             raise ArgumentError(
-                f"`block_tokens` of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
+                f"block_tokens of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
                 f"multiple of them, got {kv.block_tokens}"
             )
 

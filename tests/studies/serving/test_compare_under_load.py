@@ -92,3 +92,11 @@ def test_what_will_not_do_is_one_line(asked, said):
     given = {"policies": "plain", "workload": LOAD, "cluster": "h100", "rates": [4]} | asked
     with pytest.raises(ArgumentError, match=said):
         paceline.compare_under_load(**given)
+
+
+@pytest.mark.parametrize("policies", [None, "plain"])
+def test_a_cluster_that_leaves_no_policy_open_has_nothing_to_compare(policies, tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('[[replicas]]\ndevice = "h100"\npolicy = "plain"\n')
+    with pytest.raises(ArgumentError, match="`cluster` must leave the policy of some replica open"):
+        compare_under_load(None, policies, workload=LOAD, cluster=path, rates=[4])

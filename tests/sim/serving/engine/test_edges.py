@@ -151,7 +151,7 @@ def test_a_draft_that_is_wider_than_the_budget_runs_alone(policy):
         ({"policy": "oracle-chain"}, "sees ahead"),
         ({"arrivals": [Arrival("late", 5, 1, 1), Arrival("early", 4, 1, 1)]}, "request early: arrives_ps must be >= 5"),
         ({"arrivals": [Arrival("q", 0, 1, 1, tag="poetry")]}, "no request of the recording has the tag 'poetry'"),
-        ({"unit_tokens": 7}, "`block_tokens` of draft must divide the 7 tokens"),
+        ({"unit_tokens": 7}, "block_tokens of draft must divide the 7 tokens"),
         (
             {"limits": EngineLimits(max_num_seqs=1, token_budget=1, kv={"target": KvLimits(num_blocks=1)})},
             "`kv` must hold limits of every model, draft has none",
