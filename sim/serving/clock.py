@@ -5,7 +5,9 @@ Sums of integers are the same in any order, so a closed form of many steps ends 
 
 from math import inf
 
-PS_PER_S = 10**12
+from ...traces.workloads.exact_seconds import PS_PER_S
+
+__all__ = ["PS_PER_S", "to_ps", "to_s"]
 
 
 def to_ps(seconds: float) -> int:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ..errors import TraceFormatError
 from .arrival import Arrival, Turns
-from .exact_seconds import PS_PER_S
+from .exact_seconds import MOST_PS, PS_PER_S
 from .formats.format import Tally
 from .options import WorkloadOptions
 
@@ -16,6 +17,7 @@ class Changes:
     """What becomes of each request.
 
     Attributes:
+        source: file or generator, which errors name.
         options: ask for it.
         unit_tokens: of the workload's blocks.
         arrivals: factor of times of arrival, > 0.
@@ -23,6 +25,7 @@ class Changes:
         tally: mutated.
     """
 
+    source: str
     options: WorkloadOptions
     unit_tokens: int
     arrivals: Fraction
@@ -41,10 +44,23 @@ class Changes:
         return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
 
     def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
-        """A request that follows one that ended; None where it arrives too late, and so all after it."""
+        """A request that follows one that ended; None where it arrives too late, and so all after it.
+
+        Raises:
+            TraceFormatError: see `check`.
+        """
         found = self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
         self.tally.cut_sessions += found is None
+        if found is not None:
+            self.check(found)
         return found
+
+    def check(self, arrival: Arrival) -> None:
+        """Raise TraceFormatError for a request that arrives later than `MOST_PS`."""
+        if arrival.arrives_ps > MOST_PS:
+            rule = f"must be at most {MOST_PS // PS_PER_S:,} s after the start, once scaled and cut"
+            place = f"{self.source}: request {arrival.request_id}"
+            raise TraceFormatError(place, "arrival", rule, arrival.arrives_ps / PS_PER_S)
 
     def _cut(self, arrival: Arrival, arrives_ps: int) -> Arrival | None:
         asked, tally = self.options, self.tally

@@ -6,7 +6,8 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from functools import lru_cache
 
 PS_PER_S = 10**12
-MOST_PS = 10**9 * PS_PER_S  # some thirty years: what a time may be after the start
+MOST_PS = 2**62 - 1  # some 53 days: sums and differences of two such times stay within 64 bits
+MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: what files may say before it is scaled or cut
 
 _PLACES = 12  # of seconds, as picoseconds
 _MOST_DIGITS = 40
@@ -17,7 +18,7 @@ _SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
 def ps_of_seconds(text: str) -> int | None:
     """Seconds as files write them, rounded to the nearest picosecond, halves up; None for what is no number.
 
-    A sign, blanks and an exponent may stand there; what is beyond `MOST_PS` in size comes to more than that.
+    A sign, blanks and an exponent may stand there; what is beyond `MOST_READ_PS` in size comes to more than that.
     """
     found = _SECONDS.fullmatch(text)
     if found is not None:
@@ -34,7 +35,7 @@ def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | Non
     """So many units of time, rounded to the nearest picosecond, halves up; None for infinity and what is no number.
 
     Args:
-        value: of any size; what comes to more than `MOST_PS` is that and one, of the same sign.
+        value: of any size; what comes to more than `MOST_READ_PS` stays more, of the same sign.
         unit_ps: of one unit, a power of ten.
     """
     if isinstance(value, int):
@@ -42,7 +43,7 @@ def ps_of_decimal(value: Decimal | int, *, unit_ps: int = PS_PER_S) -> int | Non
     if not value.is_finite():
         return None
     if value.adjusted() > _PLACES:
-        return -MOST_PS - 1 if value < 0 else MOST_PS + 1
+        return -MOST_READ_PS - 1 if value < 0 else MOST_READ_PS + 1
     return int(value.scaleb(len(str(unit_ps)) - 1).to_integral_value(ROUND_HALF_UP))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import TraceFormatError
 from .arrival import Arrival, WorkloadAbout
+from .exact_seconds import PS_PER_S
 from .formats.detect import detect
 from .formats.format import Reading, Tally, WorkloadFormat
 from .options import WorkloadOptions
@@ -57,9 +58,8 @@ class FileSource:
             before_ps = 0
             for line, arrival in self.known.read(reading):
                 if arrival.arrives_ps < before_ps:
-                    rule = "must not go back in time, after one at"
-                    place = reading.place(line)
-                    raise TraceFormatError(place, "arrival", f"{rule} {before_ps / 1e12:.12g} s", _in_words(arrival))
+                    rule = f"must not go back in time, after one at {_in_words(before_ps)}"
+                    raise reading.error(line, "arrival", rule, _in_words(arrival.arrives_ps))
                 before_ps = arrival.arrives_ps
                 some = True
                 yield arrival
@@ -97,5 +97,5 @@ def _stem(path: Path) -> str:
     return name or path.name
 
 
-def _in_words(arrival: Arrival) -> str:
-    return f"{arrival.arrives_ps / 1e12:.12g} s"
+def _in_words(ps: int) -> str:
+    return f"{ps / PS_PER_S:.12g} s"

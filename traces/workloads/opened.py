@@ -75,7 +75,7 @@ class OpenedWorkload:
             changed = arrival if none else changes.of(arrival)
             if changed is None:  # all that follow are later still
                 return
-            changes.tally.arrivals += 1
+            changes.check(changed)
             yield changed
 
     def _anew(self) -> Changes:
@@ -84,8 +84,10 @@ class OpenedWorkload:
         arrivals = waits
         if self._own_rate is not None and asked.rate is not None:
             arrivals = self._own_rate / exact(asked.rate)
-        unit = self._source.about.unit_tokens
-        return Changes(options=asked, unit_tokens=unit, arrivals=arrivals, waits=waits, tally=Tally())
+        about = self._source.about
+        source = about.files[0] if about.files else about.format
+        unit = about.unit_tokens
+        return Changes(source=source, options=asked, unit_tokens=unit, arrivals=arrivals, waits=waits, tally=Tally())
 
     def _spread(self, arrivals: Iterator[Arrival]) -> Iterator[Arrival]:
         """Sessions without times: at once, or as a Poisson process of the rate asked for."""

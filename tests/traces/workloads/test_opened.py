@@ -4,11 +4,13 @@ import json
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.traces import TraceFormatError
 from paceline.traces.workloads import open_workload
+from paceline.traces.workloads.exact_seconds import MOST_PS
+from paceline.traces.workloads.summary import summary_of
 
 from .files import AGENTS, AZURE, MOONCAKE, OWN, SOUND, VIDUR, all_of, lines, write
 
@@ -27,9 +29,10 @@ def test_a_rate_is_the_mean_rate_of_what_is_read(tmp_path, gaps, rate):
         at += gap
         rows.append({"arrives_s": at / S, "prompt_tokens": 1, "output_tokens": 1})
     path = write(tmp_path, lines(*rows))
-    found = [one.arrives_ps for one in open_workload(path, rate=rate)]
     plain = [one.arrives_ps for one in open_workload(path)]
     factor = Fraction((len(gaps) - 1) * S, plain[-1] - plain[0]) / Fraction(repr(rate))
+    assume(factor * plain[-1] <= MOST_PS)
+    found = [one.arrives_ps for one in open_workload(path, rate=rate)]
     assert all(abs(one - factor * other) <= Fraction(1, 2) for one, other in zip(found, plain, strict=True))
     assert found == sorted(found)
 
@@ -83,6 +86,19 @@ def test_turns_are_cut_and_tagged_as_well(tmp_path):
         (18, (5,), "code"),
     ]
     assert "prompts cut to 18 tokens: 2" in workload.about.notes
+
+
+def test_an_arrival_is_within_what_a_run_can_hold_once_it_is_scaled_and_cut(tmp_path):
+    path = write(tmp_path, lines(*({"arrives_s": at, "prompt_tokens": 1, "output_tokens": 1} for at in (0, 5_000_000))))
+    rule = "request 2: arrival: must be at most 4,611,686 s after the start, once scaled and cut, got 5000000.0"
+    for more in ({}, {"horizon_s": 1e7}, {"max_output_tokens": 1}):
+        with pytest.raises(TraceFormatError, match=rule):
+            summary_of(open_workload(path, **more))
+    for more in ({"time_scale": 0.5}, {"rate": 1}, {"horizon_s": 4e6}, {"limit": 1}):
+        assert all(one.arrives_ps <= MOST_PS for one in open_workload(path, **more))
+    path = write(tmp_path, OWN)
+    with pytest.raises(TraceFormatError, match=rf"{path}: request b/1: arrival: must be at most"):
+        summary_of(open_workload(path, time_scale=2e6))
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -11,10 +11,11 @@ from typing import Any
 from ....strict_json import kind_of_json
 from ..arrival import Arrival
 from ..exact_seconds import PS_PER_S
+from ..options import MOST_COUNT
 from ..sessions import Runs, Session, Turn
 from .agent_blocks import head_of, id_offset, runs_of_prompt
 from .format import Reading, WorkloadFormat, whole
-from .objects import check_keys, count_of, objects_of, time_of
+from .objects import check_keys, count_of, objects_of, wait_of
 
 _SESSION = ("id", "block_size", "hash_id_scope", "requests")
 _SESSION_MORE = ("models", "tool_tokens", "system_tokens", "totals")
@@ -41,7 +42,7 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
                 raise reading.error(line, key, f"must be {wanted} as in the first session", found[key])
         unit = unit_of(found)
         if not unit:
-            raise reading.error(line, "block_size", "must be a whole number in [1, 2147483647]", found["block_size"])
+            raise reading.error(line, "block_size", f"must be a whole number in [1, {MOST_COUNT}]", found["block_size"])
         if not isinstance(found["id"], str) or not found["id"].isprintable():
             raise reading.error(line, "id", "must be printable text", found["id"])
         offset = id_offset(reading, line, found["hash_id_scope"])
@@ -170,7 +171,7 @@ class _Line:
 
     def _time(self, here: str, found: Mapping[str, Any], key: str, *, unit_ps: int = PS_PER_S) -> int:
         value = found.get(key)
-        return time_of(self.reading, self.line, f"{here}{key}", value, unit_ps=unit_ps)
+        return wait_of(self.reading, self.line, f"{here}{key}", value, unit_ps=unit_ps)
 
     def _error(self, field: str, rule: str, value: object) -> Exception:
         return self.reading.error(self.line, field, rule, value)

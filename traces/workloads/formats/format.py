@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import TraceFormatError
 from ..arrival import Arrival
-from ..exact_seconds import MOST_PS, PS_PER_S
+from ..exact_seconds import PS_PER_S
 from ..options import MOST_COUNT, WorkloadOptions
 
 MOST_ID = 2**62
@@ -18,7 +18,6 @@ class Tally:
     """What an iteration has met so far.
 
     Attributes:
-        arrivals: handed out; a session is one.
         dropped: requests without a token of prompt or output, left out.
         served_as_one: such requests, served with one token.
         cut_prompts: prompts that were cut.
@@ -27,7 +26,6 @@ class Tally:
         remarks: what a format has to say of what it met, by text: how often.
     """
 
-    arrivals: int = 0
     dropped: int = 0
     served_as_one: int = 0
     cut_prompts: int = 0
@@ -35,9 +33,9 @@ class Tally:
     cut_sessions: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
 
-    def remark(self, text: str, count: int = 1) -> None:
+    def remark(self, text: str) -> None:
         """Count what a format has to say."""
-        self.remarks[text] = self.remarks.get(text, 0) + count
+        self.remarks[text] = self.remarks.get(text, 0) + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +87,18 @@ class Reading:
         rule = "must be >= 1 (with `zero_tokens` such requests are dropped, or served with one token)"
         raise self.error(line, named, rule, 0)
 
-    def time(self, line: int, field: str, found: int | None, value: object) -> int:
-        """A time or a wait, checked: in [0, 1e9] seconds.
+    def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
+        """A time or a wait, checked.
 
         Args:
             line: where it stands.
             field: its name.
             found: picoseconds; None where `value` is no time.
             value: as it stands there.
+            most_ps: that it may be.
         """
-        if found is None or not 0 <= found <= MOST_PS:
-            raise self.error(line, field, f"must be a time in [0, {MOST_PS // PS_PER_S:,}] s", value)
+        if found is None or not 0 <= found <= most_ps:
+            raise self.error(line, field, f"must be a time in [0, {most_ps // PS_PER_S:,}] s", value)
         return found
 
 

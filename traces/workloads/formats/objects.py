@@ -6,7 +6,8 @@ from typing import Any
 
 from ....strict_json import decode_json, kind_of_json
 from ...importers.reading.lines import lines_of
-from ..exact_seconds import PS_PER_S, ps_of_decimal
+from ..exact_seconds import MOST_PS, MOST_READ_PS, PS_PER_S, ps_of_decimal
+from ..options import MOST_COUNT
 from .format import MOST_ID, Reading, whole
 
 
@@ -40,19 +41,28 @@ def check_keys(
             raise reading.error(line, f"{of}{key}", "must be there", "null" if key in found else "nothing")
 
 
-def count_of(reading: Reading, line: int, field: str, value: object, *, least: int = 0) -> int:
-    """A whole number; 0 where `least` is 1 is left to `Reading.lengths`, so `least` is what it must be at all."""
-    if whole(value, least):
+def count_of(reading: Reading, line: int, field: str, value: object) -> int:
+    """A whole number; what becomes of 0 is left to `Reading.lengths`."""
+    if whole(value):
         assert isinstance(value, int)
         return value
-    raise reading.error(line, field, f"must be a whole number in [{max(least, 1)}, 2147483647]", shown(value))
+    raise reading.error(line, field, f"must be a whole number in [1, {MOST_COUNT}]", shown(value))
 
 
 def time_of(reading: Reading, line: int, field: str, value: object, *, unit_ps: int = PS_PER_S) -> int:
-    """Picoseconds of a number of units of time, in [0, 1e9] seconds."""
+    """Picoseconds of an arrival in units of time, in [0, 1e9] seconds."""
+    return reading.time(line, field, _ps_of(value, unit_ps), shown(value), most_ps=MOST_READ_PS)
+
+
+def wait_of(reading: Reading, line: int, field: str, value: object, *, unit_ps: int = PS_PER_S) -> int:
+    """Picoseconds of a time within a session, of which the clock of a run has to hold every one."""
+    return reading.time(line, field, _ps_of(value, unit_ps), shown(value), most_ps=MOST_PS)
+
+
+def _ps_of(value: object, unit_ps: int) -> int | None:
     if isinstance(value, int | Decimal) and not isinstance(value, bool):
-        return reading.time(line, field, ps_of_decimal(value, unit_ps=unit_ps), shown(value))
-    return reading.time(line, field, None, shown(value))
+        return ps_of_decimal(value, unit_ps=unit_ps)
+    return None
 
 
 def ids_of(reading: Reading, line: int, field: str, value: object) -> tuple[int, ...]:

@@ -7,9 +7,10 @@ from typing import Any
 from ....strict_json import kind_of_json
 from ..arrival import Arrival, Workload
 from ..exact_seconds import PS_PER_S
+from ..options import MOST_COUNT
 from ..sessions import Session, Turn, runs_of
 from .format import Reading, WorkloadFormat, whole
-from .objects import check_keys, count_of, ids_of, objects_of, shown, time_of
+from .objects import check_keys, count_of, ids_of, objects_of, shown, time_of, wait_of
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
@@ -27,7 +28,9 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         check_keys(reading, line, head, (), _HEAD)
         _text(reading, line, "workload", head.get("workload", ""))
         if not whole(head.get("unit_tokens", 0)):
-            raise reading.error(line, "unit_tokens", "must be a whole number in [0, 2147483647]", head["unit_tokens"])
+            raise reading.error(
+                line, "unit_tokens", f"must be a whole number in [0, {MOST_COUNT}]", head["unit_tokens"]
+            )
     unit = unit_of(reading.first)
     for line, found in objects:
         check_keys(reading, line, found, _NEEDED, _KNOWN)
@@ -85,7 +88,7 @@ def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: 
             if not isinstance(one, dict):
                 raise reading.error(line, of[:-1], "must be an object", kind_of_json(one))
             check_keys(reading, line, one, _TURN_NEEDED, _TURN_KNOWN, of=of)
-            held_ps += time_of(reading, line, f"{of}wait_s", one["wait_s"])
+            held_ps += wait_of(reading, line, f"{of}wait_s", one["wait_s"])
         default = f"{name}/{place}" if place else name
         keys = ("prompt_tokens", "output_tokens")
         counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in keys}

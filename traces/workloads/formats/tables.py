@@ -8,7 +8,7 @@ from functools import partial
 from ...errors import TraceFormatError
 from ...importers.reading.lines import lines_of
 from ..arrival import Arrival
-from ..exact_seconds import ps_of_moment, ps_of_seconds
+from ..exact_seconds import MOST_READ_PS, ps_of_moment, ps_of_seconds
 from ..options import MOST_COUNT
 from .format import Reading, WorkloadFormat
 
@@ -103,7 +103,8 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
             since = found - start
             if since < 0 and table.clock:
                 raise reading.error(line, table.arrives, "must not be before the first row's", moment)
-            yield line, Arrival(str(line), reading.time(line, table.arrives, since, moment), *tokens)
+            arrives_ps = reading.time(line, table.arrives, since, moment, most_ps=MOST_READ_PS)
+            yield line, Arrival(str(line), arrives_ps, *tokens)
 
 
 def check_head(table: Table, reading: Reading, line: int, head: list[str]) -> None:
