@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...traces.errors import TraceFormatError
+from ...traces.workloads.options import MOST_COUNT
 from ..log import Columns
 from .gap_sums import exact_dot, total_gaps, total_ps
 from .log import MOST_PS, UNKNOWN, ServingLog
 
 GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "preemptions", "requests", "series"))
-MOST_TOKENS = 2**31 - 1
 
 
 class _Table:
@@ -65,8 +65,8 @@ def _check_requests(log: ServingLog, path: Path) -> None:
     table.require(_first_of_each(columns["request_id"].tolist()), "request_id", "must be unique")
     table.require(columns["request_id"] != "", "request_id", "must not be empty")
     table.require_within("replica", 0, len(log.meta.replicas) - 1)
-    table.require_within("prompt_tokens", 1, MOST_TOKENS)
-    table.require_within("output_tokens", 1, MOST_TOKENS)
+    table.require_within("prompt_tokens", 1, MOST_COUNT)
+    table.require_within("output_tokens", 1, MOST_COUNT)
     cached = columns["cached_tokens"]
     if cached.shape[1:] != (len(log.meta.members),):
         raise TraceFormatError(path, "cached_tokens", f"must hold {len(log.meta.members)} each", cached.shape[1:])
@@ -149,8 +149,8 @@ def _check_series(log: ServingLog, path: Path) -> None:
 
 def _check_gaps(log: ServingLog, path: Path) -> None:
     table, columns = _Table(path, log.gaps), log.gaps
-    table.require_within("count", 1, MOST_TOKENS)
-    table.require_within("rows", 1, MOST_TOKENS)
+    table.require_within("count", 1, MOST_COUNT)
+    table.require_within("rows", 1, MOST_COUNT)
     table.require_within("first_ps", 0, MOST_PS)
     table.require_within("increment_ps", -MOST_PS, MOST_PS)
     later, rule = columns["count"] - 1, f"must leave the last gap in [0, {MOST_PS}]"

@@ -17,6 +17,7 @@ from ...sim.serving.cluster.make_cluster import open_cluster
 from ...sim.serving.engine.served_session import Deadline
 from ...traces.recording import Recording
 from ...traces.workloads import Workload, WorkloadOptions, with_options
+from ...traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 from ..comparing.setting import STRICT, ReplayOptions, Setting, SettingOptions, setting_of
 from .metrics import promised_levels
 
@@ -71,7 +72,7 @@ class ServingSetting:
 
     def __post_init__(self) -> None:
         if self.horizon_s is not None:
-            check_within("`horizon_s`", self.horizon_s, "(0, 1e9]")
+            check_within("`horizon_s`", self.horizon_s, f"(0, {MOST_PS // PS_PER_S}]")
 
     @property
     def recording(self) -> Recording:

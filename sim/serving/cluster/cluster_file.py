@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
+from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 
 # What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
 ACTIVATION_RESERVE_BYTES = 2_000_000_000
@@ -15,6 +16,7 @@ MEMORY_SHARE = 0.92
 BLOCK_TOKENS = 16
 PREFIX_CACHE = True
 MOST_REPLICAS = 100_000
+LEAST_STALE_S = 1e-6  # below a picosecond it would be 0 on the clock, and a run would do little but look
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -136,11 +138,18 @@ class RouterTable(Table):
 
     Attributes:
         name: of the router with its options, as in `prefix-affinity,least_share=0.3`.
-        stale_s: seconds between two looks at the replicas; 0: it sees them as they are.
+        stale_s: seconds between two looks at the replicas, a microsecond at least; 0: it sees them as they are.
     """
 
     name: Text = "round-robin"
     stale_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+
+    @field_validator("stale_s")
+    @classmethod
+    def _apart(cls, stale_s: float) -> float:
+        if 0 < stale_s < LEAST_STALE_S:
+            raise ValueError(f"must be 0 or >= {LEAST_STALE_S}")
+        return stale_s
 
 
 class ClusterContent(Table):
@@ -155,7 +164,7 @@ class ClusterContent(Table):
     """
 
     name: Text | None = None
-    horizon_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    horizon_s: Annotated[float, Field(gt=0, le=MOST_PS // PS_PER_S)] | None = None
     devices: dict[str, DeviceTable] = Field(default_factory=dict)
     router: RouterTable = RouterTable()
     replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]

@@ -48,6 +48,7 @@ def written(tmp_path):
         ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),
         ("[[replicas]]\n[replicas.members.draft]\nprefill = 1", "replicas[0].members.draft.prefill is not a known key"),
         (f"horizon_s = 0\n{ONE}", "horizon_s input should be greater than 0, got 0"),
+        (f"{ONE}[router]\nstale_s = 1e-13", "router.stale_s must be 0 or >= 1e-06, got 1e-13"),
         (f"{ONE}[router]\nstale_s = -0.5", "router.stale_s input should be greater than or equal to 0, got -0.5"),
         (f"{ONE}[devices.mine]\nmemory_bytes = 1e9", "devices.mine must have flops_per_s, or be like a device"),
         (f"{ONE}[[replicas]]\ncount = 100000", "replicas must be 100,000 at most in all, got 100001"),
