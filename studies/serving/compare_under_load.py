@@ -73,13 +73,7 @@ def compare_under_load(
     setting = serving_setting(recording, workload, cluster, options)
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
-    if all(replica.policy is not None for replica in setting.cluster.replicas):
-        raise ArgumentError(
-            "`cluster` must leave the policy of some replica open, for policies to be compared there; simulate serves "
-            f"one whose replicas all have their own, got {setting.cluster.name}"
-        )
-    for policy in named:
-        check_policy(setting, policy, tables)
+    _check(setting, named, tables)
     folder = nullcontext() if log is None else new_folder(Path(log))
     cells = len(asked_rates) * len(named)
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:
@@ -102,6 +96,17 @@ def compare_under_load(
         remarks=tuple(dict.fromkeys((*notes_on(setting), *runs.notes, *left_out))),
         num_missing=len(asked_rates) * (len(named) - len(runs.refused)) - sum(len(one.rows) for one in found),
     )
+
+
+def _check(setting: ServingSetting, policies: Sequence[NamedPolicy], tables: ReplayTables) -> None:
+    """Refuse, before anything is run, what cannot be compared; raises ValueError."""
+    if all(replica.policy is not None for replica in setting.cluster.replicas):
+        raise ArgumentError(
+            "`cluster` must leave the policy of some replica open, for policies to be compared there; simulate serves "
+            f"one whose replicas all have their own, got {setting.cluster.name}"
+        )
+    for policy in policies:
+        check_policy(setting, policy, tables)
 
 
 def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, ...]:
