@@ -1,7 +1,7 @@
 """What a workload is served under, as it was asked for: recording, cluster, seconds, scaling, what is promised."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...decoding.prefill import Start, start_of
 from ...reports.serving.service_levels import ServiceLevels
 from ...sim.cost.make import scaled_by_name
 from ...sim.replay_tables import ReplayTables, tables_of
-from ...sim.serving.cluster.cluster import Cluster
+from ...sim.serving.cluster.cluster import Cluster, Replica
 from ...sim.serving.cluster.make_cluster import open_cluster
 from ...sim.serving.engine.served_session import Deadline
 from ...traces.recording import Recording
@@ -105,7 +105,24 @@ class ServingSetting:
         told |= {name: value for name, value in self.changes.given().items() if name not in {"rate", "seed"}}
         if self.horizon_s is not None:
             told["horizon_s"] = self.horizon_s
+        if self.cluster.stale_s:
+            told["stale_s"] = self.cluster.stale_s
+        # A file that was changed between two runs keeps its name: what is in it tells them apart.
+        told["replicas"] = {name: _told_of(alike) for name, alike in self.cluster.groups.items()}
         return told
+
+
+def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
+    """What replicas of a group are, for the log of a run."""
+    first = alike[0]
+    return {
+        "count": len(alike),
+        "policy": first.policy,
+        "cost": first.cost_name,
+        "max_num_seqs": first.limits.max_num_seqs,
+        "token_budget": first.limits.token_budget,
+        "kv": {name: asdict(kv) for name, kv in first.limits.kv.items()},
+    }
 
 
 def serving_setting(

@@ -76,7 +76,9 @@ def test_a_run_is_what_its_folder_says(tmp_path, mine):
     assert again.to_json() == found.to_json()
     about = read_serving(tmp_path / "run").meta.about
     assert about.policy == "draft:4/target on h100; draft:3/mid:6/target on own"
-    assert about.setting == {"trace": "pico", "router": "least-loaded", "horizon_s": 50}
+    replicas = about.setting.pop("replicas")
+    assert about.setting == {"trace": "pico", "router": "least-loaded", "stale_s": 0.001, "horizon_s": 50}
+    assert {name: told["count"] for name, told in replicas.items()} == {"h100": 2, "own": 1}
     with pytest.raises(ValueError, match="exists already"):
         found.write(tmp_path / "run")
 
@@ -167,6 +169,16 @@ def test_a_policy_that_no_replica_would_play_is_refused(tmp_path):
     ):
         simulate(LOAD, "adaptive", cluster=tmp_path / "own.toml")
     assert simulate(LOAD, cluster=tmp_path / "own.toml").log.meta.about.policy == "plain"
+
+
+def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
+    path = tmp_path / "same.toml"
+    for most in (4, 8):
+        path.write_text(f'[[replicas]]\ndevice = "h100"\nmax_num_seqs = {most}\n')
+        simulate(LOAD, "plain", cluster=path, out=tmp_path / f"run{most}")
+    first, second = paceline.metrics([tmp_path / "run4", tmp_path / "run8"]).rows
+    assert first.about.setting != second.about.setting
+    assert [row.runs[0].metrics.requests for row in (first, second)] == [60, 60]
 
 
 def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
