@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arguments import check_within
-from ...runs.serving.log import MOST_PS, ServingLog
-from ...traces.workloads.exact_seconds import PS_PER_S
+from ...runs.serving.log import ServingLog
+from ...traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

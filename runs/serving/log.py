@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traces.workloads import exact_seconds
 from ..log import Columns
 from .meta import ServingMeta
 
 # A time of what did not happen.
 UNKNOWN = -1
-# The longest run: as late as a request may arrive.
-MOST_PS = exact_seconds.MOST_PS
 
 REQUEST_FIELDS = (
     "request_id",

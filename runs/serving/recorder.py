@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...traces.workloads.arrival import Arrival
+from ...traces.workloads.exact_seconds import MOST_PS
 from ..log import Columns
-from .log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
+from .log import GAP_FIELDS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
 from .meta import STEP_BY_STEP, LevelTotals, Lookups, MemberTotals, ReplicaTotals, ServingAbout, ServingMeta
 from .states import States
 from .validate import check_log

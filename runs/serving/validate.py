@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...traces.errors import TraceFormatError
+from ...traces.workloads.exact_seconds import MOST_PS
 from ...traces.workloads.options import MOST_COUNT
 from ..log import Columns
 from .gap_sums import exact_dot, total_gaps, total_ps
-from .log import MOST_PS, UNKNOWN, ServingLog
+from .log import UNKNOWN, ServingLog
 
 GAPS, PREEMPTIONS, REQUESTS, SERIES = (f"{name}.parquet" for name in ("gaps", "preemptions", "requests", "series"))
 

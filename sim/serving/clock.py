@@ -7,8 +7,6 @@ from math import inf
 
 from ...traces.workloads.exact_seconds import PS_PER_S
 
-__all__ = ["PS_PER_S", "to_ps", "to_s"]
-
 
 def to_ps(seconds: float) -> int:
     """Picoseconds nearest to a number of seconds, ties to the even one; raises ValueError unless >= 0 and finite.

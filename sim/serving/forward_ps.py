@@ -8,9 +8,10 @@ forward, and half a picosecond. Elsewhere each forward's seconds are rounded onc
 from math import inf
 from typing import NamedTuple
 
+from ...traces.workloads.exact_seconds import PS_PER_S
 from ..cost.base import CostModel, DraftTerms
 from ..cost.context_line import ContextLine, LinedCost, why_unlined
-from .clock import PS_PER_S, to_ps, to_s
+from .clock import to_ps, to_s
 
 MOST_ERROR = 5e-8
 

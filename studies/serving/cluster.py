@@ -9,8 +9,8 @@ from ...counted import counted
 from ...reports.tables.grid import Grid, table
 from ...reports.tables.printed import Printed
 from ...sim.serving.cluster.cluster import Cluster, Replica
+from ...sim.serving.cluster.device_memory import DeviceMemory, MemberMemory
 from ...sim.serving.cluster.make_cluster import open_cluster
-from ...sim.serving.cluster.replica_memory import DeviceMemory, MemberMemory
 from ...traces.recording import Recording
 from ..open_recording import open_recording
 

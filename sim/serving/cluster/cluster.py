@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ...cost.base import CostModel
 from ..limits import EngineLimits
 from ..routers import RouterSpec
-from .replica_memory import DeviceMemory
+from .device_memory import DeviceMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

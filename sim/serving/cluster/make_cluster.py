@@ -17,8 +17,8 @@ from ..routers import RouterSetting, RouterSpec
 from .cluster import Cluster, Replica
 from .cluster_devices import batch_limits, known_devices
 from .cluster_file import ClusterContent, ClusterFileError, ReplicaTable, read_cluster_file
+from .device_memory import DeviceMemory, MemoryRuleError, device_memory
 from .placed_cost import PlacedCost
-from .replica_memory import DeviceMemory, MemoryRuleError, device_memory
 
 FILE_ENDINGS = (".json", ".profile")
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.runs.serving.gap_sums import total_gaps, total_ps
-from paceline.runs.serving.log import GAP_FIELDS, MOST_PS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
+from paceline.runs.serving.log import GAP_FIELDS, PREEMPTION_FIELDS, REQUEST_FIELDS, SERIES_FIELDS
 from paceline.runs.serving.recorder import ServingRecorder
 from paceline.runs.serving.states import MOST_POINTS, States
 from paceline.runs.serving.validate import check_log
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.workloads.arrival import Arrival
+from paceline.traces.workloads.exact_seconds import MOST_PS
 
 from .toy_engine import ABOUT, BLOCKS, MEMBERS, played
 

@@ -11,7 +11,6 @@ from paceline.decoding.world import VerifyItem
 from paceline.runtime.world import TorchWorld
 from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.figures import CostLine
-from paceline.sim.serving.clock import PS_PER_S
 from paceline.sim.serving.cluster.make_cluster import open_cluster
 from paceline.sim.serving.engine.charges import ServingCharges
 from paceline.studies.named_policies import named_policy
@@ -23,6 +22,7 @@ from paceline.studies.serving.validate_under_load import validate_under_load
 from paceline.traces.meta import Sampling
 from paceline.traces.tries.store import read_trace
 from paceline.traces.workloads import Arrival, WorkloadAbout
+from paceline.traces.workloads.exact_seconds import PS_PER_S
 
 from ...tiny_models import random_prompts, tiny_pool_of_four
 

@@ -9,13 +9,13 @@ from paceline.runs.serving.meta import ServingAbout
 from paceline.runs.serving.recorder import ServingRecorder
 from paceline.shipped import shipped
 from paceline.sim.replay_tables import tables_of
-from paceline.sim.serving.clock import PS_PER_S
 from paceline.sim.serving.engine.replica_spec import ReplicaSpec
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
 from paceline.sim.serving.simulate import serve
 from paceline.traces.forms import open_recording
 from paceline.traces.workloads.arrival import Arrival, WorkloadAbout
+from paceline.traces.workloads.exact_seconds import PS_PER_S
 
 from ...rounds.small_rounds import one_request, recording_of, sequential
 

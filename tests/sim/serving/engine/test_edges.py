@@ -5,11 +5,11 @@ from paceline.arguments import ArgumentError
 from paceline.policies.lossless.plain import Plain
 from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
-from paceline.sim.serving.clock import PS_PER_S
 from paceline.sim.serving.engine.replica_spec import ReplicaSpec
 from paceline.sim.serving.engine.served_session import Deadline
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.traces.workloads.arrival import Arrival
+from paceline.traces.workloads.exact_seconds import PS_PER_S
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
 
