@@ -60,7 +60,7 @@ class ReplayAsked:
         typer.Option(
             help="What was measured with the recording (cpu, cuda, timed), a device (a100, h100, h200, b200, l40s, "
             "rtx4090, ...; docs/costs.md), FILE.json, FILE.profile or here, the newest profile of this machine; "
-            "default: what was measured."
+            "default: what was measured; under a workload, the cluster's own."
         ),
     ] = None
     scale: Annotated[
@@ -90,7 +90,9 @@ class ReplayAsked:
             metavar="NAME=DELTA", help="What if this drafter's rate of acceptance were so much higher (+0.05)."
         ),
     ] = None
-    seed: Annotated[int, typer.Option(help="Of decisions that have to be modelled.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="Of decisions that have to be modelled; under a workload, of all that is drawn.")
+    ] = 0
     decide_s: Annotated[
         float | None,
         typer.Option(
