@@ -1,6 +1,6 @@
 """One run of a policy under a workload: what `simulate` does once, and `compare_under_load` for each row and seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...arguments import ArgumentError
@@ -106,7 +106,7 @@ def serving_run(
     """
     policies = policies_of(setting, policy)
     replicas = setting.cluster.replicas
-    recorder = _recorder(tables, replicas)
+    recorder = recorder_of(tables, replicas)
     served = serve(
         workload,
         tables,
@@ -122,7 +122,8 @@ def serving_run(
     return recorder.log(_about(setting, policies, workload, served, rate=rate, seed=seed)), served
 
 
-def _recorder(tables: ReplayTables, replicas: tuple[Replica, ...]) -> ServingRecorder:
+def recorder_of(tables: ReplayTables, replicas: Sequence[Replica]) -> ServingRecorder:
+    """A recorder for a run of replicas, each with the blocks of the members that have limits."""
     names = tables.pool.names
     blocks = {
         replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]

@@ -8,7 +8,6 @@ from ....decoding.policy import Policy
 from ....policies.about import about_of
 from ....runs.serving.log import ServingLog
 from ....runs.serving.meta import ServingAbout
-from ....runs.serving.recorder import ServingRecorder
 from ....runtime.pools.loaded_members import loaded_pool
 from ....runtime.pools.pool import ModelPool
 from ....runtime.timing.clock import Clock
@@ -27,6 +26,7 @@ from ....traces.meta import Sampling
 from ....traces.tries.recording import TrieRecording
 from ....traces.workloads.arrival import Workload
 from ...named_policies import NamedPolicy
+from ..serving_run import recorder_of
 from .attached_workload import AttachedWorkload
 from .models_world import ModelsWorld, Stopwatch
 
@@ -126,7 +126,7 @@ class ServedWorlds:
         left: set[str],
     ) -> ServedRun:
         replicas, router = self._cluster.replicas, self._cluster.router
-        recorder = self._recorder()
+        recorder = recorder_of(self._tables, replicas)
         picks = router.build(RouterSetting(num_replicas=len(replicas), seed=self._seed))
         tokens: dict[str, list[int]] = {}
         horizon_s = self._cluster.horizon_s
@@ -142,14 +142,6 @@ class ServedWorlds:
         )
         about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
         return ServedRun(log=recorder.log(about), tokens=tokens, left=frozenset(left))
-
-    def _recorder(self) -> ServingRecorder:
-        names = self._tables.pool.names
-        blocks = {
-            replica.name: [replica.limits.kv[name].num_blocks if name in replica.limits.kv else None for name in names]
-            for replica in self._cluster.replicas
-        }
-        return ServingRecorder(names, blocks)
 
     def _spec(self, name: str, policy: Policy, replica: Replica, make_world: MakeWorld | None) -> ReplicaSpec:
         return ReplicaSpec(
