@@ -19,7 +19,7 @@ from ...runs.serving.store import write_serving
 from ...sim.cost.base import CostRangeError
 from ...sim.replay_tables import ReplayTables
 from ...sim.serving.routers.round_robin import RoundRobin
-from ...sim.serving.simulate import INTERRUPTED
+from ...sim.serving.simulate import INTERRUPTED, Served
 from ...traces.recording import Recording
 from ...traces.workloads import Workload
 from ..comparing.setting import STRICT, check_kinds
@@ -143,7 +143,7 @@ class _Runs:
         folder: takes the folder of each run; None: none is written.
         partial: whether policies may be refused.
         refused: policies whose seconds the cost does not know, and why.
-        sums: tokens that came out, those after the first pass of an answer, and modelled decisions, of all runs.
+        served: what each run says besides its log, with its policy.
     """
 
     setting: ServingSetting
@@ -153,7 +153,7 @@ class _Runs:
     folder: Path | None = field(kw_only=True)
     partial: bool = field(kw_only=True)
     refused: dict[str, CostRangeError] = field(default_factory=dict)
-    sums: list[int] = field(default_factory=lambda: [0, 0, 0])
+    served: list[tuple[str, Served]] = field(default_factory=list)
     _notes: list[tuple[str, ...]] = field(default_factory=list)
     _shifted: dict[int, ReplayTables] = field(default_factory=dict)
 
@@ -161,7 +161,9 @@ class _Runs:
     def notes(self) -> list[str]:
         """What is to be said of the workload at every rate and seed, and of what the recording does not hold."""
         common = [note for note in self._notes[0] if all(note in notes for notes in self._notes)] if self._notes else []
-        return [*common, *shares_of(*self.sums)]
+        kept = [served for policy, served in self.served if policy not in self.refused]
+        emitted, cycled = sum(one.num_emitted for one in kept), sum(one.num_cycled for one in kept)
+        return [*common, *shares_of(emitted, cycled, sum(one.num_modelled for one in kept))]
 
     def at_rates(self, rates: Sequence[float | None], policies: Sequence[NamedPolicy]) -> Iterator[AtRate]:
         """The rows of each rate, as far as they are done."""
@@ -211,8 +213,7 @@ class _Runs:
         watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
         log, served = serving_run(self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched)
         self._notes.append(workload.about.notes)
-        told = (served.num_emitted, served.num_cycled, served.num_modelled)
-        self.sums = [total + one for total, one in zip(self.sums, told, strict=True)]
+        self.served.append((policy.name, served))
         if self.folder is not None and log.meta.stopped != INTERRUPTED:
             at = "" if rate is None else f"-{rate:g}"
             name = "".join(char if char.isalnum() or char in "=,.-" else "_" for char in policy.name)
