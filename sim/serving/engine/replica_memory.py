@@ -52,12 +52,12 @@ class ReplicaMemory:
         return min(kv.free_share for _, kv in self._models)
 
     def refuses(self, arrival: Arrival) -> str:
-        """Why a request can never run; "" if it can."""
+        """Why a request can never run, in words that such requests share; "" if it can."""
         tokens = arrival.prompt_tokens + arrival.output_tokens
         for level, kv in self._models:
             if tokens > kv.limits.num_tokens:
                 held = kv.limits.num_tokens
-                return f"{tokens} tokens are more than the {held} that KV memory of {self._names[level]} holds"
+                return f"longer than the {held:,} tokens that KV memory of {self._names[level]} holds"
         return ""
 
     @property

@@ -181,6 +181,15 @@ def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
     assert [row.runs[0].metrics.requests for row in (first, second)] == [60, 60]
 
 
+def test_requests_that_are_too_long_are_counted_together(tmp_path):
+    (tmp_path / "small.toml").write_text('[[replicas]]\ndevice = "h100"\nkv_blocks = 8\n')
+    rows = [{"arrives_s": 0, "prompt_tokens": prompt, "output_tokens": 8} for prompt in (120, 121, 500)]
+    (tmp_path / "long.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    metrics = simulate(tmp_path / "long.jsonl", "plain", cluster=tmp_path / "small.toml").report.rows[0].runs[0].metrics
+    assert (metrics.finished, metrics.rejected) == (1, 2)
+    assert metrics.rejected_for == {"longer than the 128 tokens that KV memory of draft holds": 2}
+
+
 def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
     path = tmp_path / "twice.jsonl"
     row = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5}

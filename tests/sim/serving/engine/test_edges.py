@@ -22,7 +22,7 @@ def test_a_request_that_never_fits_is_rejected_and_the_run_goes_on():
     arrivals = [Arrival("long", 0, 90, 11), Arrival("just", 0, 90, 10), Arrival("short", 5, 3, 3)]
     log = Run(arrivals, pico(), "draft:4/target", limits_of(pico(), num_blocks=25)).go().log
     assert log.requests["rejected"].tolist() == [
-        "101 tokens are more than the 100 that KV memory of draft holds",
+        "longer than the 100 tokens that KV memory of draft holds",
         "",
         "",
     ]
