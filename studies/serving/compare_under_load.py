@@ -69,7 +69,7 @@ def compare_under_load(
     """
     given = None if rates is None else list(rates)
     check_kinds({**options, "rates": given}, Asked)
-    asked_rates = _rising(given)
+    asked_rates = rising_rates(given)
     setting = serving_setting(recording, workload, cluster, options)
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
@@ -117,7 +117,7 @@ def _without(refused: Container[str], rates: Sequence[AtRate]) -> tuple[AtRate, 
     return tuple(one for one in kept if one.rows)
 
 
-def _rising(rates: Sequence[float] | None) -> Sequence[float | None]:
+def rising_rates(rates: Sequence[float] | None) -> Sequence[float | None]:
     """The rates in order; raises ArgumentError for one out of range or given twice."""
     if rates is None:
         return [None]

@@ -30,6 +30,7 @@ from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
 from ..pool import is_forced, load_pool
 from ..seconds.checked_cost import CheckedCost, checked_cost
 from ..seconds.measured_runs import DecodedRuns
+from .compare_under_load import rising_rates
 from .in_the_loop.attached_workload import AttachedWorkload
 from .in_the_loop.served_worlds import ServedRun, ServedWorlds
 
@@ -131,9 +132,9 @@ def validate_under_load(
         MemoryError: a device has no room for what the blocks of the cluster hold.
     """
     check_least("`runs`", runs, 1)
+    asked = rising_rates(rates)
     models = _loaded(pool, threads=threads, debug=debug)
     trace = DecodedRuns(models, prompts_of(prompts), Path(recording)).recording
-    asked: Sequence[float | None] = [None] if rates is None else rates
     opened = [with_options(workload, WorkloadOptions(rate=rate, limit=limit, seed=seed), trace) for rate in asked]
     served_on = open_cluster(cluster, trace)
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)

@@ -225,3 +225,11 @@ def test_a_recording_that_was_sampled_is_refused(recording, tmp_path):
 def test_a_lossy_policy_is_refused(worlds):
     with pytest.raises(ArgumentError, match=r"^`policies` must be lossless"):
         worlds().build(named_policy("early-commit"))
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"), [([], "must hold at least one"), ([0], "must be in"), ([2, 2], "must differ, got 2 twice")]
+)
+def test_rates_are_those_that_a_comparison_takes(rates, said):
+    with pytest.raises(ArgumentError, match=f"^`rates` {said}"):
+        validate_under_load(None, [], "none.trace", workload="poisson:requests=1", cluster="h100", rates=rates)
