@@ -15,6 +15,7 @@ from ...policies.about import about_of
 from ...runs.serving.meta import JUMPS, STEP_BY_STEP
 from ...runs.serving.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival, Workload
+from ...traces.workloads.exact_seconds import MOST_PS
 from ..device import paused_collector
 from ..replay_tables import ReplayTables, check_observed
 from .engine.drawn_requests import DrawnRequests
@@ -33,7 +34,8 @@ AnyReplica = Replica | JumpingReplica
 # Stands before the replicas of a run.
 Dispatch = Callable[[Sequence[AnyReplica]], Dispatcher]
 
-INTERRUPTED, HORIZON = "interrupted", "horizon"  # why a run was stopped
+# Why a run was stopped; the last, since a log holds no later time.
+INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"
 SNAPSHOT, ARRIVALS = -1, 0  # ranks; those of replicas come after them, in their order
 
 
@@ -83,7 +85,7 @@ def serve(
         dispatch: makes what routes requests to these replicas.
         recorder: told all that happens, also if the run is interrupted or fails; its members are those of the pool,
             its replicas these.
-        horizon_ps: the run is stopped then, > 0; None: it ends with the last request.
+        horizon_ps: the run is stopped then, in [1, MOST_PS]; None: it ends with the last request, or at `MOST_PS`.
         seed: of the acceptance that is drawn, and of what is modelled.
         strict: refuse what is not recorded instead of modelling it.
         deadlines: when classes of service levels want tokens, for policies that look at it; "" is for all that are not
@@ -127,8 +129,8 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
         raise ArgumentError("`replicas` must hold at least one")
     if len({id(spec.policy) for spec in replicas}) < len(replicas):
         raise ArgumentError("`replicas` must not share a policy object: what it learns is of one replica")
-    if horizon_ps is not None and horizon_ps <= 0:
-        raise ArgumentError(f"`horizon_ps` must be > 0, got {horizon_ps}")
+    if horizon_ps is not None and not 0 < horizon_ps <= MOST_PS:
+        raise ArgumentError(f"`horizon_ps` must be in [1, {MOST_PS}], got {horizon_ps}")
     for spec in replicas:
         check_observed(spec.policy, spec.policy_name, tables)
         about = about_of(spec.policy)
@@ -179,9 +181,9 @@ class _Run:
         stopped = ""
         try:
             with paused_collector():
-                self.env.run(until=horizon_ps)
-            if horizon_ps is not None and self._is_open:
-                stopped, self._latest_ps = HORIZON, horizon_ps
+                self.env.run(until=MOST_PS if horizon_ps is None else horizon_ps)
+            if self._is_open:
+                stopped, self._latest_ps = LATEST if horizon_ps is None else HORIZON, self._now_ps
         except _InterruptedError:
             stopped = INTERRUPTED
         except BaseException as error:

@@ -9,7 +9,7 @@ from paceline.sim.serving.engine.replica_spec import ReplicaSpec
 from paceline.sim.serving.engine.served_session import Deadline
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.traces.workloads.arrival import Arrival
-from paceline.traces.workloads.exact_seconds import PS_PER_S
+from paceline.traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
 
@@ -41,6 +41,12 @@ def test_a_horizon_after_the_end_stops_nothing():
     run = Run(MANY, pico(), horizon_ps=PS_PER_S).go()
     assert (run.served.stopped, run.log.meta.stopped) == ("", "")
     assert run.times() == Run(MANY, pico()).go().times()
+
+
+def test_a_run_is_stopped_at_the_latest_time_that_a_log_holds():
+    log = Run([*MANY, Arrival("late", MOST_PS - 1, 20, 40)], pico()).go().log
+    assert (log.meta.stopped, log.meta.ended_at_ps) == ("latest time of a log", MOST_PS)
+    assert log.finished.tolist() == [True] * len(MANY) + [False]
 
 
 class Interrupted(Plain):
@@ -147,7 +153,7 @@ def test_a_draft_that_is_wider_than_the_budget_runs_alone(policy):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"horizon_ps": 0}, "`horizon_ps` must be > 0, got 0"),
+        ({"horizon_ps": 0}, rf"`horizon_ps` must be in \[1, {MOST_PS}\], got 0"),
         ({"policy": "oracle-chain"}, "sees ahead"),
         ({"arrivals": [Arrival("late", 5, 1, 1), Arrival("early", 4, 1, 1)]}, "request early: arrives_ps must be >= 5"),
         ({"arrivals": [Arrival("q", 0, 1, 1, tag="poetry")]}, "no request of the recording has the tag 'poetry'"),
