@@ -18,6 +18,7 @@ from ...traces.workloads.arrival import Arrival, Workload
 from ...traces.workloads.exact_seconds import MOST_PS
 from ..device import paused_collector
 from ..replay_tables import ReplayTables, check_observed
+from .engine.answer_lengths import AnswerLengths
 from .engine.drawn_requests import DrawnRequests
 from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
@@ -25,7 +26,6 @@ from .engine.served_session import Deadline
 from .jumps.jumping_replica import JumpingReplica
 from .jumps.may_jump import why_stepwise
 from .jumps.moment import Moment
-from .jumps.recorded_lengths import RecordedLengths
 from .ranked_event import RankedEvent
 from .routers import Dispatcher
 from .watcher import Nobody, Watcher
@@ -109,7 +109,7 @@ def serve(
         ServedFrom,
         pool=tables.pool,
         answers=answers,
-        lengths=RecordedLengths(tables.pool, answers),
+        lengths=AnswerLengths(tables.pool, answers),
         drawn=DrawnRequests(tables.trace.requests, seed=seed),
         unit_tokens=workload.about.unit_tokens,
         deadlines=deadlines or {},

@@ -121,11 +121,8 @@ class Replica:
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
         """A request comes; one that can never run is rejected."""
-        serial = self._recorder.arrived(arrival, self._index)
-        reason = self._memory.refuses(arrival)
-        if reason:
-            self._recorder.rejected(serial, at_ps, reason)
-            self._shared.on_ended(arrival, at_ps)
+        serial = self._shared.enter(arrival, self._index, at_ps, refused=self._memory.refuses(arrival))
+        if serial is None:
             return
         self._batch.arrived(Waiting(arrival, serial))
         self._loop.load.num_waiting += 1

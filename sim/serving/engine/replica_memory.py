@@ -68,7 +68,12 @@ class ReplicaMemory:
     def cached_tokens(self, arrival: Arrival, kv: MemberKv) -> int:
         """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
         # Without the private keys behind: those of serial 0 are another request's.
-        return kv.hit_tokens(self._block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
+        return kv.hit_tokens(self.block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
+
+    def block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
+        """Of the blocks of a request's text in a member's memory."""
+        blocks = arrival.blocks if kv.limits.prefix_cache else ()
+        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial)
 
     def admit(self, session: ServedSession, budget: int) -> int:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
@@ -82,7 +87,7 @@ class ReplicaMemory:
         text = session.num_text
         keys = self._keys.get(session.serial)
         if keys is None:
-            keys = [self._block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
+            keys = [self.block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
             self._keys[session.serial] = keys
         target_keys, target = keys[-1], self._models[-1][1]
         hit = target.hit_tokens(target_keys, text)
@@ -129,7 +134,3 @@ class ReplicaMemory:
                 f"block_tokens of {name} must divide the {unit_tokens} tokens of the workload's blocks, or be a "
                 f"multiple of them, got {kv.block_tokens}"
             )
-
-    def _block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
-        blocks = arrival.blocks if kv.limits.prefix_cache else ()
-        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial)

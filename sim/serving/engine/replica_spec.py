@@ -9,8 +9,8 @@ from ....runs.serving.recorder import ServingRecorder
 from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
-from ..jumps.recorded_lengths import RecordedLengths
 from ..limits import EngineLimits
+from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline
 from .served_world import EngineWorld, ServedWorld
@@ -64,10 +64,29 @@ class ServedFrom:
 
     pool: Pool
     answers: RecordedAnswers
-    lengths: RecordedLengths
+    lengths: AnswerLengths
     drawn: DrawnRequests
     unit_tokens: int
     deadlines: Mapping[str, Deadline]
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]
+
+    def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
+        """Take note of a request that comes to the replica at `index`.
+
+        Args:
+            arrival: the request.
+            index: of the replica, among those of the run.
+            at_ps: when it comes.
+            refused: why it can never run there; "" if it can.
+
+        Returns:
+            Its serial number in the run; None: it is rejected.
+        """
+        serial = self.recorder.arrived(arrival, index)
+        if refused:
+            self.recorder.rejected(serial, at_ps, refused)
+            self.on_ended(arrival, at_ps)
+            return None
+        return serial

@@ -3,12 +3,13 @@
 from collections import deque
 from typing import cast
 
+from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ServedFrom
+from ..engine.served_session import NEVER
 from ..kv.block_keys import BlockKeys
-from ..kv.member_kv import MemberKv
 from .decoding_rows import DecodingRows
 from .jumping_books import JumpingBooks
-from .jumping_request import NEVER, JumpingRequest
+from .jumping_request import JumpingRequest
 
 
 class JumpingBatch:
@@ -18,13 +19,13 @@ class JumpingBatch:
     writes has keys of its own.
 
     Args:
-        kv: memory of the target.
+        memory: of the replica.
         most_running: requests in the batch at most.
         shared: what the replica shares with others.
         books: of the replica.
 
     Attributes:
-        kv: see above.
+        kv: memory of the target.
         rows: requests that decode.
         running: by the order of their admission.
         waiting: in the order in which they are admitted.
@@ -33,13 +34,14 @@ class JumpingBatch:
             admitted before the one before is read to its end.
     """
 
-    def __init__(self, kv: MemberKv, most_running: int, shared: ServedFrom, books: JumpingBooks) -> None:
-        self.kv = kv
-        self.rows = DecodingRows(kv.limits.block_tokens)
+    def __init__(self, memory: ReplicaMemory, most_running: int, shared: ServedFrom, books: JumpingBooks) -> None:
+        self.kv = memory.target
+        self.rows = DecodingRows(self.kv.limits.block_tokens)
         self.running: dict[int, JumpingRequest] = {}
         self.waiting: deque[JumpingRequest] = deque()
         self.waiting_tokens = 0
         self.prefilling: JumpingRequest | None = None
+        self._memory = memory
         self._most_running = most_running
         self._shared = shared
         self._books = books
@@ -81,9 +83,7 @@ class JumpingBatch:
         """A request is looked at for the first time: what it replays, and its keys."""
         arrival, shared = request.arrival, self._shared
         request.first_pass = shared.lengths.of(shared.drawn.of(arrival.request_id, arrival.tag))
-        limits = self.kv.limits
-        blocks = arrival.blocks if limits.prefix_cache else ()
-        request.keys = BlockKeys(blocks, shared.unit_tokens, limits.block_tokens, arrival.prompt_tokens, request.serial)
+        request.keys = self._memory.block_keys(arrival, request.serial, self.kv)
         return request.keys
 
     def make_room(self, now_ps: int) -> None:

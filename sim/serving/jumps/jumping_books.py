@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from ....runs.serving.recorder import ServingRecorder
+from ..engine.served_session import NEVER
 from ..kv.member_kv import MemberKv
 from .jump import Jump
-from .jumping_request import NEVER, JumpingRequest
+from .jumping_request import JumpingRequest
 
 
 class JumpingBooks:

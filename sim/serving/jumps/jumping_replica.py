@@ -48,7 +48,7 @@ class JumpingReplica:
         self._most_running = spec.limits.max_num_seqs
         self._lines = ForwardLines(cast(LinedCost, spec.cost))
         self._books = JumpingBooks(index, shared.recorder, memory.members, pool.target_level)
-        self._batch = JumpingBatch(self._kv, spec.limits.max_num_seqs, shared, self._books)
+        self._batch = JumpingBatch(memory, spec.limits.max_num_seqs, shared, self._books)
         self._rows = self._batch.rows
         self._chunks: list[tuple[JumpingRequest, int]] = []
         self._jump: Jump | None = None
@@ -104,12 +104,8 @@ class JumpingReplica:
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
         """A request comes; one that can never run is rejected."""
-        recorder = self._shared.recorder
-        serial = recorder.arrived(arrival, self._index)
-        reason = self._memory.refuses(arrival)
-        if reason:
-            recorder.rejected(serial, at_ps, reason)
-            self._shared.on_ended(arrival, at_ps)
+        serial = self._shared.enter(arrival, self._index, at_ps, refused=self._memory.refuses(arrival))
+        if serial is None:
             return
         jump, running = self._jump, len(self._batch.running)
         if jump is not None and jump.num_steps > 1 and not self._batch.waiting and running < self._most_running:

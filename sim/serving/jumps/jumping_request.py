@@ -1,9 +1,8 @@
 """One request of a replica that jumps: how long its text is, and what the target has read of it."""
 
 from ....traces.workloads.arrival import Arrival
+from ..engine.served_session import NEVER
 from ..kv.block_keys import BlockKeys
-
-NEVER = -1
 
 
 class JumpingRequest:

@@ -6,7 +6,7 @@ from ....decoding.session import Session
 from ...recorded_answers import RecordedAnswers
 
 
-class RecordedLengths:
+class AnswerLengths:
     """Plays each request once, when it is first asked for.
 
     Args:
