@@ -127,7 +127,7 @@ def show_recordings(folder: Path, sizes: Sequence[int]) -> None:
 
     rows = [row(name, size) for name in reading("") for size in sizes]
     title = f"three models, {TOKENS} tokens a request; {sizes[-1]} requests take {written:,.0f} MB on the disk"
-    show(title, rows, lines=range(len(sizes), len(rows), len(sizes)))
+    show(title, rows, lines=range(len(sizes) - 1, len(rows) - 1, len(sizes)))
 
 
 def main() -> None:
