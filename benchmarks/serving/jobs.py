@@ -1,4 +1,8 @@
-"""What `benchmarks/serving` runs: published and drawn workloads on replicas of one model on one H100 each."""
+"""What `benchmarks/serving` runs: published and drawn workloads on replicas of one H100 each.
+
+The target alone has a model of 8 billion parameters by its roofline; policies replay a recording of small models, which
+stand for members of 1 to 8 billion parameters.
+"""
 
 import importlib.util
 import time
@@ -6,12 +10,16 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from paceline.decoding.pool import Pool
 from paceline.policies.spec import make_policy
 from paceline.reports.serving.metrics import metrics_of
 from paceline.reports.serving.service_levels import ServiceLevels
 from paceline.runs.serving.meta import ServingAbout
 from paceline.runs.serving.recorder import ServingRecorder
+from paceline.sim.cost.base import CostModel
+from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.devices import device_sheet
+from paceline.sim.cost.figures import CostLine
 from paceline.sim.cost.roofline import RooflineCost
 from paceline.sim.replay_tables import ReplayTables, tables_of
 from paceline.sim.serving.engine.replica_spec import ReplicaSpec
@@ -19,6 +27,7 @@ from paceline.sim.serving.forward_ps import ForwardLines
 from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
 from paceline.sim.serving.simulate import serve
+from paceline.traces.forms import open_recording
 from paceline.traces.rounds.meta import RoundsMeta
 from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsRequest
@@ -29,8 +38,16 @@ from paceline.traces.workloads.open_workload import open_workload
 ROOT = Path(__file__).parents[2]
 AZURE = Path("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz")
 MOONCAKE = Path("mooncake_fast25/conversation_trace.jsonl.gz")
+PICO = "recordings/pico.trace"
 SHAPE = shape_called("llama-3.1-8b", "target", None)
 PROMISED = ServiceLevels(ttft=1.0, tpot=0.05)
+# Seconds of members of 1 to 8 billion parameters on one H100, as in docs/serving.md.
+LARGE = {
+    "draft": CostLine(intercept_s=0.00074, per_new_token_s=2.5e-6, per_kv_token_s=1e-8),
+    "mid": CostLine(intercept_s=0.0018, per_new_token_s=6e-6, per_kv_token_s=3.4e-8),
+    "slim": CostLine(intercept_s=0.0024, per_new_token_s=8e-6, per_kv_token_s=2e-8),
+    "target": CostLine(intercept_s=0.0048, per_new_token_s=1.6e-5, per_kv_token_s=3.9e-8),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +57,8 @@ class Job:
     Attributes:
         source: file below the data, or a generator's text with "{requests}".
         num_replicas: each with its own memory.
+        policy: of every replica, as text.
+        recording: folder below the repository, whose members have the seconds of `LARGE`; None: the target alone.
         prefix_cache: whether they have one.
         stepwise: every step by itself.
         limit: of arrivals; None: all.
@@ -48,6 +67,8 @@ class Job:
 
     source: str
     num_replicas: int
+    policy: str = "target"
+    recording: str | None = None
     prefix_cache: bool = False
     stepwise: bool = False
     limit: int | None = None
@@ -59,6 +80,10 @@ JOBS = {
     "azure, prefix cache": Job(source=str(AZURE), num_replicas=4, prefix_cache=True),
     "azure, step by step": Job(source=str(AZURE), num_replicas=4, stepwise=True, limit=2000),
     "mooncake, prefix cache": Job(source=str(MOONCAKE), num_replicas=8, prefix_cache=True, goal=5e6),
+    "azure, adaptive": Job(source=str(AZURE), num_replicas=4, policy="adaptive", recording=PICO, goal=0.7e6),
+    "azure, SpecRouter per request": Job(
+        source=str(AZURE), num_replicas=4, policy="specrouter,select=request", recording=PICO, goal=0.3e6
+    ),
     "generated": Job(source="poisson:rate=300,requests={requests},prompt=512,output=200", num_replicas=64),
 }
 
@@ -72,13 +97,14 @@ def workload_of(job: Job, data: Path, requests: int) -> Workload:
 
 def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
     """Output tokens, and seconds of this process for reading, serving, the log and all metrics."""
-    tables, cost, limits = _alone(), _cost(), _limits(job)
+    tables, cost = _tables(job), _cost(job)
+    limits = _limits(job, tables.pool)
     started_s = time.process_time()
-    recorder = ServingRecorder(
-        tables.pool.names, {f"replica{index}": [limits.kv["target"].num_blocks] for index in range(job.num_replicas)}
-    )
+    names = tables.pool.names
+    blocks = [limits.kv[name].num_blocks for name in names]
+    recorder = ServingRecorder(names, {f"replica{index}": blocks for index in range(job.num_replicas)})
     specs = [
-        ReplicaSpec(policy=make_policy("target", tables.pool), policy_name="target", cost=cost, limits=limits)
+        ReplicaSpec(policy=make_policy(job.policy, tables.pool), policy_name=job.policy, cost=cost, limits=limits)
         for _ in range(job.num_replicas)
     ]
     router = RouterSpec.parse("round-robin").build(RouterSetting(num_replicas=job.num_replicas))
@@ -90,7 +116,7 @@ def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
         recorder=recorder,
         stepwise=job.stepwise,
     )
-    metrics_of(recorder.log(ServingAbout(policy="target", workload=job.source, cluster="h100")), PROMISED)
+    metrics_of(recorder.log(ServingAbout(policy=job.policy, workload=job.source, cluster="h100")), PROMISED)
     return run.num_emitted, time.process_time() - started_s
 
 
@@ -101,16 +127,17 @@ def served_plainly(data: Path) -> tuple[int, float]:
     assert plain.loader is not None
     module = importlib.util.module_from_spec(plain)
     plain.loader.exec_module(module)
-    lines = ForwardLines(_cost())
+    job = JOBS["azure"]
+    lines = ForwardLines(_roofline())
 
     def forward_ps(num_rows: int, new_tokens: int, context_tokens: int) -> int:
         return lines.line("target", num_rows, new_tokens, context_tokens).ps(context_tokens)
 
-    job = JOBS["azure"]
+    limits = _limits(job, _alone().pool)
     started_s = time.process_time()
     arrivals = list(workload_of(job, data, 0))
     for replica in range(job.num_replicas):
-        module.serve_plainly(list(islice(arrivals, replica, None, job.num_replicas)), _limits(job), forward_ps)
+        module.serve_plainly(list(islice(arrivals, replica, None, job.num_replicas)), limits, forward_ps)
     return sum(arrival.output_tokens for arrival in arrivals), time.process_time() - started_s
 
 
@@ -122,14 +149,19 @@ def _alone() -> ReplayTables:
     return tables_of(RoundsRecording(meta=RoundsMeta(name="alone", source="made", drafters=()), requests=requests))
 
 
-def _cost() -> RooflineCost:
+def _tables(job: Job) -> ReplayTables:
+    return _alone() if job.recording is None else tables_of(open_recording(ROOT / job.recording))
+
+
+def _cost(job: Job) -> CostModel:
+    return _roofline() if job.recording is None else FileCost("large", LARGE)
+
+
+def _roofline() -> RooflineCost:
     assert SHAPE is not None
     return RooflineCost(device_sheet()["h100"], (SHAPE,))
 
 
-def _limits(job: Job) -> EngineLimits:
-    return EngineLimits(
-        max_num_seqs=256,
-        token_budget=8192,
-        kv={"target": KvLimits(num_blocks=25_000, block_tokens=16, prefix_cache=job.prefix_cache)},
-    )
+def _limits(job: Job, pool: Pool) -> EngineLimits:
+    kv = KvLimits(num_blocks=25_000, block_tokens=16, prefix_cache=job.prefix_cache)
+    return EngineLimits(max_num_seqs=256, token_budget=8192, kv=dict.fromkeys(pool.names, kv))
