@@ -12,7 +12,6 @@ import simpy
 
 from ...arguments import ArgumentError
 from ...policies.about import about_of
-from ...runs.serving.meta import JUMPS, STEP_BY_STEP
 from ...runs.serving.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival, Workload
 from ...traces.workloads.exact_seconds import MOST_PS
@@ -20,19 +19,17 @@ from ..device import paused_collector
 from ..replay_tables import ReplayTables, check_observed
 from .engine.answer_lengths import AnswerLengths
 from .engine.drawn_requests import DrawnRequests
-from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .engine.served_session import Deadline
-from .jumps.jumping_replica import JumpingReplica
-from .jumps.may_jump import why_stepwise
 from .jumps.moment import Moment
+from .make_replica import make_replica
 from .ranked_event import RankedEvent
 from .routers import Dispatcher
+from .served_replica import ServedReplica
 from .watcher import Nobody, Watcher
 
-AnyReplica = Replica | JumpingReplica
 # Stands before the replicas of a run.
-Dispatch = Callable[[Sequence[AnyReplica]], Dispatcher]
+Dispatch = Callable[[Sequence[ServedReplica]], Dispatcher]
 
 # Why a run was stopped; the last, since a log holds no later time.
 INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"
@@ -157,8 +154,13 @@ class _Run:
         self._watcher = watcher
         self._moment = Moment()
         whole = shared(on_ended=self._ended)
-        self._paths: list[str] = []
-        self.replicas = [self._replica(index, spec, whole, stepwise) for index, spec in enumerate(replicas)]
+        made = [
+            make_replica(index, spec, whole, self._moment, stepwise=stepwise) for index, spec in enumerate(replicas)
+        ]
+        self.replicas = [replica for replica, _ in made]
+        self._paths = tuple(path for _, path in made)
+        for index, path in enumerate(self._paths):
+            recorder.path(index, path)
         self._dispatcher = dispatch(self.replicas)
         self._idle: dict[int, RankedEvent] = {}
         self._timers: dict[int, RankedEvent] = {}
@@ -169,12 +171,6 @@ class _Run:
             self.env.process(self._snapshots())
         for index in range(len(replicas)):
             self.env.process(self._serving(index))
-
-    def _replica(self, index: int, spec: ReplicaSpec, shared: ServedFrom, stepwise: bool) -> AnyReplica:
-        why = "asked for" if stepwise else why_stepwise(spec, keeps_outputs=shared.outputs is not None)
-        self._paths.append(f"{STEP_BY_STEP}: {why}" if why else JUMPS)
-        self._recorder.path(index, self._paths[index])
-        return Replica(index, spec, shared) if why else JumpingReplica(index, spec, shared, self._moment)
 
     def go(self, horizon_ps: int | None) -> Served:
         """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
@@ -201,7 +197,7 @@ class _Run:
             num_cycled=sum(replica.num_cycled for replica in self.replicas),
             num_modelled=sum(replica.num_modelled for replica in self.replicas),
             stopped=stopped,
-            paths=tuple(self._paths),
+            paths=self._paths,
         )
 
     @property

@@ -1,0 +1,68 @@
+"""What a replica is to whoever drives it, however its steps are worked out."""
+
+from typing import Protocol
+
+from ...traces.workloads.arrival import Arrival
+from .routers.dispatcher import WatchedReplica
+
+
+class ServedReplica(WatchedReplica, Protocol):
+    """A state machine that serves requests and knows no clock of its own.
+
+    Whoever drives it calls `plan`, lets the time pass until `end_ps`, and calls `commit`; `arrive` at any time between.
+    """
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the batch."""
+        ...
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that were put back among them."""
+        ...
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that came out."""
+        ...
+
+    @property
+    def num_cycled(self) -> int:
+        """Of these, those after the first pass of a recorded answer."""
+        ...
+
+    @property
+    def num_modelled(self) -> int:
+        """Decisions that were modelled rather than replayed."""
+        ...
+
+    @property
+    def end_ps(self) -> int:
+        """When what was planned ends; an arrival may let it end earlier."""
+        ...
+
+    def arrive(self, arrival: Arrival, at_ps: int) -> None:
+        """A request comes; one that can never run is rejected."""
+        ...
+
+    def plan(self, now_ps: int) -> int | None:
+        """Decide what runs next.
+
+        Returns:
+            When it ends, >= `now_ps`; None: nothing is there to run.
+
+        Raises:
+            PolicyError: the policy broke the contract.
+            UnrecordedContextError: strict, and a decision is not recorded.
+            CostRangeError: an operation outside what the cost model knows.
+        """
+        ...
+
+    def commit(self) -> None:
+        """What was planned has run, to its end: requests, caches and the recorder learn of it."""
+        ...
+
+    def close_books(self) -> None:
+        """Tell the recorder what it is told once, when the run ends; what runs then may be half done."""
+        ...
