@@ -21,7 +21,8 @@ class ReplicaMemory:
         unit_tokens: of the workload's blocks.
 
     Attributes:
-        members: `[L]` of each member; None for one that keeps no keys and values.
+        members: `[L]` of each member; None for one that keeps no keys and values. Whoever holds or releases blocks
+            other than through this object reads their figures there.
 
     Raises:
         ArgumentError: a model without limits, blocks that do not go with the units of the workload.
@@ -40,16 +41,30 @@ class ReplicaMemory:
         self._limits = limits
         self._unit_tokens = unit_tokens
         self._keys: dict[int, list[BlockKeys]] = {}
+        self._caching = [(index, level, kv) for index, (level, kv) in enumerate(self._models) if kv.limits.prefix_cache]
+        self._used_blocks: list[int] = []
+        self._free_share = 1.0
+        self._has_changed = True
 
     @property
     def used_blocks(self) -> list[int]:
-        """`[L]`, 0 for a member without memory."""
-        return [0 if kv is None else kv.used_blocks for kv in self.members]
+        """`[L]`, 0 for a member without memory; not to be changed."""
+        if self._has_changed:
+            self._count()
+        return self._used_blocks
 
     @property
     def free_share(self) -> float:
         """Share of the blocks that are free or can be taken, of the member with the least."""
-        return min(kv.free_share for _, kv in self._models)
+        if self._has_changed:
+            self._count()
+        return self._free_share
+
+    def _count(self) -> None:
+        """Work out what is asked for several times an operation, and stays as it is in most."""
+        self._used_blocks = [0 if kv is None else kv.used_blocks for kv in self.members]
+        self._free_share = min([kv.free_share for _, kv in self._models])
+        self._has_changed = False
 
     def refuses(self, arrival: Arrival) -> str:
         """Why a request can never run, in words that such requests share; "" if it can."""
@@ -98,7 +113,9 @@ class ReplicaMemory:
         if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
             return 0
         for own_keys, level, kv in members:
-            session.cached[level] = kv.open(session.serial, own_keys, text, resumes=session.scheduled)
+            held = kv.open(session.serial, own_keys, text, resumes=session.scheduled)
+            session.cached[level] = session.room_held[level] = session.full_at[level] = held
+        self._has_changed = True
         self.reserve(session, self._target, wanted[-1])
         return chunk
 
@@ -109,16 +126,31 @@ class ReplicaMemory:
             False, and nothing has changed, if memory is short.
         """
         kv = self.members[level]
-        return kv is None or kv.reserve(session.serial, min(num_tokens, session.most_tokens))
+        if kv is None:
+            return True
+        wanted = min(num_tokens, session.most_tokens)
+        if wanted <= session.room_held[level]:
+            return True
+        if not kv.reserve(session.serial, wanted):
+            return False
+        size = kv.limits.block_tokens
+        session.room_held[level] = -(-wanted // size) * size
+        self._has_changed = True
+        return True
 
     def commit(self, session: ServedSession) -> None:
         """Full blocks of what is computed and committed enter the prefix caches."""
-        text, serial = session.num_text, session.serial
-        for keys, (level, kv) in zip(self._keys[serial], self._models, strict=True):
-            kv.commit(serial, min(session.cached[level], text), keys)
+        for index, level, kv in self._caching:
+            tokens = min(session.cached[level], session.num_text)
+            if tokens >= session.full_at[level]:
+                serial, size = session.serial, kv.limits.block_tokens
+                kv.commit(serial, tokens, self._keys[serial][index])
+                session.full_at[level] = (tokens // size + 1) * size
+                self._has_changed = True
 
     def put_back(self, session: ServedSession) -> None:
         """Release what a request holds; it finds its full blocks again while they are cached."""
+        self._has_changed = True
         for _, kv in reversed(self._models):
             kv.close(session.serial)
 

@@ -69,8 +69,9 @@ class Scheduler:
         self._target = loop.pool.target_level
         self._late: list[VerifyItem] = []
         self._was_short = False
+        self._num_put_back = 0
 
-    def below(self, level: int, items: Sequence[Item], now_ps: int) -> list[Item]:
+    def below(self, level: int, items: list[Item], now_ps: int) -> list[Item]:
         """Hold blocks for an operation of a member below the target, as many as are asked for.
 
         The target's are held as well, so that what is drafted can be verified.
@@ -78,34 +79,47 @@ class Scheduler:
         Returns:
             The requests that still run.
         """
-        for one, step in sorted(items, key=_order):
+        num_put_back, all_run = self._num_put_back, True
+        for one, step in _in_order(items):
             session = cast(ServedSession, one)
+            if session.order == NEVER:
+                all_run = False
+                continue
             asked = min(step.tokens, session.room) if isinstance(step, Draft) else 0
             wanted = session.context_tokens + asked + 1
-            if session.order != NEVER and self._hold(session, level, wanted, now_ps):
+            if self._hold(session, level, wanted, now_ps):
                 self._hold(session, self._target, wanted, now_ps)
+        if all_run and self._num_put_back == num_put_back:
+            return items
         return [item for item in items if _runs(item)]
 
-    def step(self, rows: Sequence[VerifyItem], now_ps: int) -> TargetStep:
+    def step(self, rows: list[VerifyItem], now_ps: int) -> TargetStep:
         """Fill a step of the target: `rows` and those left over from the step before, chunks, new requests."""
-        rows = [item for item in (*self._late, *rows) if _runs(item)]
-        left = self._limits.token_budget
+        rows, self._late = [item for item in self._late if _runs(item)] + rows, []
+        num_put_back, target, budget = self._num_put_back, self._target, self._limits.token_budget
+        left, all_run = budget, True
         late: set[int] = set()
-        for one, _ in sorted(rows, key=_order):
+        for one, _ in _in_order(rows):
             session = cast(ServedSession, one)
-            new_tokens, _ = session.feed(self._target, verify=True)
-            if new_tokens > left < self._limits.token_budget:
+            if session.order == NEVER:
+                all_run = False
+                continue
+            new_tokens, _ = session.feed(target, verify=True)
+            if new_tokens > left < budget:
                 late.add(id(session))
-            elif session.order != NEVER and self._hold(session, self._target, session.context_tokens + 1, now_ps):
+            elif self._hold(session, target, session.context_tokens + 1, now_ps):
                 left -= new_tokens
-        self._late = [item for item in rows if id(item[0]) in late and _runs(item)]
-        taken = [item for item in rows if id(item[0]) not in late and _runs(item)]
-        chunks = self._chunks(left, now_ps)
-        left -= sum(tokens for _, tokens in chunks)
-        if not self._was_short:
+        if late or self._num_put_back != num_put_back:
+            self._late = [item for item in rows if id(item[0]) in late and _runs(item)]
+            rows = [item for item in rows if id(item[0]) not in late]
+        chunks = self._chunks(left, now_ps) if self.batch.prefilling else []
+        left -= sum([tokens for _, tokens in chunks])
+        if self.batch.waiting and not self._was_short:
             chunks += self._admitted(left, now_ps)
         self._was_short = False
-        return self._laid_out([item for item in taken if _runs(item)], chunks)
+        if not all_run or self._num_put_back != num_put_back:
+            rows = [item for item in rows if _runs(item)]
+        return self._laid_out(rows, chunks)
 
     def ended(self, session: ServedSession) -> None:
         """A request is done, and releases its blocks."""
@@ -160,7 +174,10 @@ class Scheduler:
 
     def _hold(self, session: ServedSession, level: int, num_tokens: int, now_ps: int) -> bool:
         """Let a request hold blocks, if need be those of later ones; False: it was the latest, and is put back."""
+        if num_tokens <= session.room_held[level]:
+            return True
         while not self._memory.reserve(session, level, num_tokens):
+            self._num_put_back += 1
             latest = self.batch.put_back()
             self._loop.withdraw(latest)
             self._memory.put_back(latest)
@@ -172,6 +189,11 @@ class Scheduler:
             if latest is session:
                 return False
         return True
+
+
+def _in_order(items: list[Item]) -> list[Item]:
+    """As their requests were admitted."""
+    return sorted(items, key=_order) if len(items) > 1 else items
 
 
 def _order(item: Item) -> int:

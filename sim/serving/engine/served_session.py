@@ -52,6 +52,8 @@ class ServedSession(Session):
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
         scheduled: whether it was ever admitted.
         most_tokens: that its text ever has, prompt and answer.
+        room_held: `[L]` tokens that the blocks of each member have room for, while it runs.
+        full_at: `[L]` tokens from which on a further block of each member may enter the prefix cache.
         num_first: tokens of the first segment, once it is over.
         num_noted: tokens of the answer that were written down, the last of them at `noted_at_ps`.
     """
@@ -63,12 +65,14 @@ class ServedSession(Session):
         "chunk_level",
         "due",
         "earlier",
+        "full_at",
         "most_tokens",
         "noted_at_ps",
         "num_first",
         "num_noted",
         "order",
         "recorded_id",
+        "room_held",
         "scheduled",
         "serial",
     )
@@ -99,6 +103,8 @@ class ServedSession(Session):
         self.due = due
         self.num_prompt = arrival.prompt_tokens
         self.most_tokens = arrival.prompt_tokens + arrival.output_tokens
+        self.room_held = [0] * len(pool.members)
+        self.full_at = [0] * len(pool.members)
         self.earlier: list[int] = []
         self.order = NEVER
         self.scheduled = False
@@ -128,7 +134,7 @@ class ServedSession(Session):
         """See `Session`; a chunk, if one is planned for the member."""
         if self.chunk and level == self.chunk_level:
             return self.chunk, self.cached[level]
-        return super().feed(level, verify=verify)
+        return Session.feed(self, level, verify=verify)
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """See `Session`; the end of a segment is not that of the request."""
