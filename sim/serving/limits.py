@@ -2,8 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from ...arguments import check_least
+
+
+class Preemption(StrEnum):
+    """Who is put back where blocks are short, and where it waits then; docs/kv-memory.md."""
+
+    latest = "latest"  # vLLM: the latest that was admitted, before all others
+    fewest_tokens = "fewest-tokens"  # SGLang: the one with the shortest answer so far, after all others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,7 @@ class EngineLimits:
         max_num_seqs: requests in the batch at most, >= 1.
         token_budget: tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification.
         kv: of each member that keeps keys and values, by name; prompt lookup keeps none.
+        preemption: who is put back where blocks are short.
 
     Raises:
         ArgumentError: a number out of range, or no member.
@@ -53,6 +62,7 @@ class EngineLimits:
     max_num_seqs: int
     token_budget: int
     kv: Mapping[str, KvLimits]
+    preemption: Preemption = Preemption.latest
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

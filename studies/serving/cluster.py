@@ -163,6 +163,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
         "tensor_parallel": one.tensor_parallel,
         "max_num_seqs": one.limits.max_num_seqs,
         "token_budget": one.limits.token_budget,
+        "preemption": str(one.limits.preemption),
         "memory": [_device_json(device) for device in one.memory],
     }
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
+from ..limits import Preemption
 
 # What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
 ACTIVATION_RESERVE_BYTES = 2_000_000_000
@@ -103,6 +104,7 @@ class ReplicaTable(Table):
         memory_share: of a device's memory that the engine uses.
         activation_reserve_bytes: of each device, that is neither weights nor keys and values.
         prefix_cache: whether full blocks are kept for later requests.
+        preemption: who is put back where blocks are short, and where it waits then.
         members: by name, what they have of their own.
     """
 
@@ -119,6 +121,7 @@ class ReplicaTable(Table):
     memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
     activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
     prefix_cache: bool = PREFIX_CACHE
+    preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
     members: dict[str, MemberTable] = Field(default_factory=dict)
 
     def member(self, name: str) -> MemberTable:

@@ -93,6 +93,7 @@ class _Group:
             max_num_seqs=self.table.max_num_seqs or usual.max_num_seqs,
             token_budget=self.table.token_budget or usual.token_budget,
             kv={member.name: member.kv for device in memory for member in device.members},
+            preemption=self.table.preemption,
         )
         return [
             Replica(

@@ -23,8 +23,17 @@ class Waiting:
     session: ServedSession | None = None
 
 
+def retracted_last(session: ServedSession) -> tuple[int, int, int]:
+    """Sorts requests that run so that the last one is retracted first: it has the fewest tokens of an answer.
+
+    Of equal ones it has the longest prompt, then it is the latest. So SGLang sorts a batch without speculation
+    (`ScheduleBatch.retract_decode`).
+    """
+    return -session.num_answer, session.arrival.prompt_tokens, session.order
+
+
 class Batch:
-    """The queues of a replica: first come, first served; who was put back stands at the front.
+    """The queues of a replica: first come, first served; who was put back stands at the front, who was retracted last.
 
     Attributes:
         waiting: in the order in which they are admitted.
@@ -64,12 +73,29 @@ class Batch:
     def put_back(self) -> ServedSession:
         """The latest that was admitted waits again, before all others."""
         session = self.running.pop()
+        self.waiting.appendleft(self._waits_again(session))
+        return session
+
+    def retract(self, asking: ServedSession) -> ServedSession:
+        """One that runs waits again, after all others; which, is said by `retracted_last`.
+
+        A prefill that asks for memory is not worth the tokens of others, and goes itself. One that decodes goes when
+        no other one is left that does, and then the prefill that has begun goes before it.
+        """
+        session = asking
+        if asking not in self.prefilling:
+            decoding = [one for one in self.running if one not in self.prefilling]
+            session = max(decoding, key=retracted_last) if len(decoding) > 1 else next(iter(self.prefilling))
+        self.running.remove(session)
+        self.waiting.append(self._waits_again(session))
+        return session
+
+    def _waits_again(self, session: ServedSession) -> Waiting:
         session.order = NEVER
         session.chunk = 0
         self.prefilling.pop(session, None)
         self.waiting_tokens += session.num_text
-        self.waiting.appendleft(Waiting(session.arrival, session.serial, session))
-        return session
+        return Waiting(session.arrival, session.serial, session)
 
     def read(self, session: ServedSession) -> None:
         """The target has read the whole text of a request."""

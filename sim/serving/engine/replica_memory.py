@@ -5,12 +5,16 @@ from ....decoding.pool import Pool
 from ....traces.workloads.arrival import Arrival
 from ..kv.block_keys import BlockKeys
 from ..kv.member_kv import MemberKv
-from ..limits import EngineLimits, KvLimits
+from ..limits import EngineLimits, KvLimits, Preemption
 from .served_session import ServedSession
 
 
 class ReplicaMemory:
     """Counts blocks; what caches hold of a text is in `session.cached`. Letter: L levels.
+
+    A block of computed and committed text enters the prefix cache at once. Where requests are retracted, what was
+    written since a request was admitted does when it ends, as SGLang has it: a retracted request finds its prompt again,
+    and its answer only as far as it was prefilled before.
 
     The target holds what is committed, what is pending, what a draft asks for, and one token more. A member below it
     holds nothing but its prefix hit until it runs first, so that requests which do not draft leave it alone.
@@ -45,6 +49,8 @@ class ReplicaMemory:
         self._used_blocks: list[int] = []
         self._free_share = 1.0
         self._has_changed = True
+        self._retracts = limits.preemption == Preemption.fewest_tokens
+        self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
 
     @property
     def used_blocks(self) -> list[int]:
@@ -117,6 +123,8 @@ class ReplicaMemory:
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
         self._has_changed = True
         self.reserve(session, self._target, wanted[-1])
+        if self._retracts:
+            self._prefilled[session.serial] = text
         return chunk
 
     def reserve(self, session: ServedSession, level: int, num_tokens: int) -> bool:
@@ -141,7 +149,8 @@ class ReplicaMemory:
     def commit(self, session: ServedSession) -> None:
         """Full blocks of what is computed and committed enter the prefix caches."""
         for index, level, kv in self._caching:
-            tokens = min(session.cached[level], session.num_text)
+            text = self._prefilled[session.serial] if self._retracts else session.num_text
+            tokens = min(session.cached[level], text)
             if tokens >= session.full_at[level]:
                 serial, size = session.serial, kv.limits.block_tokens
                 kv.commit(serial, tokens, self._keys[serial][index])
@@ -156,6 +165,10 @@ class ReplicaMemory:
 
     def close(self, session: ServedSession) -> None:
         """Release what a request holds, for good."""
+        if self._retracts:
+            self._prefilled[session.serial] = session.num_text
+            self.commit(session)
+            del self._prefilled[session.serial]
         self.put_back(session)
         del self._keys[session.serial]
 

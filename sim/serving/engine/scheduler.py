@@ -2,6 +2,7 @@
 
 The order of things is vLLM's: running requests come first, those admitted earlier before others; then those that wait,
 in their order. Where blocks are short, the latest that was admitted is put back, and computed again when it returns.
+With `Preemption.fewest_tokens` those that run come by the length of their answers, and the shortest is put back.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +12,8 @@ from ....decoding.contract import Draft
 from ....decoding.loop import Loop
 from ....decoding.world import DraftItem, VerifyItem
 from ....runs.serving.recorder import ServingRecorder
-from ..limits import EngineLimits
-from .batch import Batch, Waiting
+from ..limits import EngineLimits, Preemption
+from .batch import Batch, Waiting, retracted_last
 from .replica_memory import ReplicaMemory
 from .served_session import NEVER, ServedSession
 from .served_world import EngineWorld
@@ -67,6 +68,10 @@ class Scheduler:
         self._recorder = recorder
         self._open_session = open_session
         self._target = loop.pool.target_level
+        self._retracts = limits.preemption == Preemption.fewest_tokens
+        self._rank: Callable[[DraftItem | VerifyItem], int | tuple[int, int, int]] = (
+            _retracted_last if self._retracts else _order
+        )
         self._late: list[VerifyItem] = []
         self._was_short = False
         self._num_put_back = 0
@@ -80,7 +85,7 @@ class Scheduler:
             The requests that still run.
         """
         num_put_back, all_run = self._num_put_back, True
-        for one, step in _in_order(items):
+        for one, step in self._in_order(items):
             session = cast(ServedSession, one)
             if session.order == NEVER:
                 all_run = False
@@ -99,7 +104,7 @@ class Scheduler:
         num_put_back, target, budget = self._num_put_back, self._target, self._limits.token_budget
         left, all_run = budget, True
         late: set[int] = set()
-        for one, _ in _in_order(rows):
+        for one, _ in self._in_order(rows):
             session = cast(ServedSession, one)
             if session.order == NEVER:
                 all_run = False
@@ -173,32 +178,35 @@ class Scheduler:
         return step
 
     def _hold(self, session: ServedSession, level: int, num_tokens: int, now_ps: int) -> bool:
-        """Let a request hold blocks, if need be those of later ones; False: it was the latest, and is put back."""
+        """Let a request hold blocks, if need be those of others; False: it has to go itself, and is put back."""
         if num_tokens <= session.room_held[level]:
             return True
         while not self._memory.reserve(session, level, num_tokens):
             self._num_put_back += 1
-            latest = self.batch.put_back()
-            self._loop.withdraw(latest)
-            self._memory.put_back(latest)
-            self._world.put_back(latest)
-            latest.forget_caches()
+            leaving = self.batch.retract(session) if self._retracts else self.batch.put_back()
+            self._loop.withdraw(leaving)
+            self._memory.put_back(leaving)
+            self._world.put_back(leaving)
+            leaving.forget_caches()
             self._loop.load.num_waiting += 1
-            self._recorder.preempted(latest.serial, now_ps)
+            self._recorder.preempted(leaving.serial, now_ps)
             self._was_short = True
-            if latest is session:
+            if leaving is session:
                 return False
         return True
 
+    def _in_order(self, items: list[Item]) -> list[Item]:
+        """As blocks are held for them."""
+        return sorted(items, key=self._rank) if len(items) > 1 else items
 
-def _in_order(items: list[Item]) -> list[Item]:
-    """As their requests were admitted."""
-    return sorted(items, key=_order) if len(items) > 1 else items
 
-
-def _order(item: Item) -> int:
+def _order(item: DraftItem | VerifyItem) -> int:
     return cast(ServedSession, item[0]).order
 
 
-def _runs(item: Item) -> bool:
+def _retracted_last(item: DraftItem | VerifyItem) -> tuple[int, int, int]:
+    return retracted_last(cast(ServedSession, item[0]))
+
+
+def _runs(item: DraftItem | VerifyItem) -> bool:
     return cast(ServedSession, item[0]).order != NEVER

@@ -43,6 +43,10 @@ def written(tmp_path):
         ("[[replicas]]\nblock_tokens = 0", "replicas[0].block_tokens input should be greater than or equal to 1"),
         ("[[replicas]]\nkv_blocks = 0", "replicas[0].kv_blocks input should be greater than or equal to 1, got 0"),
         ("[[replicas]]\nactivation_reserve_bytes = -1.0", "replicas[0].activation_reserve_bytes input should be"),
+        (
+            '[[replicas]]\npreemption = "none"',
+            "replicas[0].preemption input should be 'latest' or 'fewest-tokens', got 'none'",
+        ),
         ("[[replicas]]\noffload = true", "replicas[0].offload is not a known key, got True"),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
         ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),

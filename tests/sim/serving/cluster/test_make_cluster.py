@@ -7,7 +7,7 @@ from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.make import make_cost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.limits import EngineLimits, KvLimits, Preemption
 
 from .small_pools import llamas
 
@@ -35,6 +35,7 @@ kv_blocks = 1000
 memory_share = 0.8
 activation_reserve_bytes = 3e9
 prefix_cache = false
+preemption = "fewest-tokens"
 
 [replicas.members.draft]
 device = "my-l40s"
@@ -73,6 +74,7 @@ def test_every_key_of_the_file_is_read(cluster):
             "target": KvLimits(num_blocks=1000, block_tokens=32, prefix_cache=False),
             "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=True, drop_units=1),
         },
+        preemption=Preemption.fewest_tokens,
     )
     assert chat.placement == {"draft": "my-l40s", "target": "h100"}
     lying = {memory.device: memory for memory in chat.memory}

@@ -17,29 +17,46 @@ class Request:
         return self.arrival.prompt_tokens + self.out
 
 
-def serve_plainly(arrivals, limits, forward_ps):
-    """Times (scheduled, first token, ended) by id, and who was put back when; -1 where it never came to it."""
+def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
+    """Times (scheduled, first token, ended) by id, and who was put back when; -1 where it never came to it.
+
+    With `retracts` memory is looked at once, for all who decode, as SGLang does: the budget must have room for them.
+    """
     (kv,) = limits.kv.values()
     requests = [Request(arrival) for arrival in arrivals]
     coming, waiting, running, put_back = deque(requests), deque(), [], []
     now = 0
     free = kv.num_blocks
 
+    def lacks(request, tokens):
+        most = request.arrival.prompt_tokens + request.arrival.output_tokens
+        return max(-(-min(tokens, most) // kv.block_tokens) - request.held, 0)
+
+    def release(request):
+        nonlocal free
+        running.remove(request)
+        free += request.held
+        request.read = request.held = 0
+        request.decodes = False
+        waiting.insert(len(waiting) if retracts else 0, request)
+        put_back.append((request.arrival.request_id, now))
+
     def hold(request, tokens):
         nonlocal free
-        most = request.arrival.prompt_tokens + request.arrival.output_tokens
-        while (more := -(-min(tokens, most) // kv.block_tokens) - request.held) > free:
-            latest = running.pop()
-            free += latest.held
-            latest.read = latest.held = 0
-            latest.decodes = False
-            waiting.appendleft(latest)
-            put_back.append((latest.arrival.request_id, now))
+        while (more := lacks(request, tokens)) > free:
+            latest = request if retracts else running[-1]
+            release(latest)
             if latest is request:
                 return False
-        free -= max(more, 0)
-        request.held += max(more, 0)
+        free -= more
+        request.held += more
         return True
+
+    def retract():
+        while sum(lacks(one, one.text + 1) for one in running if one.decodes) > free:
+            best_last = sorted(enumerate(running), key=lambda n: (n[1].out, -n[1].arrival.prompt_tokens, -n[0]))
+            decoding = [one for _, one in best_last if one.decodes]
+            release(decoding[0] if len(decoding) > 1 else next(one for one in running if not one.decodes))
 
     while coming or waiting or running:
         if not waiting and not running:
@@ -51,6 +68,8 @@ def serve_plainly(arrivals, limits, forward_ps):
             else:
                 waiting.append(request)
         left, step, before = limits.token_budget, [], len(put_back)
+        if retracts:
+            retract()
         for request in [one for one in running if one.decodes]:
             if left and request in running and hold(request, request.text + 1):
                 step.append((request, 1))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from paceline.runs.serving.meta import JUMPS, STEP_BY_STEP
+from paceline.sim.serving.limits import Preemption
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, target_only, workloads
@@ -134,6 +135,10 @@ def test_what_is_not_the_target_alone_goes_step_by_step():
         (
             {"limits": limits_of(target_only(), max_num_seqs=9, token_budget=8)},
             "token_budget 8 is below max_num_seqs 9",
+        ),
+        (
+            {"limits": replace(limits_of(target_only()), preemption=Preemption.fewest_tokens)},
+            "preemption is fewest-tokens",
         ),
         ({"cost": LineCost(target_only())}, "cost line has no lines by the tokens held"),
         ({"stepwise": True}, "asked for"),
