@@ -1,7 +1,7 @@
 """What bounds one replica: how much a step may take, and how many blocks of keys and values each member has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...arguments import check_least
@@ -54,6 +54,8 @@ class EngineLimits:
         token_budget: tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification.
         kv: of each member that keeps keys and values, by name; prompt lookup keeps none.
         preemption: who is put back where blocks are short.
+        max_model_len: tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request
+            is rejected. Of members that are not named, memory alone is the limit.
 
     Raises:
         ArgumentError: a number out of range, or no member.
@@ -63,8 +65,11 @@ class EngineLimits:
     token_budget: int
     kv: Mapping[str, KvLimits]
     preemption: Preemption = Preemption.latest
+    max_model_len: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)
         check_least("`token_budget`", self.token_budget, 1)
         check_least("`kv` members", len(self.kv), 1)
+        for name, most in self.max_model_len.items():
+            check_least(f"`max_model_len` of {name}", most, 1)

@@ -164,6 +164,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
         "max_num_seqs": one.limits.max_num_seqs,
         "token_budget": one.limits.token_budget,
         "preemption": str(one.limits.preemption),
+        "max_model_len": dict(one.limits.max_model_len),
         "memory": [_device_json(device) for device in one.memory],
     }
 

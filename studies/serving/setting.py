@@ -121,6 +121,8 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
         "cost": first.cost_name,
         "max_num_seqs": first.limits.max_num_seqs,
         "token_budget": first.limits.token_budget,
+        "preemption": str(first.limits.preemption),
+        "max_model_len": dict(first.limits.max_model_len),
         "kv": {name: asdict(kv) for name, kv in first.limits.kv.items()},
     }
 

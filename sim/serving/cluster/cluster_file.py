@@ -78,6 +78,7 @@ class MemberTable(Table):
         kv_blocks: of its memory; None: computed.
         prefix_cache: whether full blocks are kept for later requests.
         drop_units: last blocks of a prefix hit that are not taken.
+        max_model_len: tokens of prompt and answer together at most; None: as many as memory holds.
     """
 
     device: Text | None = None
@@ -85,6 +86,7 @@ class MemberTable(Table):
     kv_blocks: Count | None = None
     prefix_cache: bool | None = None
     drop_units: Annotated[int, Field(ge=0, le=MOST)] = 0
+    max_model_len: Count | None = None
 
 
 class ReplicaTable(Table):
@@ -99,6 +101,7 @@ class ReplicaTable(Table):
         cost: what forwards take, as `--cost`; None: the rooflines of the devices.
         max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
         token_budget: tokens of a step at most; None: as vLLM for the target's device.
+        max_model_len: tokens of prompt and answer together that the target takes at most; None: what memory holds.
         block_tokens: tokens of a block of keys and values.
         kv_blocks: of each member; None: computed from memory.
         memory_share: of a device's memory that the engine uses.
@@ -116,6 +119,7 @@ class ReplicaTable(Table):
     cost: Text | None = None
     max_num_seqs: Count | None = None
     token_budget: Count | None = None
+    max_model_len: Count | None = None
     block_tokens: Count = BLOCK_TOKENS
     kv_blocks: Count | None = None
     memory_share: Annotated[float, Field(gt=0, le=1)] = MEMORY_SHARE
@@ -133,7 +137,13 @@ class ReplicaTable(Table):
             kv_blocks=own.kv_blocks or self.kv_blocks,
             prefix_cache=self.prefix_cache if own.prefix_cache is None else own.prefix_cache,
             drop_units=own.drop_units,
+            max_model_len=own.max_model_len,
         )
+
+    def max_model_len_of(self, name: str, *, target: str) -> int | None:
+        """Tokens that a member takes at most; the replica's own number is the target's."""
+        own = self.member(name).max_model_len
+        return self.max_model_len if own is None and name == target else own
 
 
 class RouterTable(Table):

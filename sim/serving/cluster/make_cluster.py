@@ -94,6 +94,7 @@ class _Group:
             token_budget=self.table.token_budget or usual.token_budget,
             kv={member.name: member.kv for device in memory for member in device.members},
             preemption=self.table.preemption,
+            max_model_len=self._most_tokens(placement),
         )
         return [
             Replica(
@@ -140,6 +141,12 @@ class _Group:
         if asked.drop_units and not asked.prefix_cache:
             self._refuse(f"members.{member}.drop_units", "must be 0 without a prefix cache", asked.drop_units)
         return self.devices[asked.device]
+
+    def _most_tokens(self, placement: Mapping[str, Device]) -> dict[str, int]:
+        """Of members that are limited."""
+        target = self.recording.about.target
+        found = {name: self.table.max_model_len_of(name, target=target) for name in placement}
+        return {name: most for name, most in found.items() if most is not None}
 
     def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
         shapes = _shapes(self.recording)

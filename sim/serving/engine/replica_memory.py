@@ -12,9 +12,9 @@ from .served_session import ServedSession
 class ReplicaMemory:
     """Counts blocks; what caches hold of a text is in `session.cached`. Letter: L levels.
 
-    A block of computed and committed text enters the prefix cache at once. Where requests are retracted, what was
-    written since a request was admitted does when it ends, as SGLang has it: a retracted request finds its prompt again,
-    and its answer only as far as it was prefilled before.
+    A block of computed and committed text enters the prefix cache at once. Where requests are retracted, what a request
+    wrote since it was admitted does when it ends, as SGLang has it: a retracted request finds its prompt again, and its
+    answer only as far as it was prefilled before.
 
     The target holds what is committed, what is pending, what a draft asks for, and one token more. A member below it
     holds nothing but its prefix hit until it runs first, so that requests which do not draft leave it alone.
@@ -75,6 +75,9 @@ class ReplicaMemory:
     def refuses(self, arrival: Arrival) -> str:
         """Why a request can never run, in words that such requests share; "" if it can."""
         tokens = arrival.prompt_tokens + arrival.output_tokens
+        for name, most in self._limits.max_model_len.items():
+            if tokens > most:
+                return f"longer than the {most:,} tokens of max_model_len of {name}"
         for level, kv in self._models:
             if tokens > kv.limits.num_tokens:
                 held = kv.limits.num_tokens

@@ -15,7 +15,9 @@ def test_blocks_out_of_range_are_refused(field, value):
         KvLimits(**({"num_blocks": 1} | {field: value}))
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_num_seqs", 0), ("token_budget", 0), ("kv", {})])
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_num_seqs", 0), ("token_budget", 0), ("kv", {}), ("max_model_len", {"target": 0})]
+)
 def test_limits_out_of_range_are_refused(field, value):
     given = {"max_num_seqs": 1, "token_budget": 1, "kv": {"target": KV}} | {field: value}
     with pytest.raises(ArgumentError, match=f"`{field}`"):

@@ -171,6 +171,40 @@ def test_a_policy_that_no_replica_would_play_is_refused(tmp_path):
     assert simulate(LOAD, cluster=tmp_path / "own.toml").log.meta.about.policy == "plain"
 
 
+CHAINS = {
+    "short": ("h100", "draft:4/target"),
+    "long": ("h200", "draft:3/mid:6/target"),
+    "plain": ("rtx4090", None),
+}
+
+
+def test_replicas_with_chains_and_devices_of_their_own_are_what_they_are_alone(tmp_path):
+    """What comes out of each replica is what a cluster of it alone makes of its requests."""
+    tables = {
+        name: f'[[replicas]]\nname = "{name}"\ndevice = "{device}"\n' + (f'policy = "{policy}"\n' if policy else "")
+        for name, (device, policy) in CHAINS.items()
+    }
+    rows = [
+        {"request_id": f"q{n}", "arrives_s": n / 100, "prompt_tokens": 9 + n, "output_tokens": 40} for n in range(30)
+    ]
+    (tmp_path / "all.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "all.toml").write_text("".join(tables.values()))
+    found = simulate(tmp_path / "all.jsonl", "plain", cluster=tmp_path / "all.toml").log
+    assert found.meta.about.policy == "draft:4/target on short; draft:3/mid:6/target on long; plain on plain"
+    drafted = {member: [replica.members[level].forwards for replica in found.meta.replicas]
+               for level, member in enumerate(found.meta.members)}  # fmt: skip
+    assert [bool(count) for count in drafted["draft"]] == [True, True, False]
+    assert [bool(count) for count in drafted["mid"]] == [False, True, False]
+    for place, name in enumerate(CHAINS):
+        (tmp_path / "own.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[place::3]))
+        (tmp_path / "own.toml").write_text(tables[name])
+        asked = None if CHAINS[name][1] else "plain"
+        own = simulate(tmp_path / "own.jsonl", asked, cluster=tmp_path / "own.toml").log
+        for column in ("request_id", "first_token_at_ps", "ended_at_ps"):
+            assert own.requests[column].tolist() == found.requests[column][place::3].tolist()
+        assert own.meta.replicas[0].members == found.meta.replicas[place].members
+
+
 def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
     path = tmp_path / "same.toml"
     for most in (4, 8):

@@ -47,6 +47,7 @@ def written(tmp_path):
             '[[replicas]]\npreemption = "none"',
             "replicas[0].preemption input should be 'latest' or 'fewest-tokens', got 'none'",
         ),
+        ("[[replicas]]\nmax_model_len = 0", "replicas[0].max_model_len input should be greater than or equal to 1"),
         ("[[replicas]]\noffload = true", "replicas[0].offload is not a known key, got True"),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
         ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),

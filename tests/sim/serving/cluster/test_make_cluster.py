@@ -36,8 +36,10 @@ memory_share = 0.8
 activation_reserve_bytes = 3e9
 prefix_cache = false
 preemption = "fewest-tokens"
+max_model_len = 8192
 
 [replicas.members.draft]
+max_model_len = 2048
 device = "my-l40s"
 block_tokens = 16
 kv_blocks = 2000
@@ -75,6 +77,7 @@ def test_every_key_of_the_file_is_read(cluster):
             "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=True, drop_units=1),
         },
         preemption=Preemption.fewest_tokens,
+        max_model_len={"draft": 2048, "target": 8192},
     )
     assert chat.placement == {"draft": "my-l40s", "target": "h100"}
     lying = {memory.device: memory for memory in chat.memory}

@@ -1,5 +1,7 @@
 """The ends of a run, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.policies.lossless.plain import Plain
@@ -28,6 +30,19 @@ def test_a_request_that_never_fits_is_rejected_and_the_run_goes_on():
     ]
     assert log.finished.tolist() == [False, True, True]
     assert log.requests["ended_at_ps"][0] == 0
+
+
+@pytest.mark.parametrize("policy", ["target", "draft:4/target"])
+def test_a_request_that_a_member_does_not_take_is_rejected(policy):
+    arrivals = [Arrival("long", 0, 90, 11), Arrival("longer", 0, 100, 21), Arrival("just", 0, 90, 10)]
+    given = replace(limits_of(pico()), max_model_len={"target": 120, "draft": 100})
+    log = Run(arrivals, pico(), policy, given).go().log
+    assert log.requests["rejected"].tolist() == [
+        "longer than the 100 tokens of max_model_len of draft",
+        "longer than the 120 tokens of max_model_len of target",
+        "",
+    ]
+    assert log.finished.tolist() == [False, False, True]
 
 
 def test_an_overloaded_run_ends_at_its_horizon():
