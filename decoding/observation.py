@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from .contract import Outcome
+from .contract import Draft, Outcome
 from .ledger import OpRecord
 from .pool import Pool
 from .rules.signal import Signal
 from .session import Session
+
+
+def found_nothing(last: Outcome | None) -> bool:
+    """Whether a step was a draft that came back empty; None is no step."""
+    return last is not None and last.num_drafted == 0 and last.step.__class__ is Draft
 
 
 class PendingToken(NamedTuple):
@@ -132,6 +137,11 @@ class Observation:
         return self._session.room
 
     @property
+    def has_room(self) -> bool:
+        """Whether a token may still be drafted."""
+        return self._session.room > 0
+
+    @property
     def num_pending(self) -> int:
         """Tokens drafted or kept by a verifier, not yet committed."""
         return len(self._session.tokens)
@@ -156,6 +166,11 @@ class Observation:
     def last(self) -> Outcome | None:
         """What came of this request's previous step."""
         return self._session.last
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether the previous step was a draft that came back empty (a model-free drafter had no match)."""
+        return found_nothing(self._session.last)
 
     def waiting(self, model: str) -> int:
         """Pending tokens that `model` would judge: from the first that no member at or above it endorses."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import FunctionType
 
 from ..arguments import ArgumentError
 from ..decoding.policy import Policy
@@ -37,6 +38,10 @@ class About:
         oracle: whether it sees ahead, which only a recording can grant.
         target_alone: whether every step of it is one of the target with nothing drafted, whatever it sees, and nothing
             is learnt: so nobody needs to ask it.
+        by_pending: whether nothing but the request's pending tokens decides, and nothing is learnt. Each step follows
+            from `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all
+            by one member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever
+            it begins at the same place of the same text.
     """
 
     paper: str = ""
@@ -45,6 +50,7 @@ class About:
     observes: frozenset[Observable] = frozenset()
     oracle: bool = False
     target_alone: bool = False
+    by_pending: bool = False
 
 
 def about_of(policy: object) -> About | None:
@@ -56,13 +62,27 @@ def about_of(policy: object) -> About | None:
 def runs_target_alone(policy: object) -> bool:
     """Whether a policy says so of itself; what a class says does not bind one made of it that decides otherwise."""
     about = about_of(policy)
-    if about is None or not about.target_alone:
+    return about is not None and about.target_alone and _speaks_for_itself(policy)
+
+
+def decides_by_pending(policy: object) -> bool:
+    """Whether a policy says so of itself (`About.by_pending`); whom that binds, see `runs_target_alone`."""
+    about = about_of(policy)
+    return about is not None and about.by_pending and _speaks_for_itself(policy)
+
+
+def _speaks_for_itself(policy: object) -> bool:
+    """Whether no method was written after what is said in `about`: any of them may have a part in what it decides."""
+    kinds = type(policy).__mro__
+    if any(isinstance(getattr(kinds[0], name, None), FunctionType) for name in getattr(policy, "__dict__", {})):
         return False
-    asked = {"decide", "learn"}
-    if asked & getattr(policy, "__dict__", {}).keys():
-        return False
-    said_by = next((kind for kind in type(policy).__mro__ if (asked | {"about"}) & vars(kind).keys()), object)
+    said_by = next((kind for kind in kinds if "about" in vars(kind) or _methods(kind)), object)
     return "about" in vars(said_by)
+
+
+def _methods(kind: type) -> list[str]:
+    """Of a class itself, but for those that Python calls."""
+    return [name for name, value in vars(kind).items() if callable(value) and not name.startswith("__")]
 
 
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:

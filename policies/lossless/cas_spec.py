@@ -18,11 +18,10 @@ from typing import ClassVar, NamedTuple
 
 from ...arguments import check_within
 from ...decoding.contract import ONE_STEP, Draft, Outcome, Step, Verify
-from ...decoding.observation import Observation
+from ...decoding.observation import Observation, found_nothing
 from ...decoding.pool import Pool
 from ..about import About
 from ..parts.member_seconds import MemberSeconds
-from .chain import found_nothing
 
 WARMUP_WINDOW = 4
 # What is tried of drafts below another member: their lengths, and how many of them.

@@ -34,6 +34,7 @@ class Chain:
         paper="Leviathan et al. 2023, arXiv:2211.17192; SpecRouter, arXiv:2505.07680",
         lossless=True,
         members="those of the chain",
+        by_pending=True,
     )
 
     def __init__(self, pool: Pool, spec: str, *, stop: Stop | None = None) -> None:
@@ -53,14 +54,13 @@ class Chain:
     def decide(self, seen: Observation) -> Step:
         """Climb as far as windows are full, else draft."""
         if not seen.num_pending:
-            return self._verifies[0][1] if self._draft is None or found_nothing(seen.last) else self._draft
+            return self._verifies[0][1] if self._draft is None or seen.found_nothing else self._draft
         if len(self._verifies) == 1:
             return self._verifies[0][1]
-        no_room = seen.room < 1
-        dry = found_nothing(seen.last)
+        hurry = not seen.has_room or seen.found_nothing
         for model, verify, window in self._verifies:
             waiting = seen.waiting(model)
-            if waiting >= window or (waiting and (no_room or dry)):
+            if waiting >= window or (waiting and hurry):
                 return verify
             if waiting:
                 break  # what this level has not kept is not for the levels above
@@ -69,8 +69,3 @@ class Chain:
 
     def learn(self, outcome: Outcome) -> None:
         """A fixed chain learns nothing."""
-
-
-def found_nothing(last: Outcome | None) -> bool:
-    """Whether the last step was a draft that came back empty (a model-free drafter had no match)."""
-    return last is not None and last.num_drafted == 0 and last.step.__class__ is Draft

@@ -27,7 +27,6 @@ from ..about import About, Observable
 from ..parts.acceptance_rate import acceptance_rate, judged
 from ..parts.member_seconds import MemberSeconds, counts_seconds
 from ..speed import round_tokens
-from .chain import found_nothing
 
 EVALUATION = -1  # in place of the drafter of a round
 HALVINGS = 40  # of the interval that holds the scale of NormalHedge; what remains is below rounding
@@ -103,7 +102,7 @@ class HedgeSpec:
             playing = self._begin(seen)
         if playing == EVALUATION:
             return self._evaluate(seen)
-        if seen.num_pending or found_nothing(seen.last):
+        if seen.num_pending or seen.found_nothing:
             return self._verifies[-1][1]
         return self._drafts[playing]
 

@@ -4,10 +4,10 @@ from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
 from ..about import About
 from ..parts.default_members import lookup_member
-from ..parts.drafted_blocks import DraftedBlocks
+from ..parts.drafted_blocks import FixedBlocks
 
 
-class Ngram(DraftedBlocks):
+class Ngram(FixedBlocks):
     """Draft by copying from the prompt and the answer so far; plain decoding where nothing matches.
 
     Args:
@@ -18,7 +18,7 @@ class Ngram(DraftedBlocks):
         ValueError: no model-free member, or `tokens` below 1.
     """
 
-    about = About(paper="prompt lookup, Saxena 2023", lossless=True, members="a model-free member")
+    about = About(paper="prompt lookup, Saxena 2023", lossless=True, members="a model-free member", by_pending=True)
 
     def __init__(self, pool: Pool, *, tokens: int = 8) -> None:
         super().__init__(Draft(lookup_member(pool, "ngram"), tokens), Verify(pool.target))

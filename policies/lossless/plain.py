@@ -11,7 +11,7 @@ from ..about import About
 class Plain:
     """Plain decoding: one forward of the target per token."""
 
-    about: ClassVar[About] = About(lossless=True, target_alone=True)
+    about: ClassVar[About] = About(lossless=True, target_alone=True, by_pending=True)
 
     def __init__(self, pool: Pool) -> None:
         self._step = Verify(pool.target)

@@ -17,10 +17,10 @@ from ...decoding.pool import Pool
 from ...decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove
 from ..about import SIGNALS, About
 from ..parts.default_members import A_DRAFTER, drafter_of
-from ..parts.drafted_blocks import DraftedBlocks
+from ..parts.drafted_blocks import FixedBlocks
 
 
-class Confident(DraftedBlocks):
+class Confident(FixedBlocks):
     """Draft until the drafter's probability falls below a threshold, then verify.
 
     Args:
@@ -33,7 +33,13 @@ class Confident(DraftedBlocks):
         ValueError: an option out of range, or a drafter that is not below the target.
     """
 
-    about = About(paper="the assistant confidence of transformers", lossless=True, members=A_DRAFTER, observes=SIGNALS)
+    about = About(
+        paper="the assistant confidence of transformers",
+        lossless=True,
+        members=A_DRAFTER,
+        observes=SIGNALS,
+        by_pending=True,
+    )
 
     def __init__(self, pool: Pool, *, draft: str | None = None, below: float = 0.4, most: int = 12) -> None:
         check_within("below", below, "[0, 1]")
@@ -41,7 +47,7 @@ class Confident(DraftedBlocks):
         super().__init__(Draft(drafter_of(pool, draft), most, ConfidenceBelow(below)), Verify(pool.target))
 
 
-class Svip(DraftedBlocks):
+class Svip(FixedBlocks):
     """Two levels; a draft ends at the first token whose entropy bound on acceptance is too low.
 
     Args:

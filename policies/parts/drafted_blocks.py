@@ -10,8 +10,7 @@ from ..about import About
 class DraftedBlocks(ABC):
     """Draft and judge in turns; a drafter that finds nothing makes it plain decoding.
 
-    A policy that always drafts and judges alike only hands over its steps; others say what a `block` is, or how to
-    `judge` it.
+    A policy says what a `block` is, or how to `judge` it; one that always drafts and judges alike is a `FixedBlocks`.
 
     Args:
         draft: the block.
@@ -43,3 +42,11 @@ class DraftedBlocks(ABC):
     def judge(self, seen: Observation, last: Outcome) -> Step:
         """What becomes of the pending tokens, after the step that `last` tells of."""
         return self._verify
+
+
+class FixedBlocks(DraftedBlocks):
+    """One and the same draft and its judgement in turns, whatever came of those before (`About.by_pending`)."""
+
+    def decide(self, seen: Observation) -> Step:
+        """The block where nothing is pending, unless the draft found nothing; else its judgement."""
+        return self._verify if seen.num_pending or seen.found_nothing else self._draft

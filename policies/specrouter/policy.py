@@ -19,7 +19,6 @@ from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
 from ..about import About, Observable
-from ..lossless.chain import found_nothing
 from .confidence import doubt
 from .evidence import RoundEvidence
 from .operation_timer import OperationTimer, tokens_fed
@@ -167,7 +166,7 @@ class SpecRouter:
             waiting = seen.waiting(verify.model)
             if not waiting:
                 continue
-            if not index and waiting < plan.least and seen.room > 1 and not found_nothing(seen.last):
+            if not index and waiting < plan.least and seen.room > 1 and not seen.found_nothing:
                 return self._write(seen, plan), ()
             if not index or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
                 return verify, ()
@@ -178,7 +177,7 @@ class SpecRouter:
     def _write(self, seen: Observation, plan: Plan) -> Step:
         """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
         room = seen.room
-        dry = found_nothing(seen.last)
+        dry = seen.found_nothing
         draft = plan.draft if plan.front is None or dry else plan.front
         if draft is None or room < 2 or (dry and draft is plan.front):
             return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)

@@ -1,8 +1,9 @@
-"""Which policies say that they run the target alone, and whom that binds."""
+"""Which policies say that they run the target alone, or that pending tokens decide, and whom that binds."""
 
-from paceline.policies.about import About, runs_target_alone
+from paceline.policies.about import About, decides_by_pending, runs_target_alone
 from paceline.policies.lossless.chain import Chain
 from paceline.policies.lossless.plain import Plain
+from paceline.policies.lossless.unsure_stops import Confident
 from paceline.policies.spec import make_policy
 
 from ..sim.serving.engine.served_runs import pico
@@ -41,3 +42,37 @@ def test_what_a_class_says_does_not_bind_one_that_decides_otherwise():
     plain = Plain(pool)
     plain.decide = Plain(pool).decide
     assert not runs_target_alone(plain)
+
+
+def test_fixed_policies_say_that_pending_tokens_decide():
+    pool = pico().pool
+    for fixed in (
+        "target",
+        "plain",
+        "draft:4/target",
+        "draft:3/mid:6/target",
+        "confident",
+        "svip",
+        "chain,spec=draft:2/target",
+    ):
+        assert decides_by_pending(make_policy(fixed, pool))
+    for other in ("adaptive", "two-level", "adaedl", "goodput", "off-under-load", "cas-spec", "per-tag,default=plain"):
+        assert not decides_by_pending(make_policy(other, pool))
+
+
+def test_any_method_may_decide_otherwise():
+    pool = pico().pool
+
+    class Blocks(Confident):
+        def block(self, seen):
+            return super().block(seen)
+
+    class Options(Confident):
+        def __init__(self, pool):
+            super().__init__(pool, most=2)
+
+    assert not decides_by_pending(Blocks(pool))
+    assert decides_by_pending(Options(pool))
+    patched = Confident(pool)
+    patched.judge = Confident(pool).judge
+    assert not decides_by_pending(patched)

@@ -10,10 +10,12 @@ from paceline.policies.lossless.chain import Chain
 CHAIN = "draft:2/mid:3/slim:4/target"
 
 
-def step(waiting, *, room=9, last=None):
+def step(waiting, *, has_room=True):
     """What the chain does when so many tokens wait for mid, slim and target."""
     counts = dict(zip(("mid", "slim", "target"), waiting, strict=True))
-    seen = SimpleNamespace(num_pending=counts["target"], room=room, last=last, waiting=counts.__getitem__)
+    seen = SimpleNamespace(
+        num_pending=counts["target"], has_room=has_room, found_nothing=False, waiting=counts.__getitem__
+    )
     return Chain(check_pool(), CHAIN).decide(seen)
 
 
@@ -38,5 +40,5 @@ def test_a_level_that_is_not_due_stops_the_climb(waiting, wanted):
 
 
 def test_without_room_one_waiting_token_is_enough():
-    assert step((0, 1, 5), room=0) == Verify("slim")
-    assert step((0, 0, 1), room=0) == Verify("target")
+    assert step((0, 1, 5), has_room=False) == Verify("slim")
+    assert step((0, 0, 1), has_room=False) == Verify("target")
