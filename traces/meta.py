@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from ..arguments import ArgumentError, check_least, check_within
+from .experts import Experts
 
 # Names appear in chains (`draft:4/target`) and in column names, so they hold no separator of either.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
@@ -67,12 +68,14 @@ class ModelInfo(Record):
 
     Attributes:
         name: as chains call it.
-        parameters: weights it reads per forward (a submodel counts its own layers).
+        parameters: weights it has, all experts among them (a submodel counts its own layers). A forward reads all of
+            them but for experts that no token goes through.
         layers: transformer layers run.
         hidden_size: width of the residual stream.
         kv_bytes_per_token: bytes of keys and values one token keeps in this model's cache.
         dtype: of weights and cache, e.g. "float32".
         submodel_of: the member whose weights it shares, or None.
+        experts: of a mixture of experts; None: every token goes through all weights.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -82,6 +85,25 @@ class ModelInfo(Record):
     kv_bytes_per_token: int = Field(ge=0, le=MOST_COUNT)
     dtype: str
     submodel_of: str | None = None
+    experts: Experts | None = None
+
+    @model_validator(mode="after")
+    def _experts_fit(self) -> "ModelInfo":
+        if self.experts is not None and self.experts.layers > self.layers:
+            raise ValueError(f"experts.layers must be at most layers, {self.layers}, got {self.experts.layers}")
+        if self.experts is not None and self.experts.all_parameters >= self.parameters:
+            raise ValueError(
+                f"parameters must be more than those of all experts, {self.experts.all_parameters}, "
+                f"got {self.parameters}"
+            )
+        return self
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights that one token goes through."""
+        if self.experts is None:
+            return self.parameters
+        return self.parameters - self.experts.all_parameters + self.experts.active_parameters
 
 
 class NgramInfo(Record):

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ...arguments import ArgumentError
+from ...traces.experts import Experts
 from ...traces.meta import ModelInfo
 from .base import LOOKUP_S, DraftTerms
 from .context_line import ContextLine, upper_line
@@ -19,6 +20,9 @@ class RooflineCost:
     Arithmetic: 2 x parameters x new tokens, and 4 x layers x hidden x new tokens x the context a new token attends to
     in the mean, what its row holds and half of what is fed. Memory: every weight once, and the keys and values of all
     tokens held. Peak figures: a lower bound on seconds.
+
+    Of a mixture of experts, arithmetic counts the parameters that a token goes through, and memory the experts that the
+    new tokens of all rows touch in the mean (`Experts.touched`). Device memory holds all of them.
 
     Tensor parallel over N devices: arithmetic, weights, keys and values of every member, drafters too, are split
     evenly; each layer adds two ring all-reduces of new tokens x hidden values, each 2 (N - 1) / N of those bytes over
@@ -54,6 +58,7 @@ class RooflineCost:
         self._free = frozenset(free)
         _check_memory(self.name, device, models, tensor_parallel)
         self._terms = {model.name: _terms(device, model, tensor_parallel) for model in models}
+        self._mixtures = tuple(model.name for model in models if model.experts is not None)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
@@ -66,14 +71,14 @@ class RooflineCost:
         terms = self._of(model)
         attended = (context_tokens + (new_tokens + num_rows) / 2) / num_rows
         arithmetic_s = new_tokens * (terms.token_s + terms.attended_s * attended)
-        return arithmetic_s, terms.weights_s + terms.held_s * (context_tokens + new_tokens)
+        return arithmetic_s, terms.read_s(new_tokens) + terms.held_s * (context_tokens + new_tokens)
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `LinedCost`: arithmetic and memory are a line each, and the larger one counts."""
         terms = self._of(model)
         attended_s = terms.attended_s * new_tokens / num_rows
         arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
-        memory_s = terms.weights_s + terms.held_s * new_tokens
+        memory_s = terms.read_s(new_tokens) + terms.held_s * new_tokens
         line = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
         return line._replace(start_s=line.start_s + terms.launch_s + terms.reduced_s * new_tokens)
 
@@ -87,7 +92,10 @@ class RooflineCost:
 
     def notes(self) -> tuple[str, ...]:
         """See `CostModel`."""
-        return self._remarks
+        if not self._mixtures:
+            return self._remarks
+        uniform = "experts drawn uniformly and independently by each token, so more of them are read than in one text"
+        return (*self._remarks, f"{', '.join(self._mixtures)}: {uniform}")
 
     def _of(self, model: str) -> "_Terms":
         terms = self._terms.get(model)
@@ -106,6 +114,8 @@ class _Terms:
         token_s: of arithmetic, for a new token.
         attended_s: of arithmetic, for a new token and a token it attends to.
         weights_s: of reading every weight once.
+        experts: of a mixture of experts.
+        expert_s: of reading one expert in each layer that has them.
         held_s: of reading the keys and values of one token.
         launch_s: of launches and of starting all-reduces.
         reduced_s: of the bytes that all-reduces move for a new token.
@@ -114,9 +124,17 @@ class _Terms:
     token_s: float
     attended_s: float
     weights_s: float
+    experts: Experts | None
+    expert_s: float
     held_s: float
     launch_s: float
     reduced_s: float
+
+    def read_s(self, new_tokens: int) -> float:
+        """Of reading the weights that so many new tokens go through, each once."""
+        if self.experts is None:
+            return self.weights_s
+        return self.weights_s - self.expert_s * (self.experts.number - self.experts.touched(new_tokens))
 
 
 def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
@@ -125,11 +143,13 @@ def _terms(device: Device, model: ModelInfo, num_devices: int) -> _Terms:
         raise ValueError(f"cost {device.name}: no peak figure for dtype {model.dtype!r} of {model.name}")
     flops_per_s, bytes_per_s = peak * num_devices, device.bytes_per_s * num_devices
     per_byte_s, latency_s = _all_reduce(device, num_devices)
-    width = BYTES_OF[model.dtype]
+    width, experts = BYTES_OF[model.dtype], model.experts
     return _Terms(
-        token_s=2.0 * model.parameters / flops_per_s,
+        token_s=2.0 * model.active_parameters / flops_per_s,
         attended_s=4.0 * model.layers * model.hidden_size / flops_per_s,
         weights_s=model.parameters * width / bytes_per_s,
+        experts=experts,
+        expert_s=0.0 if experts is None else experts.layers * experts.parameters * width / bytes_per_s,
         held_s=model.kv_bytes_per_token / bytes_per_s,
         launch_s=model.layers * (device.layer_launch_s + REDUCES * latency_s),
         reduced_s=model.layers * REDUCES * model.hidden_size * width * per_byte_s,

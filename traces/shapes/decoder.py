@@ -1,4 +1,4 @@
-"""What a dense decoder-only transformer is made of, and what it counts; models that people serve, by name.
+"""What a decoder-only transformer is made of, and what it counts; models that people serve, by name.
 
 Letters: H hidden size, D size of a head, V vocabulary, L layers.
 """
@@ -8,15 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from ..experts import Experts
 from ..meta import ModelInfo
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """Feed-forward parts that are mixtures of gated experts, as Mixtral and Qwen have them.
+
+    Attributes:
+        experts: of a layer.
+        per_token: experts that a token is sent to.
+        intermediate: width of an expert.
+        shared: width of the expert that every token goes through, which Qwen 2 gates by itself; 0 without one.
+        dense_layers: that have one feed-forward part and no experts.
+    """
+
+    experts: int
+    per_token: int
+    intermediate: int
+    shared: int = 0
+    dense_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    """A dense decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
+    """A decoder with gated feed-forward parts, as Llama, Qwen and Gemma have them.
 
     Attributes:
         hidden: H.
@@ -24,13 +45,14 @@ class Decoder:
         heads: of queries.
         kv_heads: of keys and values.
         head_size: D.
-        intermediate: width of the feed-forward part.
+        intermediate: width of the feed-forward part; of a mixture of experts, in layers without experts.
         vocabulary: V.
         tied: whether the output shares the embedding's weights.
         bias: whether queries, keys and values have one.
         norms: of H, in a layer.
         head_norms: of D, in a layer.
         dtype: of weights and cache.
+        mixture: of experts; None: every layer is dense.
     """
 
     hidden: int
@@ -45,16 +67,17 @@ class Decoder:
     norms: int = 2
     head_norms: int = 0
     dtype: str = "bfloat16"
+    mixture: Mixture | None = None
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer."""
+        """Of one layer without experts."""
         return self.attention_parameters(self.hidden) + self.feed_forward_parameters + self.norms * self.hidden
 
     @property
     def feed_forward_parameters(self) -> int:
         """Of one layer's feed-forward part."""
-        return 3 * self.hidden * self.intermediate
+        return self._gated(self.intermediate)
 
     @property
     def table_parameters(self) -> int:
@@ -65,7 +88,19 @@ class Decoder:
     def parameters(self) -> int:
         """Of the whole model, tied ones once."""
         tables = self.table_parameters * (1 if self.tied else 2)
-        return tables + self.layers * self.layer_parameters + self.hidden
+        return tables + self.layers * self.layer_parameters + self.hidden + self._beyond_dense
+
+    @property
+    def experts(self) -> Experts | None:
+        """Of a mixture."""
+        if self.mixture is None:
+            return None
+        return Experts(
+            number=self.mixture.experts,
+            per_token=self.mixture.per_token,
+            layers=self.layers - self.mixture.dense_layers,
+            parameters=self._gated(self.mixture.intermediate),
+        )
 
     @property
     def kv_bytes(self) -> int:
@@ -87,11 +122,30 @@ class Decoder:
             hidden_size=self.hidden,
             kv_bytes_per_token=self.layers * self.kv_bytes,
             dtype=self.dtype,
+            experts=self.experts,
         )
+
+    @property
+    def _beyond_dense(self) -> int:
+        """Parameters that layers with experts, their routers and shared experts have beyond those of dense layers."""
+        if self.mixture is None:
+            return 0
+        shared = self._gated(self.mixture.shared) + (self.hidden if self.mixture.shared else 0)
+        routed = self.mixture.experts * (self._gated(self.mixture.intermediate) + self.hidden)
+        return (self.layers - self.mixture.dense_layers) * (routed + shared - self.feed_forward_parameters)
+
+    def _gated(self, width: int) -> int:
+        """Parameters of a gated feed-forward part of this width."""
+        return 3 * self.hidden * width
 
 
 @cache
 def presets() -> Mapping[str, Decoder]:
     """Every known model by name, as published configs give it (`presets.toml`); vision towers are left out."""
     shapes = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
-    return {name: Decoder(**shape) for name, shape in shapes.items()}
+    return {name: _decoder(shape) for name, shape in shapes.items()}
+
+
+def _decoder(shape: dict[str, Any]) -> Decoder:
+    mixture = shape.pop("mixture", None)
+    return Decoder(**shape, mixture=None if mixture is None else Mixture(**mixture))

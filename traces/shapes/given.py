@@ -61,6 +61,9 @@ def _preset(name: str, text: str, target: str | None) -> ModelInfo:
     shape, kind = shape_called(text, name, target), head_called(text)
     if shape is not None:
         return shape
+    if kind is not None and (target is not None or model_called(text) is not None):
+        rule = "must be a config.json or FILE.json: what heads of a mixture of experts are made of differs"
+        raise ArgumentError(f"`models` {name}={text} {rule}")
     if kind is not None:
         raise ArgumentError(f"`models` {name}={text} must name the model it is a head of, as in {kind}-llama-3.1-8b")
     raise ArgumentError(f"`models` must be a config.json or a preset ({', '.join(preset_names())}), got {text!r}")

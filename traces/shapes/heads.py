@@ -18,14 +18,18 @@ Head = Callable[[Decoder, str], ModelInfo]
 HEADS: dict[str, str] = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "mtp": "MTP", "medusa": "Medusa"}
 
 
-def head_of(kind: str, target: Decoder, name: str) -> ModelInfo:
-    """The shape of a head of this kind for `target`.
+def head_of(kind: str, target: Decoder, name: str) -> ModelInfo | None:
+    """The shape of a head of this kind for `target`; None of one with a layer of its own for a mixture of experts.
+
+    What feed-forward part such a head has does not follow from the target: published ones are dense, some have experts.
 
     Args:
         kind: a key of `HEADS`.
         target: that it drafts for.
         name: of the member.
     """
+    if target.mixture is not None and kind != "medusa":
+        return None
     makers: dict[str, Head] = {"eagle": _one_layer, "eagle3": eagle3, "mtp": _one_layer, "medusa": _medusa}
     return makers[kind](target, name)
 

@@ -7,11 +7,11 @@ from typing import Any
 from ...strict_json import decode_json, kind_of_json
 from ..errors import TraceFormatError
 from ..meta import MOST, ModelInfo
-from .decoder import WIDTHS, Decoder
+from .decoder import WIDTHS, Decoder, Mixture
 from .heads import eagle3, head_of
 
 CONFIG = "config.json"
-# Dense decoders with gated feed-forward parts: (biases, norms of the hidden size, norms of a head), in a layer.
+# Decoders with gated feed-forward parts: (biases, norms of the hidden size, norms of a head), in a layer.
 _TYPES: dict[str, tuple[bool, int, int]] = {
     "llama": (False, 2, 0),
     "mistral": (False, 2, 0),
@@ -20,7 +20,11 @@ _TYPES: dict[str, tuple[bool, int, int]] = {
     "gemma": (False, 2, 0),
     "gemma2": (False, 4, 0),
     "gemma3_text": (False, 4, 2),
+    "mixtral": (False, 2, 0),
+    "qwen2_moe": (True, 2, 0),
+    "qwen3_moe": (False, 2, 2),
 }
+_MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 _TIED = {"gemma", "gemma2", "gemma3_text"}  # unless their config says otherwise
 MOST_PARAMETERS = 2**57  # so that counts of heads, and bytes, stay within 64 bits
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -61,21 +65,25 @@ class _Config:
         """See `read_hub_config`."""
         if self._get("quantization_config") is not None:
             raise self._error("quantization_config", "must be absent, a quantised model reads other bytes", "one")
-        for key in _EXPERTS:
+        kind = self._keys.get("model_type")
+        for key in () if kind in _MIXTURES else _EXPERTS:
             if self._get(key) is not None:
-                rule = "must be absent, what a mixture of experts reads is not in its config; give its parameters"
+                rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
                 raise self._error(key, rule, self._get(key))
         decoder = self._decoder()
-        kind = " ".join(str(each).lower() for each in self._list("architectures"))
-        if "eagle3" in kind:
+        called = " ".join(str(each).lower() for each in self._list(self._whole, "architectures"))
+        if "eagle" in called and decoder.mixture is not None:
+            raise self._error("model_type", "must be that of a dense decoder, of an EAGLE head", kind)
+        if "eagle3" in called:
             drafted = self._count("draft_vocab_size") if "draft_vocab_size" in self._keys else decoder.vocabulary
             return eagle3(decoder, name, vocabulary=drafted)
-        return head_of("eagle", decoder, name) if "eagle" in kind else decoder.info(name)
+        head = head_of("eagle", decoder, name) if "eagle" in called else None
+        return head or decoder.info(name)
 
     def _decoder(self) -> Decoder:
         kind = self._keys.get("model_type")
         if not isinstance(kind, str) or kind not in _TYPES:
-            rule = f"must be one of {', '.join(_TYPES)}, dense decoders; of another give the shape itself in FILE.json"
+            rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"
             raise self._error("model_type", rule, kind)
         bias, norms, head_norms = _TYPES[kind]
         hidden, heads = self._count("hidden_size"), self._count("num_attention_heads")
@@ -90,14 +98,40 @@ class _Config:
             intermediate=self._count("intermediate_size"),
             vocabulary=self._count("vocab_size"),
             tied=self._flag("tie_word_embeddings", otherwise=kind in _TIED),
-            bias=self._flag("attention_bias", otherwise=bias),
+            bias=self._flag("qkv_bias" if kind == "qwen2_moe" else "attention_bias", otherwise=bias),
             norms=norms,
             head_norms=head_norms,
             dtype=self._dtype(),
+            mixture=self._mixture(kind) if kind in _MIXTURES else None,
         )
         if decoder.parameters > MOST_PARAMETERS:
             raise self._error("config", f"must be of at most {MOST_PARAMETERS} parameters", decoder.parameters)
         return decoder
+
+    def _mixture(self, kind: str) -> Mixture | None:
+        """None where every layer is dense."""
+        experts = self._count("num_local_experts" if kind == "mixtral" else "num_experts")
+        per_token, layers = self._count("num_experts_per_tok"), self._count("num_hidden_layers")
+        if not per_token <= experts > 1:
+            raise self._error(
+                "num_experts_per_tok", f"must be at most the experts, two at least ({experts})", per_token
+            )
+        if kind == "mixtral":
+            return Mixture(experts=experts, per_token=per_token, intermediate=self._count("intermediate_size"))
+        step = self._count("decoder_sparse_step", otherwise=1)
+        listed = self._list(self._keys, "mlp_only_layers")
+        if not all(type(layer) is int for layer in listed):
+            raise self._error("mlp_only_layers", "must hold numbers of layers", listed)
+        mixed = layers // step - sum((layer + 1) % step == 0 for layer in set(listed) if 0 <= layer < layers)
+        if mixed == 0:
+            return None
+        return Mixture(
+            experts=experts,
+            per_token=per_token,
+            intermediate=self._count("moe_intermediate_size"),
+            shared=self._count("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0,
+            dense_layers=layers - mixed,
+        )
 
     def _dtype(self) -> str:
         key = "dtype" if self._get("dtype") is not None else "torch_dtype"
@@ -125,8 +159,8 @@ class _Config:
             raise self._error(key, "must be true or false", found)
         return found
 
-    def _list(self, key: str) -> list[Any]:
-        found = self._whole.get(key) or []
+    def _list(self, keys: Mapping[str, Any], key: str) -> list[Any]:
+        found = keys.get(key) or []
         if not isinstance(found, list):
             raise self._error(key, "must be a list", found)
         return found

@@ -10,8 +10,10 @@ from .heads import HEADS, head_of
 
 # Weights of another width than the preset's: a preset would say too many bytes.
 _QUANTISED = re.compile(r"awq|gptq|gguf|fp8|fp4|int[48]|w[48]a(?:8|16)|[48]bit|\bq[2-8]\b|q[2-8]_")
-_FAMILY = re.compile(r"(tinyllama|vicuna|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?")
-_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?[bm])(?![a-z0-9])")
+_FAMILY = re.compile(r"(tinyllama|vicuna|mixtral|llama|qwen|gemma)[-_ ]?(?:v?(\d(?:\.\d)?)(?![\d.]*[bm](?![a-z])))?")
+# In all, and of a mixture of experts what a token goes through, as in `30b-a3b`, or one expert's, as in `8x7b`.
+_SIZE = re.compile(r"(?<![\d.])((?:\d+x)?\d+(?:\.\d+)?[bm](?:-a\d+(?:\.\d+)?b)?)(?![a-z0-9])")
+_NO_VERSION = {"vicuna", "tinyllama", "mixtral"}
 _HEADS = (
     ("eagle3", re.compile(r"eagle[-_]?3")),
     ("eagle", re.compile(r"eagle")),
@@ -61,7 +63,7 @@ def model_called(text: str) -> str | None:
     if family is None or size is None or _QUANTISED.search(plain):
         return None
     version = family[2]
-    name = "-".join([family[1], *([version] if version and family[1] not in {"vicuna", "tinyllama"} else []), size[1]])
+    name = "-".join([family[1], *([version] if version and family[1] not in _NO_VERSION else []), size[1]])
     return name if name in presets() else None
 
 

@@ -32,6 +32,7 @@ def costs():
     return (
         roofline(),
         roofline("llama-3.1-70b", tensor_parallel=4),
+        roofline("qwen-3-30b-a3b"),
         FileCost("f", {"m": GRID}, extrapolate=True),
         FileCost("f", {"m": CostGrid(new_tokens=(1,), context_tokens=(7,), seconds=((1e-4,),))}, extrapolate=True),
         FileCost("f", {"m": LINE}),

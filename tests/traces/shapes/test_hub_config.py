@@ -38,6 +38,44 @@ GEMMA = {
     },
 }
 
+QWEN_MOE = {
+    **{key: LLAMA[key] for key in ("tie_word_embeddings", "torch_dtype")},
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "vocab_size": 151_936,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+MIXTRAL = {
+    **LLAMA,
+    "model_type": "mixtral",
+    "vocab_size": 32_000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+QWEN_2_MOE = {
+    **{key: QWEN_MOE[key] for key in ("tie_word_embeddings", "torch_dtype", "vocab_size")},
+    "model_type": "qwen2_moe",
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18_944,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2560,
+    "shared_expert_intermediate_size": 20_480,
+}
+
 
 def written(tmp_path, content):
     file = tmp_path / "config.json"
@@ -45,7 +83,16 @@ def written(tmp_path, content):
     return file
 
 
-@pytest.mark.parametrize(("config", "preset"), [(LLAMA, "llama-3.1-8b"), (GEMMA, "gemma-3-27b")])
+@pytest.mark.parametrize(
+    ("config", "preset"),
+    [
+        (LLAMA, "llama-3.1-8b"),
+        (GEMMA, "gemma-3-27b"),
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN_MOE, "qwen-3-30b-a3b"),
+        (QWEN_2_MOE, "qwen-2-57b-a14b"),
+    ],
+)
 def test_a_config_gives_what_the_preset_gives(tmp_path, config, preset):
     file = written(tmp_path, config)
     assert read_hub_config(file, "target") == presets()[preset].info("target")
@@ -80,7 +127,7 @@ def test_a_config_of_a_head(tmp_path):
         ({"torch_dtype": "float8"}, "torch_dtype: must be one of float32, .*got 'float8'"),
         ({"torch_dtype": None}, "torch_dtype: must be one of .*got 'nothing'"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: must be absent, a quantised model"),
-        ({"num_local_experts": 8}, "num_local_experts: must be absent, what a mixture of experts reads"),
+        ({"num_local_experts": 8}, "num_local_experts: must be absent, mixtures of experts are mixtral, "),
         ({"num_hidden_layers": 2**31 - 1, "vocab_size": 2**31 - 1, "hidden_size": 2**30}, "config: must be of at most"),
         ({"architectures": "Llama"}, "architectures: must be a list, got 'Llama'"),
     ],
@@ -88,6 +135,39 @@ def test_a_config_of_a_head(tmp_path):
 def test_a_config_that_says_too_little(tmp_path, change, told):
     with pytest.raises(TraceFormatError, match=told) as caught:
         read_hub_config(written(tmp_path, {**LLAMA, **change}), "target")
+    assert "\n" not in str(caught.value)
+
+
+def test_layers_without_experts(tmp_path):
+    """Six layers, of which the second and the fourth have experts, as transformers counts the model's parameters."""
+    some = {**QWEN_MOE, "num_hidden_layers": 6, "decoder_sparse_step": 2, "mlp_only_layers": [1, 1, 7]}
+    found = read_hub_config(written(tmp_path, some), "t")
+    assert found.parameters == 2_095_083_008
+    assert found.experts.layers == 2
+    none = read_hub_config(written(tmp_path, {**some, "mlp_only_layers": [1, 3, 5]}), "t")
+    assert none.experts is None
+    assert none.active_parameters == none.parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"num_experts": None}, "num_experts: must be a whole number .*got 'nothing'"),
+        ({"num_experts": 1, "num_experts_per_tok": 1}, r"num_experts_per_tok: must be .*two at least \(1\), got 1"),
+        (
+            {"num_experts_per_tok": 129},
+            r"num_experts_per_tok: must be at most the experts, two at least \(128\), got 129",
+        ),
+        ({"mlp_only_layers": [0.5]}, "mlp_only_layers: must hold numbers of layers"),
+        ({"mlp_only_layers": 3}, "mlp_only_layers: must be a list, got 3"),
+        ({"moe_intermediate_size": 2**31 - 1, "hidden_size": 2**31 - 1}, "config: must be of at most"),
+        ({"architectures": ["Eagle3Qwen3MoE"]}, "model_type: must be that of a dense decoder, of an EAGLE head"),
+        ({"model_type": "deepseek_v3"}, "num_experts: must be absent, mixtures of experts are mixtral"),
+    ],
+)
+def test_a_mixture_that_says_too_little(tmp_path, change, told):
+    with pytest.raises(TraceFormatError, match=told) as caught:
+        read_hub_config(written(tmp_path, {**QWEN_MOE, **change}), "target")
     assert "\n" not in str(caught.value)
 
 
@@ -106,9 +186,12 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*LLAMA, "head_dim", "text_config", "dtype"]), JSON, max_size=3))
-def test_any_config_has_a_shape_or_is_refused_in_one_line(tmp_path_factory, change):
-    file = written(tmp_path_factory.mktemp("config"), {**LLAMA, **change})
+@given(
+    base=st.sampled_from([LLAMA, QWEN_MOE]),
+    change=st.dictionaries(st.sampled_from([*LLAMA, *QWEN_MOE, "text_config", "dtype"]), JSON, max_size=3),
+)
+def test_any_config_has_a_shape_or_is_refused_in_one_line(tmp_path_factory, base, change):
+    file = written(tmp_path_factory.mktemp("config"), {**base, **change})
     told = ""
     try:
         parameters = read_hub_config(file, "target").parameters
@@ -141,6 +224,11 @@ def test_shapes_are_given_in_several_forms(tmp_path):
         (["target="], "`models` must be FILE.json, NAME=PRESET or NAME=CONFIG, got 'target='"),
         (["=llama-3.1-8b"], "`models` must be FILE.json, NAME=PRESET"),
         (["llama-9-8b"], r"`models` must be a config.json or a preset \(gemma-3-12b, .*got 'llama-9-8b'"),
+        (
+            ["target=mixtral-8x7b", "draft=eagle3"],
+            "`models` draft=eagle3 must be a config.json or FILE.json: what heads of a",
+        ),
+        (["draft=mtp-qwen-3-30b-a3b"], "`models` draft=mtp-qwen-3-30b-a3b must be a config.json or FILE.json"),
         (["draft=eagle3"], "`models` draft=eagle3 must name the model it is a head of, as in eagle3-llama-3.1-8b"),
         (["llama-3.1-8b", "target=qwen-3-8b"], "`models` must give each member one shape, got 'target' twice"),
     ],

@@ -33,12 +33,39 @@ PUBLISHED = {
     "gemma-3-270m": 268_098_176,
     "gemma-3-1b": 999_885_952,
     "tinyllama-1.1b": 1_100_048_384,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen-2-57b-a14b": 57_408_658_944,
+    "qwen-3-30b-a3b": 30_532_122_624,
+    "qwen-3-235b-a22b": 235_093_634_560,
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_count_what_was_published(name):
     assert presets()[name].parameters == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),  # that a token goes through, as their cards say: 13B, 39B, 14B, 3.3B, 22B
+    [
+        ("mixtral-8x7b", 12.9),
+        ("mixtral-8x22b", 39.2),
+        ("qwen-2-57b-a14b", 14.2),
+        ("qwen-3-30b-a3b", 3.4),
+        ("qwen-3-235b-a22b", 22.2),
+    ],
+)
+def test_mixtures_say_what_a_token_goes_through(name, billions):
+    assert presets()[name].info("t").active_parameters == pytest.approx(billions * 1e9, abs=5e7)
+
+
+def test_heads_of_mixtures_do_not_follow_from_them():
+    for name in ("mixtral-8x7b", "qwen-3-30b-a3b"):
+        target = presets()[name]
+        assert {kind for kind in HEADS if head_of(kind, target, "h") is not None} == {"medusa"}
+        assert named_shapes(["eagle3", "medusa"], "t", known=target.info("t"))["medusa"].shape is not None
+        assert "eagle3" not in named_shapes(["eagle3"], "t", known=target.info("t"))
 
 
 def test_keys_and_values_by_hand():
@@ -69,6 +96,13 @@ def test_keys_and_values_by_hand():
         ("yuhuili/EAGLE-Vicuna-7B-v1.3", "vicuna-7b", "eagle"),
         ("Qwen3-8B_eagle3", "qwen-3-8b", "eagle3"),
         ("eagle3-llama-3.1-8b", "llama-3.1-8b", "eagle3"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b", None),
+        ("Mixtral-8x22B-v0.1", "mixtral-8x22b", None),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "qwen-3-30b-a3b", None),
+        ("Qwen3-Coder-30B-A3B-Instruct", "qwen-3-30b-a3b", None),
+        ("Qwen3-30B-A3B-FP8", None, None),
+        ("Qwen3-30B", None, None),
+        ("Qwen3-Next-80B-A3B-Instruct", None, None),
         ("mtp", None, "mtp"),
         ("medusa-vicuna-7b", "vicuna-7b", "medusa"),
         ("target", None, None),
