@@ -9,7 +9,7 @@ from paceline.policies.check import check_pool
 from paceline.policies.lossless.adaedl import AdaEDL
 from paceline.policies.lossless.unsure_stops import Svip
 
-FRESH = type("Seen", (), {"num_pending": 0, "last": None, "request_id": "r7"})()
+FRESH = type("Seen", (), {"num_pending": 0, "found_nothing": False, "last": None, "request_id": "r7"})()
 
 
 def judged(accepted, count):
