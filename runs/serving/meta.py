@@ -14,6 +14,7 @@ Count = Annotated[int, Field(ge=0)]
 # How the steps of a replica were worked out.
 STEP_BY_STEP = "step by step"
 JUMPS = "in jumps of many steps"
+ROUNDS = "from rounds played once"
 
 Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 

@@ -1,12 +1,15 @@
 """Which path works out the steps of a replica: the first that nothing is against, and of any other why not."""
 
-from ...runs.serving.meta import JUMPS, STEP_BY_STEP
+from ...policies.about import runs_target_alone
+from ...runs.serving.meta import JUMPS, ROUNDS, STEP_BY_STEP
 from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
+from .jumps import may_jump
 from .jumps.jumping_replica import JumpingReplica
-from .jumps.may_jump import why_stepwise
 from .jumps.moment import Moment
 from .served_replica import ServedReplica
+from .tabled import may_table
+from .tabled.tabled_replica import TabledReplica
 
 
 def make_replica(
@@ -21,7 +24,15 @@ def make_replica(
         moment: of the run.
         stepwise: whether single steps are asked for.
     """
-    why = "asked for" if stepwise else why_stepwise(spec, keeps_outputs=shared.outputs is not None)
-    if why:
-        return Replica(index, spec, shared), f"{STEP_BY_STEP}: {why}"
-    return JumpingReplica(index, spec, shared, moment), JUMPS
+    keeps_outputs = shared.outputs is not None
+    if stepwise:
+        why = "asked for"
+    elif runs_target_alone(spec.policy):
+        why = may_jump.why_stepwise(spec, keeps_outputs=keeps_outputs)
+        if not why:
+            return JumpingReplica(index, spec, shared, moment), JUMPS
+    else:
+        why = may_table.why_stepwise(spec, keeps_outputs=keeps_outputs)
+        if not why:
+            return TabledReplica(index, spec, shared), ROUNDS
+    return Replica(index, spec, shared), f"{STEP_BY_STEP}: {why}"

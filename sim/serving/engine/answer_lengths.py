@@ -17,16 +17,23 @@ class AnswerLengths:
     def __init__(self, pool: Pool, answers: RecordedAnswers) -> None:
         self._pool = pool
         self._answers = answers
-        self._lengths: dict[str, int] = {}
+        self._lengths: dict[str, tuple[int, int]] = {}
 
     def of(self, request_id: str) -> int:
         """Tokens that the target alone writes, >= 1; raises KeyError for a request that the recording does not hold."""
-        length = self._lengths.get(request_id)
-        if length is None:
-            length = self._lengths[request_id] = self._played(request_id)
-        return length
+        return self._of(request_id)[0]
 
-    def _played(self, request_id: str) -> int:
+    def most_of(self, request_id: str) -> int:
+        """Tokens that the recording allowed the answer, which may end before; raises KeyError as `of`."""
+        return self._of(request_id)[1]
+
+    def _of(self, request_id: str) -> tuple[int, int]:
+        lengths = self._lengths.get(request_id)
+        if lengths is None:
+            lengths = self._lengths[request_id] = self._played(request_id)
+        return lengths
+
+    def _played(self, request_id: str) -> tuple[int, int]:
         answers, level, step = self._answers, self._pool.target_level, Verify(self._pool.target)
         name = f"\0{request_id}"  # unlike that of any served request
         replayed = answers.replay(name, request_id)
@@ -45,4 +52,4 @@ class AnswerLengths:
             assert not judged.num_modelled, "a recorded answer is recorded to its end"
             session.judged(step, level, judged, duration_s=0.0, num_rows=1)
         answers.release(name)
-        return len(session.emitted)
+        return len(session.emitted), replayed.budget

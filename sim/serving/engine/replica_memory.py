@@ -1,12 +1,57 @@
 """The KV memory of one replica: every member's blocks, held by the requests of the batch."""
 
+from typing import Protocol
+
 from ....arguments import ArgumentError
 from ....decoding.pool import Pool
 from ....traces.workloads.arrival import Arrival
 from ..kv.block_keys import BlockKeys
 from ..kv.member_kv import MemberKv
 from ..limits import EngineLimits, KvLimits, Preemption
-from .served_session import ServedSession
+
+
+class KvOwner(Protocol):
+    """A request that holds blocks, such as `ServedSession`, where these are told."""
+
+    @property
+    def arrival(self) -> Arrival:
+        """What is wanted."""
+        ...
+
+    @property
+    def serial(self) -> int:
+        """Of the request in its run."""
+        ...
+
+    @property
+    def num_text(self) -> int:
+        """Prompt and committed tokens."""
+        ...
+
+    @property
+    def most_tokens(self) -> int:
+        """That its text ever has."""
+        ...
+
+    @property
+    def cached(self) -> list[int]:
+        """Tokens that each member's cache holds, by level."""
+        ...
+
+    @property
+    def room_held(self) -> list[int]:
+        """Tokens that its blocks of each member have room for, by level."""
+        ...
+
+    @property
+    def full_at(self) -> list[int]:
+        """Tokens of the text with which a further block may enter the prefix cache, by level."""
+        ...
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether it was ever admitted."""
+        ...
 
 
 class ReplicaMemory:
@@ -99,7 +144,7 @@ class ReplicaMemory:
         blocks = arrival.blocks if kv.limits.prefix_cache else ()
         return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial)
 
-    def admit(self, session: ServedSession, budget: int) -> int:
+    def admit(self, session: KvOwner, budget: int) -> int:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.
 
         A member below the target must have room for the text as well, though it takes none yet: else the request would
@@ -130,7 +175,7 @@ class ReplicaMemory:
             self._prefilled[session.serial] = text
         return chunk
 
-    def reserve(self, session: ServedSession, level: int, num_tokens: int) -> bool:
+    def reserve(self, session: KvOwner, level: int, num_tokens: int) -> bool:
         """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
 
         Returns:
@@ -149,7 +194,7 @@ class ReplicaMemory:
         self._has_changed = True
         return True
 
-    def commit(self, session: ServedSession) -> None:
+    def commit(self, session: KvOwner) -> None:
         """Full blocks of what is computed and committed enter the prefix caches."""
         for index, level, kv in self._caching:
             text = self._prefilled[session.serial] if self._retracts else session.num_text
@@ -160,13 +205,13 @@ class ReplicaMemory:
                 session.full_at[level] = (tokens // size + 1) * size
                 self._has_changed = True
 
-    def put_back(self, session: ServedSession) -> None:
+    def put_back(self, session: KvOwner) -> None:
         """Release what a request holds; it finds its full blocks again while they are cached."""
         self._has_changed = True
         for _, kv in reversed(self._models):
             kv.close(session.serial)
 
-    def close(self, session: ServedSession) -> None:
+    def close(self, session: KvOwner) -> None:
         """Release what a request holds, for good."""
         if self._retracts:
             self._prefilled[session.serial] = session.num_text

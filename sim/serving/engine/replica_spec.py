@@ -1,13 +1,14 @@
 """What a replica is made of, and what it shares with the others of its run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....decoding.policy import Policy
 from ....decoding.pool import Pool
 from ....runs.serving.recorder import ServingRecorder
 from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
+from ...fixed.shared_rounds import SharedRounds
 from ...recorded_answers import RecordedAnswers
 from ..limits import EngineLimits
 from .answer_lengths import AnswerLengths
@@ -60,6 +61,7 @@ class ServedFrom:
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
+        rounds: of policies that pending tokens decide.
     """
 
     pool: Pool
@@ -71,6 +73,7 @@ class ServedFrom:
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]
+    rounds: SharedRounds = field(default_factory=SharedRounds)
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
         """Take note of a request that comes to the replica at `index`.

@@ -31,11 +31,7 @@ class Seen(Protocol):
 
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
-        """`[R]`, as old as the newest snapshot.
-
-        Raises:
-            RouterError: the router says that it does not read them.
-        """
+        """`[R]`, as old as the newest snapshot."""
         ...
 
     @property
@@ -59,8 +55,7 @@ class Router(Protocol):
     and the same calls give the same picks, so chance comes from the seed.
 
     A router that asks for cached prefixes says so by a class attribute `reads_prefixes = True`: only then are they kept
-    with snapshots. One that looks at no signals may say `reads_signals = False`: then replicas need not be as they are
-    at each arrival, which saves time.
+    with snapshots.
     """
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:

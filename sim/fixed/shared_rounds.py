@@ -1,0 +1,27 @@
+"""Rounds that several replicas of a run share, since their policies are equal."""
+
+from ...decoding.policy import Policy
+from ...decoding.pool import Pool
+from ..recorded_answers import RecordedAnswers
+from .rounds import FixedRounds
+
+
+class SharedRounds:
+    """Makes `FixedRounds` for policies of one run, the same for policies of the same class with equal attributes."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Policy, FixedRounds]] = []
+
+    def of(self, policy: Policy, name: str, pool: Pool, answers: RecordedAnswers) -> FixedRounds:
+        """Rounds of a policy; arguments and errors as of `FixedRounds`. Pool and answers are those of the run."""
+        for other, rounds in self._made:
+            if _are_equal(policy, other):
+                return rounds
+        rounds = FixedRounds(policy=policy, name=name, pool=pool, answers=answers)
+        self._made.append((policy, rounds))
+        return rounds
+
+
+def _are_equal(policy: Policy, other: Policy) -> bool:
+    ours, theirs = getattr(policy, "__dict__", None), getattr(other, "__dict__", None)
+    return type(policy) is type(other) and ours is not None and ours == theirs
