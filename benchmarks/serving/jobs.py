@@ -13,7 +13,8 @@ from pathlib import Path
 from paceline.decoding.pool import Pool
 from paceline.policies.spec import make_policy
 from paceline.reports.serving.metrics import metrics_of
-from paceline.reports.serving.service_levels import ServiceLevels
+from paceline.reports.serving.slo.promises import Promises
+from paceline.reports.serving.slo.service_levels import ServiceLevels
 from paceline.runs.serving.meta import ServingAbout
 from paceline.runs.serving.recorder import ServingRecorder
 from paceline.sim.cost.base import CostModel
@@ -40,7 +41,7 @@ AZURE = Path("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz")
 MOONCAKE = Path("mooncake_fast25/conversation_trace.jsonl.gz")
 PICO = "recordings/pico.trace"
 SHAPE = shape_called("llama-3.1-8b", "target", None)
-PROMISED = ServiceLevels(ttft=1.0, tpot=0.05)
+PROMISED = Promises(others=ServiceLevels(ttft=1.0, tpot=0.05))
 # Seconds of members of 1 to 8 billion parameters on one H100, as in docs/serving.md.
 LARGE = {
     "draft": CostLine(intercept_s=0.00074, per_new_token_s=2.5e-6, per_kv_token_s=1e-8),

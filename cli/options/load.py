@@ -12,7 +12,12 @@ from .workload import WorkloadChanges
 
 WORKLOAD = "A file of requests (docs/workloads.md), or a generator, as in poisson:rate=4,requests=1000."
 SloOption = Annotated[
-    str | None, typer.Option(help="Longest times in seconds for goodput: ttft=2,tpot=0.05; also e2e and queue.")
+    list[str] | None,
+    typer.Option(
+        metavar="[CLASS:]NAME=SECONDS,...",
+        help="Longest times in seconds for goodput: ttft=2,tpot=0.05; also e2e and queue. Of one class of requests: "
+        "chat:ttft=0.5,tpot=0.05; repeat it for others.",
+    ),
 ]
 CLUSTER = "A TOML file (docs/cluster.md), or a device of the sheet (h100, ...): one replica on it."
 
@@ -59,6 +64,16 @@ class ServedAsked(LoadAsked):
             raise ArgumentError(f"`{given[0]}` goes with `workload`")
 
 
-def promised(slo: str | None) -> Mapping[str, float]:
-    """Seconds by name; raises ValueError for a text of another form."""
-    return {} if slo is None else named_numbers("--slo", "SECONDS", slo.split(","))
+def promised(slo: list[str] | None) -> Mapping[str, float | Mapping[str, float]]:
+    """Seconds by name, and by class and name; raises ValueError for a text of another form."""
+    parts: dict[str, list[str]] = {}
+    for text in slo or ():
+        name, colon, _ = text.partition("=")[0].rpartition(":")
+        if colon and not name:
+            raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
+        parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
+    of_all = named_numbers("--slo", "SECONDS", parts.pop("", None))
+    return {
+        **of_all,
+        **{name: named_numbers(f"--slo {name}:", "SECONDS", of_class) for name, of_class in parts.items()},
+    }

@@ -9,7 +9,8 @@ from ..tables.printed import Printed, flat_rows
 from .best_by_rate import GOODPUT, IN_SYSTEM, Aim, Best, best_at, in_words, to_json
 from .over_seeds import SeedRow
 from .report import ServingReport
-from .service_levels import ServiceLevels
+from .slo.class_table import class_table
+from .slo.promises import Promises
 from .tables import LOAD, PROMISED, Shown, cells_of, milliseconds, styled, whole
 from .what_was_asked import what_was_asked
 
@@ -26,6 +27,8 @@ QUICK: Shown = {
     "in system ms": ("in_system_s", milliseconds),
 }
 STRAINED: Shown = {name: LOAD[name] for name in ("preempted", "busy")}
+# One column, so that both stand in every part of a table that does not fit.
+RATE_AND_POLICY = "arrivals/s: policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +50,14 @@ class LoadComparison(Printed):
 
     Attributes:
         rates: rising.
-        promised: service levels that goodput asks for.
+        promised: service levels by class that goodput asks for.
         meta: what was compared on: workload, cluster, trace.
         remarks: what the reader of the figures has to know, a line each.
         num_missing: runs that an interrupt left out, of a rate and policy together.
     """
 
     rates: tuple[AtRate, ...]
-    promised: ServiceLevels
+    promised: Promises
     meta: dict[str, Any]
     remarks: tuple[str, ...]
     num_missing: int = 0
@@ -62,7 +65,7 @@ class LoadComparison(Printed):
     @property
     def aim(self) -> Aim:
         """What the best policy is best at: goodput where something is promised."""
-        return GOODPUT if self.promised.promised else IN_SYSTEM
+        return GOODPUT if self.promised.any else IN_SYSTEM
 
     @property
     def best(self) -> tuple[Best, ...]:
@@ -72,10 +75,12 @@ class LoadComparison(Printed):
         return tuple(best for best in found if best is not None)
 
     def tables(self, *, detail: bool = False) -> Sequence[Grid]:
-        """One row per rate and policy; with `detail` the tables of `paceline metrics` too."""
+        """One row per rate and policy, then by class where classes are promised; `detail`: those of `metrics` too."""
         grid = self._table()
         if not detail:
-            return (grid,)
+            named = [({RATE_AND_POLICY: _called(one, row)}, row) for one in self.rates for row in one.rows]
+            classes = class_table(named, promised=True) if self.promised.classes else None
+            return (grid,) if classes is None else (grid, classes)
         rows = tuple(row for one in self.rates for row in one.rows)
         return (grid, *ServingReport(rows=rows, promised=self.promised, noted=False).tables())
 
@@ -88,7 +93,7 @@ class LoadComparison(Printed):
         """The documented form (docs/serving.md)."""
         return {
             **self.meta,
-            "slo": self.promised.promised,
+            **self.promised.to_json(),
             "rows": [{"rate": one.rate, **row.to_json()} for one in self.rates for row in one.rows],
             "best_by": self.aim.figure,
             "best": to_json(self.best),
@@ -116,9 +121,7 @@ class LoadComparison(Printed):
             for row in one.rows:
                 if (one.rate, row.about.policy) in best:
                     bold.append((len(cells), None))
-                rate = "own" if one.rate is None else f"{one.rate:g}"
-                # One column, so that both stand in every part of a table that does not fit.
-                cells.append({"arrivals/s: policy": f"{rate}: {row.about.policy}"} | cells_of(row, self._shown(), ""))
+                cells.append({RATE_AND_POLICY: _called(one, row)} | cells_of(row, self._shown(), ""))
             ends.append(len(cells) - 1)
         return table(cells, title=self._title(), remarks=self._remarks(), bold=bold, lines=ends)
 
@@ -128,15 +131,12 @@ class LoadComparison(Printed):
         ended = {
             name: one for name, one in ENDED.items() if name == "finished" or any(row.mean(one[0]) for row in rows)
         }
-        return {**ended, **QUICK, **(PROMISED if self.promised.promised else {}), **STRAINED}
+        return {**ended, **QUICK, **(PROMISED if self.promised.any else {}), **STRAINED}
 
     def _title(self) -> str:
         parts = [f"workload {self.meta['workload']}", f"cluster {self.meta['cluster']}", f"trace {self.meta['trace']}"]
         parts += what_was_asked(self.meta["setting"])
-        if self.promised.promised:
-            levels = (f"{name} {seconds:g} s" for name, seconds in self.promised.promised.items())
-            parts.append(f"SLO {', '.join(levels)}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
 
     def _remarks(self) -> list[str]:
         rows = [row for one in self.rates for row in one.rows]
@@ -148,3 +148,8 @@ class LoadComparison(Printed):
         if any(len(row.runs) > 1 for row in rows):
             remarks.append("±: 95% interval of the mean over seeds; at one seed all policies met the same requests")
         return remarks
+
+
+def _called(at_rate: AtRate, row: SeedRow) -> str:
+    rate = "own" if at_rate.rate is None else f"{at_rate.rate:g}"
+    return f"{rate}: {row.about.policy}"

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...runs.serving.gap_sums import total_gaps, total_ps
 from ...runs.serving.log import UNKNOWN, ServingLog
@@ -17,8 +16,10 @@ from ...runs.serving.meta import ReplicaTotals
 from ...traces.workloads.exact_seconds import PS_PER_S
 from ..summary import PERCENTILES, Spread
 from .gap_quantiles import gap_percentiles
+from .latencies import latency_spread, spread_of
 from .member_metrics import MemberMetrics, member_metrics, ratio
-from .service_levels import ENDS, ServiceLevels
+from .slo.class_metrics import ClassMetrics, class_metrics
+from .slo.promises import Promises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class ServingMetrics:
         unfinished_tokens: that came out of requests which did not finish.
         duration_s: from the first arrival to the end of the run.
         slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
-        slo_share: of all that arrived.
+        slo_share: of all that arrived and are promised anything.
         goodput_per_s: of those that met every promise.
         ttft_s, tpot_s, e2e_s, queue_s: over finished requests.
         itl_s: over gaps between outputs.
@@ -63,6 +64,7 @@ class ServingMetrics:
         busy_share: mean over replicas.
         running_mean, waiting_mean: sums over replicas.
         running_max, waiting_max: the largest of any replica.
+        classes: of service levels, in order of name; empty where no request has one.
         members: in level order.
         replicas: in their order.
     """
@@ -94,18 +96,19 @@ class ServingMetrics:
     running_max: int
     waiting_mean: float | None
     waiting_max: int
+    classes: tuple[ClassMetrics, ...]
     members: tuple[MemberMetrics, ...]
     replicas: tuple[ReplicaMetrics, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/serving-metrics.md): `members` and `replicas` by name."""
+        """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
         found = asdict(self)
-        for key in ("members", "replicas"):
+        for key in ("classes", "members", "replicas"):
             found[key] = {one.pop("name"): one for one in found[key]}
         return found
 
 
-def metrics_of(log: ServingLog, promised: ServiceLevels) -> ServingMetrics:
+def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
     """The figures of a run."""
     columns, finished = log.requests, log.finished
     rejected = columns["rejected"][columns["rejected"] != ""].tolist()
@@ -126,34 +129,26 @@ def metrics_of(log: ServingLog, promised: ServiceLevels) -> ServingMetrics:
         requests_per_s=ratio(int(finished.sum()), duration_s),
         output_tokens_per_s=ratio(output_tokens, duration_s),
         **_promises(log, promised, duration_s),
-        ttft_s=_spread(_latency_s(log, "ttft")),
-        tpot_s=_spread(_latency_s(log, "tpot")),
+        ttft_s=latency_spread(log, "ttft", finished),
+        tpot_s=latency_spread(log, "tpot", finished),
         itl_s=_gap_spread(log),
-        e2e_s=_spread(_latency_s(log, "e2e")),
-        queue_s=_spread(_latency_s(log, "queue")),
+        e2e_s=latency_spread(log, "e2e", finished),
+        queue_s=latency_spread(log, "queue", finished),
         in_system_s=_in_system_s(log),
         preemptions=len(log.preemptions["request"]),
         preempted_requests=len(np.unique(log.preemptions["request"])),
         **_of_all(replicas),
+        classes=class_metrics(log, promised, duration_s),
         members=member_metrics(log, duration_ps),
         replicas=replicas,
     )
 
 
-def _promises(log: ServingLog, promised: ServiceLevels, duration_s: float) -> dict[str, Any]:
-    if not promised.promised:
+def _promises(log: ServingLog, promised: Promises, duration_s: float) -> dict[str, Any]:
+    if not promised.any:
         return {"slo_met": None, "slo_share": None, "goodput_per_s": None}
-    met = promised.met(log)
-    count = int(met.sum())
-    return {"slo_met": count, "slo_share": ratio(count, len(met)), "goodput_per_s": ratio(count, duration_s)}
-
-
-def _latency_s(log: ServingLog, name: str) -> NDArray[np.float64]:
-    """A latency of each finished request; of TPOT, those with several tokens."""
-    since, until = (f"{end}_at_ps" for end in ENDS[name])
-    kept = log.finished & (log.requests["output_tokens"] > 1) if name == "tpot" else log.finished
-    seconds = (log.requests[until] - log.requests[since])[kept] / PS_PER_S
-    return np.asarray(seconds / (log.requests["output_tokens"][kept] - 1) if name == "tpot" else seconds)
+    count, made = int(promised.met(log).sum()), int(promised.made(log).sum())
+    return {"slo_met": count, "slo_share": ratio(count, made), "goodput_per_s": ratio(count, duration_s)}
 
 
 def _in_system_s(log: ServingLog) -> float | None:
@@ -163,23 +158,12 @@ def _in_system_s(log: ServingLog) -> float | None:
     return float(np.mean((ended - log.requests["arrived_at_ps"])[served] / PS_PER_S)) if served.any() else None
 
 
-def _spread(seconds: NDArray[np.float64]) -> Spread | None:
-    if not len(seconds):
-        return None
-    return _named(float(seconds.mean()), np.percentile(seconds, PERCENTILES).tolist())
-
-
 def _gap_spread(log: ServingLog) -> Spread | None:
     count = total_gaps(log.gaps)
     if not count:
         return None
     percentiles = [ps / PS_PER_S for ps in gap_percentiles(log.gaps, PERCENTILES)]
-    return _named(total_ps(log.gaps) / count / PS_PER_S, percentiles)
-
-
-def _named(mean: float, percentiles: Sequence[float]) -> Spread:
-    p50, p90, p95, p99 = percentiles
-    return Spread(mean=mean, p50=p50, p90=p90, p95=p95, p99=p99)
+    return spread_of(total_ps(log.gaps) / count / PS_PER_S, percentiles)
 
 
 def _replicas(log: ServingLog, duration_ps: int) -> tuple[ReplicaMetrics, ...]:

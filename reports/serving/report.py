@@ -9,8 +9,9 @@ from ...traces.workloads.exact_seconds import PS_PER_S
 from ..tables.grid import Grid
 from ..tables.printed import Printed, flat_rows
 from .over_seeds import SeedRow
-from .service_levels import ServiceLevels
-from .tables import latency_table, load_table, member_table, served_table
+from .slo.class_table import class_table
+from .slo.promises import Promises
+from .tables import latency_table, load_table, member_table, names_of, served_table
 from .what_was_asked import what_was_asked
 
 
@@ -20,19 +21,20 @@ class ServingReport(Printed):
 
     Attributes:
         rows: one per setting, its seeds together.
-        promised: service levels that goodput asks for.
+        promised: service levels by class that goodput asks for.
         noted: whether the notes of runs are printed; False where they stand elsewhere.
     """
 
     rows: tuple[SeedRow, ...]
-    promised: ServiceLevels
+    promised: Promises
     noted: bool = True
 
     def tables(self) -> Sequence[Grid]:
-        """What was served, latencies, load, and members."""
-        promised = bool(self.promised.promised)
-        served = served_table(self.rows, promised=promised, title=self._title(), remarks=self._remarks())
-        return [served, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
+        """What was served, classes if there are any, latencies, load, and members."""
+        served = served_table(self.rows, promised=self.promised.any, title=self._title(), remarks=self._remarks())
+        classes = class_table([(names_of(self.rows, row), row) for row in self.rows], promised=self.promised.any)
+        by_class = [] if classes is None else [classes]
+        return [served, *by_class, latency_table(self.rows), load_table(self.rows), member_table(self.rows)]
 
     def lines(self) -> Sequence[str]:
         """None: tables say it all."""
@@ -40,7 +42,7 @@ class ServingReport(Printed):
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving-metrics.md)."""
-        return {"slo": self.promised.promised, "rows": [row.to_json() for row in self.rows]}
+        return {**self.promised.to_json(), "rows": [row.to_json() for row in self.rows]}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each run; an object becomes a column for each of its keys, `ttft_s_mean`."""
@@ -62,11 +64,7 @@ class ServingReport(Printed):
         parts.append(
             f"{durations[0]:,.3f} s" if len(durations) == 1 else f"{durations[0]:,.3f} to {durations[-1]:,.3f} s"
         )
-        if self.promised.promised:
-            parts.append(
-                "SLO " + ", ".join(f"{name} {seconds:g} s" for name, seconds in self.promised.promised.items())
-            )
-        return "; ".join(parts)
+        return "; ".join([*parts, *filter(None, [self.promised.in_words()])])
 
     @property
     def _asked_alike(self) -> bool:

@@ -64,19 +64,19 @@ def served_table(rows: Sequence[SeedRow], *, promised: bool, title: str, remarks
         remarks: below it, a line each.
     """
     shown = {**SERVED, **(PROMISED if promised else {})}
-    cells = [_named(rows, row) | cells_of(row, shown, "") for row in rows]
+    cells = [names_of(rows, row) | cells_of(row, shown, "") for row in rows]
     return table(cells, texts=_names(rows), title=title, remarks=remarks)
 
 
 def load_table(rows: Sequence[SeedRow]) -> Grid:
     """One line per row: batch and queue over time, preemptions, busy share."""
-    return table([_named(rows, row) | cells_of(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
+    return table([names_of(rows, row) | cells_of(row, LOAD, "") for row in rows], texts=_names(rows), title="load")
 
 
 def latency_table(rows: Sequence[SeedRow]) -> Grid:
     """For each row a line per latency, in milliseconds."""
     cells = [
-        (_named(rows, row) if not number else {})
+        (names_of(rows, row) if not number else {})
         | {"latency": name}
         | cells_of(row, {part: (f"{figure}_{part}", milliseconds) for part in PARTS}, "")
         for row in rows
@@ -92,17 +92,17 @@ def member_table(rows: Sequence[SeedRow]) -> Grid:
     ends = []
     for row in rows:
         for number, member in enumerate(row.runs[0].meta.members):
-            named = _named(rows, row) if not number else {}
+            named = names_of(rows, row) if not number else {}
             cells.append(named | {"member": member} | cells_of(row, OF_MEMBER, f"members_{member}_"))
         ends.append(len(cells) - 1)
     return table(cells, texts={*_names(rows), "member"}, title="members", lines=ends)
 
 
 def _names(rows: Sequence[SeedRow]) -> set[str]:
-    return {name for row in rows for name in _named(rows, row)}
+    return {name for row in rows for name in names_of(rows, row)}
 
 
-def _named(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
+def names_of(rows: Sequence[SeedRow], row: SeedRow) -> dict[str, str]:
     """What a row is called: its policy, and whatever else rows differ in; its folders where that is not enough."""
     named = {"policy": row.about.policy}
     for name in ("workload", "cluster"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...runs.serving.log import ServingLog
 from .metrics import metrics_of
-from .service_levels import ServiceLevels
+from .slo.promises import Promises
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 PARTS = ("mean", "p50", "p90", "p99")
@@ -63,7 +63,7 @@ FIGURES = (*(f"{latency}_{part}" for latency in LATENCIES for part in PARTS), TH
 
 def figures_of(log: ServingLog) -> dict[str, float]:
     """The figures of a run; those that no request has are left out."""
-    found = metrics_of(log, ServiceLevels()).to_json()
+    found = metrics_of(log, Promises()).to_json()
     figures: dict[str, float | None] = {
         f"{latency}_{part}": None if found[latency] is None else found[latency][part]
         for latency in LATENCIES

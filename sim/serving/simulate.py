@@ -65,7 +65,7 @@ def serve(
     horizon_ps: int | None = None,
     seed: int = 0,
     strict: bool = False,
-    deadlines: Mapping[str, Deadline] | None = None,
+    deadlines: Mapping[str, Deadline | None] | None = None,
     outputs: dict[str, list[int]] | None = None,
     watcher: Watcher | None = None,
     stepwise: bool = False,

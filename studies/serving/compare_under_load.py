@@ -74,6 +74,7 @@ def compare_under_load(
     tables = setting.tables(setting.replay.seed)
     named = named_policies(tables.default_policies if policies is None else policies)
     _check(setting, named, tables)
+    setting.check_classes(setting.opened(asked_rates[0], setting.replay.seed))
     folder = nullcontext() if log is None else new_folder(Path(log))
     cells = len(asked_rates) * len(named)
     with held_interrupts() as interrupts, folder as written, Progress("serving", cells, unit="rows") as progress:

@@ -9,7 +9,7 @@ from pydantic import with_config
 
 from ...arguments import ArgumentError, check_within
 from ...decoding.prefill import Start, start_of
-from ...reports.serving.service_levels import ServiceLevels
+from ...reports.serving.slo.promises import Promises
 from ...sim.cost.make import scaled_by_name
 from ...sim.replay_tables import ReplayTables, tables_of
 from ...sim.serving.cluster.cluster import Cluster, Replica
@@ -19,7 +19,7 @@ from ...traces.recording import Recording
 from ...traces.workloads import Workload, WorkloadOptions, with_options
 from ...traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 from ..comparing.setting import STRICT, ReplayOptions, Setting, SettingOptions, setting_of
-from .metrics import promised_levels
+from .metrics import Promised, promises, refuse_unknown_classes
 
 # Options of seconds that are said of one cost; a cluster has one for each replica.
 OF_ONE_COST = ("tensor_parallel", "extrapolate", "on", "allow_foreign_profile")
@@ -36,7 +36,7 @@ class ServingOptions(ReplayOptions, total=False):
     zero_tokens: str
     tag: str | None
     horizon_s: float | None
-    slo: Mapping[str, float] | None
+    slo: Promised | None
 
 
 @with_config(STRICT)
@@ -57,7 +57,7 @@ class ServingSetting:
         workload: a path, or a generator's text.
         changes: what is done to it, but for rate and seed.
         horizon_s: simulated seconds after which a run is stopped; None: it runs to its end.
-        promised: service levels of every request.
+        promised: service levels by class of request.
 
     Raises:
         ArgumentError: a horizon out of range.
@@ -68,7 +68,7 @@ class ServingSetting:
     workload: str
     changes: WorkloadOptions
     horizon_s: float | None
-    promised: ServiceLevels
+    promised: Promises
 
     def __post_init__(self) -> None:
         if self.horizon_s is not None:
@@ -80,10 +80,31 @@ class ServingSetting:
         return self.replay.recording
 
     @property
-    def deadlines(self) -> dict[str, Deadline]:
-        """When policies are told that tokens are due: where times to the first and for each further are promised."""
-        ttft, tpot = self.promised.ttft, self.promised.tpot
-        return {} if ttft is None or tpot is None else {"": Deadline(ttft, tpot)}
+    def deadlines(self) -> dict[str, Deadline | None]:
+        """When policies are told that tokens are due, by class; "" is for all others.
+
+        None where a class is not promised times both to the first token and for each further one.
+        """
+        found: dict[str, Deadline | None] = {}
+        for name, levels in {"": self.promised.others, **self.promised.classes}.items():
+            ttft, tpot = levels.ttft, levels.tpot
+            found[name] = None if ttft is None or tpot is None else Deadline(ttft, tpot)
+        return found
+
+    def check_classes(self, workload: Workload) -> None:
+        """Refuse a promise to a class that no request of a workload has; it is read until all classes were met.
+
+        Raises:
+            ArgumentError: such a class, by name.
+        """
+        missing, known = set(self.promised.classes), {""}
+        arrivals = iter(workload) if missing else iter(())
+        for arrival in arrivals:
+            known.add(arrival.slo)
+            missing.discard(arrival.slo)
+            if not missing:
+                return
+        refuse_unknown_classes(self.promised, known)
 
     def opened(self, rate: float | None, seed: int) -> Workload:
         """The workload at a rate; the same rate and seed give the same requests, whoever serves them."""
@@ -105,6 +126,9 @@ class ServingSetting:
         told |= {name: value for name, value in self.changes.given().items() if name not in {"rate", "seed"}}
         if self.horizon_s is not None:
             told["horizon_s"] = self.horizon_s
+        deadlines = {name: list(due) for name, due in self.deadlines.items() if due is not None}
+        if deadlines:
+            told["deadlines"] = deadlines
         if self.cluster.stale_s:
             told["stale_s"] = self.cluster.stale_s
         # A file that was changed between two runs keeps its name: what is in it tells them apart.
@@ -161,7 +185,7 @@ def serving_setting(
         workload=str(workload),
         changes=changes,
         horizon_s=priced.horizon_s if horizon_s is None else horizon_s,
-        promised=promised_levels(options.get("slo") or {}),
+        promised=promises(options.get("slo") or {}),
     )
 
 

@@ -92,7 +92,8 @@ def simulate(
         out: new folder for the run.
         options: `time_scale`, `limit`, `max_prompt_tokens`, `max_output_tokens`, `zero_tokens` and `tag` change the
             workload as in `open_workload`. `horizon_s`: the run is stopped then. `slo`: longest times for goodput, by
-            name (`ttft`, `tpot`, `e2e`, `queue`), seconds. `cost`: of all replicas, in place of the cluster's own.
+            name (`ttft`, `tpot`, `e2e`, `queue`), seconds, or by class of request and name, as of `metrics`.
+            `cost`: of all replicas, in place of the cluster's own.
             `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`, `shift_acceptance`, `decide_s`,
             `allow_foreign_profile`, `strict`, `lossless` as of `compare`. `seed`: of all that is drawn.
 
@@ -108,6 +109,7 @@ def simulate(
     tables = setting.tables(seed)
     check_policy(setting, named, tables)
     opened = setting.opened(rate, seed)
+    setting.check_classes(opened)
     with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
         log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)

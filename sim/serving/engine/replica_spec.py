@@ -57,7 +57,7 @@ class ServedFrom:
         lengths: of the target's own answers to its requests.
         drawn: which of its requests stands for a served one.
         unit_tokens: of the blocks of the workload.
-        deadlines: of classes of service levels, by name; "" is for all others.
+        deadlines: of classes of service levels, by name; "" is for all others, and None for a class without one.
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
@@ -69,7 +69,7 @@ class ServedFrom:
     lengths: AnswerLengths
     drawn: DrawnRequests
     unit_tokens: int
-    deadlines: Mapping[str, Deadline]
+    deadlines: Mapping[str, Deadline | None]
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]

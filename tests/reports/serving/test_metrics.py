@@ -8,14 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
 from paceline.reports.serving.metrics import metrics_of
-from paceline.reports.serving.service_levels import ServiceLevels
+from paceline.reports.serving.slo.promises import Promises
+from paceline.reports.serving.slo.service_levels import ServiceLevels
 from paceline.reports.summary import Spread
 from paceline.runs.serving.recorder import ServingRecorder
 
 from ...runs.serving.toy_engine import ABOUT, played
 from .worked_example import worked_log
 
-NOTHING = ServiceLevels()
+NOTHING = Promises()
+
+
+def to_all(**seconds):
+    return Promises(others=ServiceLevels(**seconds))
 
 
 class near:  # noqa: N801 - reads as pytest.approx
@@ -46,7 +51,7 @@ def test_latencies_by_hand():
 
 
 def test_counts_by_hand():
-    found = metrics_of(worked_log(), ServiceLevels(ttft=1.8, tpot=2.0))
+    found = metrics_of(worked_log(), to_all(ttft=1.8, tpot=2.0))
     assert (found.requests, found.finished, found.rejected, found.unfinished) == (4, 2, 1, 1)
     assert found.rejected_for == {"longer than the memory": 1}
     assert (found.prompt_tokens, found.output_tokens, found.unfinished_tokens) == (30, 6, 2)
@@ -84,7 +89,7 @@ def naive_spread(values):
 def test_figures_are_those_of_every_token(run, bounds):
     """Exact fractions of seconds: a picosecond of the toy is one of the clock."""
     ttft_ps, tpot_ps = bounds
-    found = metrics_of(run.log, ServiceLevels(ttft=ttft_ps / 1e12, tpot=tpot_ps / 1e12))
+    found = metrics_of(run.log, to_all(ttft=ttft_ps / 1e12, tpot=tpot_ps / 1e12))
     done = [told for told in run.told if told.ended >= 0 and not told.rejected]
     first = {id(told): told.outputs[0][0] for told in done}
     ttft = [(first[id(told)] - told.arrival.arrives_ps) / 1e12 for told in done]
@@ -114,7 +119,7 @@ def test_figures_are_those_of_every_token(run, bounds):
 
 
 def test_a_run_of_nothing():
-    found = metrics_of(ServingRecorder(["target"], {"r0": [4]}).log(ABOUT), ServiceLevels(ttft=1.0))
+    found = metrics_of(ServingRecorder(["target"], {"r0": [4]}).log(ABOUT), to_all(ttft=1.0))
     assert (found.requests, found.duration_s, found.requests_per_s, found.ttft_s, found.itl_s) == (
         0,
         0,
@@ -127,7 +132,7 @@ def test_a_run_of_nothing():
 
 
 def test_promises_in_years_are_met():
-    assert metrics_of(worked_log(), ServiceLevels(tpot=1e18, e2e=1e300)).slo_met == 2
+    assert metrics_of(worked_log(), to_all(tpot=1e18, e2e=1e300)).slo_met == 2
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])

@@ -77,7 +77,8 @@ def test_a_run_is_what_its_folder_says(tmp_path, mine):
     about = read_serving(tmp_path / "run").meta.about
     assert about.policy == "draft:4/target on h100; draft:3/mid:6/target on own"
     replicas = about.setting.pop("replicas")
-    assert about.setting == {"trace": "pico", "router": "least-loaded", "stale_s": 0.001, "horizon_s": 50}
+    asked = {"trace": "pico", "router": "least-loaded", "stale_s": 0.001, "horizon_s": 50}
+    assert about.setting == asked | {"deadlines": {"": [1, 0.1]}}
     assert {name: told["count"] for name, told in replicas.items()} == {"h100": 2, "own": 1}
     with pytest.raises(ValueError, match="exists already"):
         found.write(tmp_path / "run")
@@ -148,6 +149,9 @@ def test_an_interrupt_leaves_what_was_simulated(tmp_path):
         ({"policy": "oracle-window"}, "must not see ahead under load"),
         ({"horizon_s": 0.0}, "`horizon_s` must be in"),
         ({"slo": {"ttl": 1.0}}, "`slo` must name one of"),
+        ({"slo": {"chat": {"ttl": 1.0}}}, "`slo` must name one of ttft, tpot, e2e, queue, got 'chat:ttl'"),
+        ({"slo": {"chat": {"ttft": 0}}}, "`slo` chat:ttft must be > 0 and finite, got 0"),
+        ({"slo": {"chat": {"ttft": 1.0}}}, "`slo` must name a class of the requests (none), got 'chat'"),
         ({"extrapolate": True}, "`extrapolate` goes with `cost`"),
         ({"scale": {"no": 2.0}}, "`scale` must name a model"),
         ({"seeds": 3}, "no keyword `seeds`"),
@@ -247,3 +251,45 @@ def test_real_arrivals(policy):
     found = simulate(path, policy, cluster="h100", limit=500)
     assert sum(closes(found.log)) == 500
     assert found.report.rows[0].runs[0].metrics.finished == 500
+
+
+CLASSES = "".join(
+    json.dumps({"request_id": str(n), "arrives_s": n / 400, "prompt_tokens": 20, "output_tokens": 8, "slo": name})
+    + "\n"
+    for n, name in enumerate(("chat", "batch", "", "chat") * 5)
+)
+
+
+class Listens:
+    """Notes what it sees of classes and deadlines."""
+
+    seen = set()  # noqa: RUF012 - of all that are built
+
+    def __init__(self, pool):
+        self.target = pool.target
+
+    def decide(self, seen):
+        self.seen.add((seen.slo, seen.deadline_s is not None))
+        return paceline.policies.Verify(self.target)
+
+    def learn(self, outcome):
+        pass
+
+
+def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text(CLASSES, encoding="utf-8")
+    slo = {"chat": {"ttft": 0.5, "tpot": 1e-9}, "batch": {"e2e": 60.0}, "ttft": 1, "tpot": 1}
+    Listens.seen.clear()
+    found = simulate(load, Listens, cluster="h100", slo=slo)
+    assert Listens.seen == {("chat", True), ("batch", False), ("", True)}
+    (run,) = found.to_json()["rows"][0]["runs"]
+    shares = {name: one["slo_share"] for name, one in run["classes"].items()}
+    assert shares == {"chat": 0.0, "batch": 1.0, "": 1.0}
+    assert (run["slo_met"], run["slo_share"]) == (10, 0.5)
+    assert found.to_json()["slo_by_class"] == {"chat": {"ttft": 0.5, "tpot": 1e-9}, "batch": {"e2e": 60.0}}
+    assert "classes of requests" in repr(found)
+    with pytest.raises(ArgumentError, match=r"`slo` must name a class of the requests \(batch, chat\), got 'chta'"):
+        simulate(load, "plain", cluster="h100", slo={"chta": {"ttft": 1.0}})
+    with pytest.raises(ArgumentError, match="got 'chta'"):
+        paceline.metrics(found.log, slo={"chta": {"ttft": 1.0}})

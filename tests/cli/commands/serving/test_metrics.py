@@ -85,6 +85,11 @@ def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(run, tmp_path
         (("--slo", "ttft"), "--slo must be NAME=SECONDS, got 'ttft'"),
         (("--slo", "ttft=0"), "--slo ttft must be > 0 and finite, got 0.0"),
         (("--slo", "ttft=1,ttft=2"), "--slo ttft is given twice"),
+        (("--slo", "ttft=1", "--slo", "ttft=2"), "--slo ttft is given twice"),
+        (("--slo", "chat:ttft=1", "--slo", "chat:ttft=2"), "--slo chat: ttft is given twice"),
+        (("--slo", "chat:ttft"), "--slo chat: must be NAME=SECONDS, got 'ttft'"),
+        (("--slo", ":ttft=1"), "--slo must be [CLASS:]NAME=SECONDS,..., got ':ttft=1'"),
+        (("--slo", "chat:ttft=1"), "--slo must name a class of the requests (none), got 'chat'"),
     ],
 )
 def test_what_is_no_promise(run, given, line):

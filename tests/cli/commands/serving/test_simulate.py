@@ -50,6 +50,18 @@ def test_json_is_what_the_function_says():
     assert rows == json.loads(json.dumps(direct.to_json()))
 
 
+def test_promises_by_class(tmp_path):
+    asked = ("--cluster", "h100", "--slo", "chat:ttft=1,tpot=0.001", "--slo", "tpot=1")
+    load = ("--workload", f"{LOAD},slo=chat")
+    printed = done("simulate", *load, *asked, "--policy", "plain", "--out", tmp_path / "run")
+    assert "SLO chat: ttft 1 s, tpot 0.001 s; others: tpot 1 s" in printed.replace("\n", " ")
+    assert "classes of requests" in printed
+    assert done("metrics", tmp_path / "run", *asked[2:]) == printed
+    assert "classes of requests" in done("compare", *load, *asked, "--policy", "plain", "--seeds", 2)
+    told = refused("compare", *load, *asked, "--slo", "batch:e2e=1", "--policy", "plain")
+    assert told.endswith("--slo must name a class of the requests (chat), got 'batch'")
+
+
 def test_details_are_the_tables_of_metrics():
     asked = ("compare", *ALL, "--policy", "plain", "--seeds", 2)
     assert "latencies, ms" in done(*asked, "--detail")

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arguments import check_within
-from ...runs.serving.log import ServingLog
-from ...traces.workloads.exact_seconds import MOST_PS, PS_PER_S
+from ....arguments import check_within
+from ....runs.serving.log import ServingLog
+from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
