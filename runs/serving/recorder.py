@@ -100,7 +100,7 @@ class ServingRecorder:
             self._cached[place + level] = tokens
 
     def preempted(self, serial: int, at_ps: int) -> None:
-        """It leaves the batch for lack of memory and waits again."""
+        """It leaves the batch for lack of memory and waits again; of one replica never back in time."""
         self._preempted.append(serial)
         self._preempted.append(at_ps)
 
@@ -192,7 +192,7 @@ class ServingRecorder:
         log = ServingLog(
             meta=meta,
             requests=requests,
-            preemptions=_columns(np.array(self._preempted), PREEMPTION_FIELDS),
+            preemptions=self._preemptions(requests["replica"]),
             series=self._series(),
             gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
         )
@@ -212,6 +212,12 @@ class ServingRecorder:
             "rejected": rejected,
             "cached_tokens": np.array(self._cached).reshape(-1, len(self._members)),
         }
+
+    def _preemptions(self, replicas: NDArray[np.int64]) -> Columns:
+        """In order of time, and of replicas at one instant, whichever was let run first."""
+        columns = _columns(np.array(self._preempted, dtype=np.int64), PREEMPTION_FIELDS)
+        order = np.lexsort((replicas[columns["request"]], columns["at_ps"]))
+        return {name: column[order] for name, column in columns.items()}
 
     def _replicas(self, ended_at_ps: int) -> tuple[ReplicaTotals, ...]:
         found = []

@@ -1,24 +1,42 @@
-"""Events of one instant in an order of their own: SimPy's, with a rank."""
+"""Events of one instant in an order of their own: SimPy's, with a rank.
 
+Snapshots for routers come first, then arrivals in the order of the workload, then replicas by index.
+"""
+
+from collections.abc import Callable
 from typing import cast
 
 import simpy
 from simpy.events import EventPriority
 
+SNAPSHOT, ARRIVALS = -1, 0
+
+
+def rank_of(replica: int) -> int:
+    """Rank of what the replica at an index does."""
+    return ARRIVALS + 1 + replica
+
 
 class RankedEvent(simpy.Event):
-    """An event; of those of one instant that of the smallest rank comes first."""
+    """An event that happens; of those of one instant that of the smallest rank comes first."""
 
-    def happen(self, delay_ps: int, rank: int) -> "RankedEvent":
-        """Let it happen so many picoseconds from now."""
+    def __init__(self, env: simpy.Environment, at_ps: int, rank: int, do: Callable[[], None] | None = None) -> None:
+        """Let it happen.
+
+        Args:
+            env: of the run.
+            at_ps: when, not before the events that have happened.
+            rank: at that instant.
+            do: is called then; None: a process waits for it.
+        """
+        super().__init__(env)
         self._ok = True
         self._value = None
-        self.due_ps = cast(int, self.env.now) + delay_ps
-        self.env.schedule(self, cast(EventPriority, rank), delay_ps)
-        return self
+        if do is not None:
+            assert self.callbacks is not None
+            self.callbacks.append(lambda _: do())
+        env.schedule(self, cast(EventPriority, rank), at_ps - cast(int, env.now))
 
-    def instead(self) -> "RankedEvent":
-        """Another event for whoever waits for this one, which then happens to nobody."""
-        other = RankedEvent(self.env)
-        other.callbacks, self.callbacks = self.callbacks, other.callbacks
-        return other
+    def cancel(self) -> None:
+        """It happens to nobody."""
+        self.callbacks = []

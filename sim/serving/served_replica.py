@@ -13,6 +13,11 @@ class ServedReplica(WatchedReplica, Protocol):
     """
 
     @property
+    def may_lag(self) -> bool:
+        """Whether it may be let run later than the others: it shares nothing with them but the recorder."""
+        ...
+
+    @property
     def num_running(self) -> int:
         """Requests in the batch."""
         ...

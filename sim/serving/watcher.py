@@ -11,7 +11,10 @@ class Watcher(Protocol):
         ...
 
     def interrupted(self) -> bool:
-        """Whether the run is to stop; asked after every operation, where all that was recorded goes together."""
+        """Whether the run is to stop; asked where all that was recorded goes together.
+
+        That is before a request comes, and after every operation of a replica that runs in its turn.
+        """
         ...
 
 
@@ -24,3 +27,13 @@ class Nobody:
     def interrupted(self) -> bool:
         """See `Watcher`: never."""
         return False
+
+
+class InterruptedRunError(Exception):
+    """The watcher wants the run to stop."""
+
+
+def stop_if_interrupted(watcher: Watcher) -> None:
+    """Raise InterruptedRunError if the run is to stop."""
+    if watcher.interrupted():
+        raise InterruptedRunError

@@ -49,7 +49,10 @@ class Replica:
     Attributes:
         end_ps: of what was planned.
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+        may_lag: not, since its world may be that of others as well.
     """
+
+    may_lag = False
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
         pool = shared.pool

@@ -33,7 +33,10 @@ class JumpingReplica:
 
     Attributes:
         num_modelled: decisions that were modelled rather than replayed: none.
+        may_lag: nobody else learns what it does.
     """
+
+    may_lag = True
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment) -> None:
         pool = shared.pool

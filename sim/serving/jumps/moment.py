@@ -5,7 +5,7 @@ class Moment:
     """Mutated by whoever drives the run.
 
     Attributes:
-        now_ps: the instant of the event that is being handled.
+        now_ps: the instant of what is being done; never goes back.
     """
 
     __slots__ = ("_turn", "_turn_ps", "now_ps")
@@ -17,6 +17,7 @@ class Moment:
 
     def take_turn(self, index: int, at_ps: int) -> None:
         """What a replica does at an instant is being done."""
+        self.now_ps = at_ps
         if (at_ps, index) > (self._turn_ps, self._turn):
             self._turn_ps, self._turn = at_ps, index
 

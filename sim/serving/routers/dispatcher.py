@@ -50,10 +50,16 @@ class Dispatcher:
         self._replicas = tuple(replicas)
         self._stale_ps = stale_ps
         self._reads_prefixes = bool(getattr(router, "reads_prefixes", False))
+        self._reads_signals = bool(getattr(router, "reads_signals", True))
         self._taken = 0
         self._signals: tuple[ReplicaSignals, ...] | None = None
         self._cached: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
         self.take_snapshot()
+
+    @property
+    def looks(self) -> bool:
+        """Whether the router may look at replicas when a request arrives, so that they have to be as they are then."""
+        return self._stale_ps == 0 and (self._reads_signals or self._reads_prefixes)
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
         """When the first snapshot after now is due; None where signals are never stale."""
@@ -105,14 +111,17 @@ class Dispatcher:
     def _signals_now(self) -> tuple[ReplicaSignals, ...]:
         return tuple(replica.signals() for replica in self._replicas)
 
-    def _seen_signals(self) -> tuple[ReplicaSignals, ...]:
+    def _seen_signals(self, arrival: Arrival) -> tuple[ReplicaSignals, ...]:
+        if not self._reads_signals:
+            raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
         if self._signals is None:
             self._signals = self._signals_now()
         return self._signals
 
     def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
-        if self._stale_ps and not self._reads_prefixes:
-            rule = "asks for cached prefixes of stale signals, and does not say reads_prefixes = True"
+        if not self._reads_prefixes and (self._stale_ps or not self._reads_signals):
+            of = " of stale signals," if self._stale_ps else ","
+            rule = f"asks for cached prefixes{of} and does not say reads_prefixes = True"
             raise RouterError(f"{self._named(arrival)}: {rule}")
         return self._cached[replica](arrival)
 
@@ -129,7 +138,7 @@ class _Seen:
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
         """See `Seen`."""
-        return self._dispatcher._seen_signals()
+        return self._dispatcher._seen_signals(self._arrival)
 
     @property
     def snapshot(self) -> int:

@@ -31,7 +31,11 @@ class Seen(Protocol):
 
     @property
     def signals(self) -> Sequence[ReplicaSignals]:
-        """`[R]`, as old as the newest snapshot."""
+        """`[R]`, as old as the newest snapshot.
+
+        Raises:
+            RouterError: the router says that it does not read them.
+        """
         ...
 
     @property
@@ -55,7 +59,8 @@ class Router(Protocol):
     and the same calls give the same picks, so chance comes from the seed.
 
     A router that asks for cached prefixes says so by a class attribute `reads_prefixes = True`: only then are they kept
-    with snapshots.
+    with snapshots. One that looks at no signals may say `reads_signals = False`: then replicas need not be as they are
+    at each arrival, which saves time.
     """
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:

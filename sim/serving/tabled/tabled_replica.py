@@ -40,7 +40,10 @@ class TabledReplica:
         end_ps: of what was planned.
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
         num_modelled: decisions that were modelled rather than replayed.
+        may_lag: nobody else learns what it does.
     """
+
+    may_lag = True
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
         pool = shared.pool

@@ -5,49 +5,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from paceline.runs.serving.meta import JUMPS, STEP_BY_STEP
+from paceline.runs.serving.meta import STEP_BY_STEP
 from paceline.sim.serving.limits import Preemption
 from paceline.traces.workloads.arrival import Arrival
 
-from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, target_only, workloads
+from ..engine.served_runs import LineCost, Run, limits_of, pico, target_only, workloads
+from .both_paths import check, whole_budgets
 from .lined_costs import COSTS, LinedLineCost
 
 ROUTERS = ("round-robin", "least-loaded", "least-loaded,by=kv", "least-loaded,by=tokens", "two-choices",
            "prefix-affinity")  # fmt: skip
-
-
-def gaps(log):
-    """How often each gap was seen."""
-    found = {}
-    columns = (log.gaps[name].tolist() for name in ("first_ps", "increment_ps", "count", "rows"))
-    for first, increment, count, rows in zip(*columns, strict=True):
-        for place in range(count):
-            gap = first + increment * place
-            found[gap] = found.get(gap, 0) + rows
-    return found
-
-
-def told(run):
-    """All that a run says, save for the states that its series shows, and how it was worked out."""
-    run.go()
-    log, served = run.log, run.served
-    meta = log.meta.model_dump()
-    for replica in meta["replicas"]:
-        del replica["states"], replica["path"]
-    columns = {name: values.tolist() for name, values in (log.requests | log.preemptions).items()}
-    return meta, columns, gaps(log), (served.num_emitted, served.num_cycled, served.num_modelled, served.stopped)
-
-
-def check(arrivals, tables, **options):
-    """Compare both paths; returns the log of the jumps."""
-    options = {"outputs": None, "cost": LinedLineCost(tables)} | options
-    jumps = Run(arrivals, tables, **options)
-    found = told(jumps)
-    steps = Run(arrivals, tables, stepwise=True, **options)
-    assert found == told(steps)
-    assert set(jumps.served.paths) == {JUMPS}
-    assert set(steps.served.paths) == {f"{STEP_BY_STEP}: asked for"}
-    return jumps
 
 
 class Turns:
@@ -71,16 +38,6 @@ def sessions(draw, **options):
         arrival._replace(turns=Turns(arrival.request_id, draw(st.integers(0, 3)), draw(thinks)))
         for arrival in draw(workloads(most=20, **options))
     ]
-
-
-@st.composite
-def whole_budgets(draw, tables):
-    """Limits whose token budget has room for a whole batch."""
-    found = draw(limits(tables))
-    most = min(found.max_num_seqs, found.token_budget)
-    drop_units = draw(st.sampled_from([0, 0, 1]))
-    kv = {name: replace(member, drop_units=drop_units) for name, member in found.kv.items()}
-    return replace(found, max_num_seqs=most, kv=kv)
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.

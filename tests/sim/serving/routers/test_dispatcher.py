@@ -105,3 +105,13 @@ def test_prefixes_of_stale_signals_are_kept_for_those_who_say_so():
     assert Dispatcher(Blind(), "blind", [Replica()]).pick(REQUEST) == 0
     with pytest.raises(RouterError, match="asks for cached prefixes of stale signals, and does not say reads_prefixes"):
         Dispatcher(Blind(), "blind", [Replica()], stale_ps=5).pick(REQUEST)
+
+
+def test_a_router_that_says_it_looks_at_nothing_is_held_to_it():
+    class Looks(Blind):
+        reads_signals = False
+
+    dispatcher = Dispatcher(Looks(), "looks", [Replica()])
+    assert not dispatcher.looks
+    with pytest.raises(RouterError, match="request r: asks for signals, and says reads_signals = False"):
+        dispatcher.pick(REQUEST)

@@ -9,8 +9,9 @@ from paceline.runs.serving.meta import ROUNDS, STEP_BY_STEP
 from paceline.traces.workloads.arrival import Arrival
 
 from ..engine.served_runs import LineCost, Run, limits, limits_of, pico, some_rounds
+from ..jumps.both_paths import told
 from ..jumps.lined_costs import COSTS, LinedLineCost
-from ..jumps.test_equal import ROUTERS, Turns, sessions, told
+from ..jumps.test_equal import ROUTERS, Turns, sessions
 
 TRIES = ("draft:4/target", "draft:3/mid:6/target", "draft:1/target", "mid:7/target", "ngram:3/target",
          "ngram:2/mid:5/target", "draft:2/mid:4/slim:6/target", "confident,below=0.6,most=5")  # fmt: skip

@@ -1,0 +1,106 @@
+"""Requests as they come: those of the workload, those that follow others of their session, and who gets each."""
+
+from collections.abc import Generator
+from typing import cast
+
+import simpy
+
+from ...arguments import ArgumentError
+from ...traces.workloads.arrival import Arrival, Workload
+from .jumps.moment import Moment
+from .ranked_event import ARRIVALS, SNAPSHOT, RankedEvent
+from .routers import Dispatcher
+from .running_replicas import RunningReplicas
+from .watcher import Watcher, stop_if_interrupted
+
+
+class Arrivals:
+    """Processes of a run.
+
+    Args:
+        env: has the events.
+        moment: of the run.
+        workload: whose requests come.
+        dispatcher: says who gets them.
+        replicas: get them.
+        watcher: may stop the run.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        moment: Moment,
+        workload: Workload,
+        dispatcher: Dispatcher,
+        replicas: RunningReplicas,
+        watcher: Watcher,
+    ) -> None:
+        self._env = env
+        self._moment = moment
+        self._dispatcher = dispatcher
+        self._replicas = replicas
+        self._watcher = watcher
+        self._to_come = 1  # the workload itself counts while it is not read to its end
+        env.process(self._arriving(workload))
+        if dispatcher.next_snapshot_ps(0) is not None:
+            env.process(self._snapshots())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are still to come, as far as is known."""
+        return self._to_come > 0
+
+    def ended(self, arrival: Arrival, at_ps: int) -> None:
+        """A request has ended, one way or another: the next of its session comes, if there is one."""
+        self._watcher.ended()
+        follows = None if arrival.turns is None else arrival.turns.after(at_ps)
+        if follows is None:
+            return
+        if follows.arrives_ps < at_ps:
+            raise ArgumentError(
+                f"request {follows.request_id}: arrives_ps must be >= {at_ps}, when the one before it ended, "
+                f"got {follows.arrives_ps}"
+            )
+        self._to_come += 1
+        RankedEvent(self._env, follows.arrives_ps, ARRIVALS, lambda: self._follow(follows))
+
+    def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
+        """Nobody looks before the next event, so what comes earlier needs none of its own."""
+        env, moment = self._env, self._moment
+        before_ps = 0
+        for arrival in workload:
+            at_ps = arrival.arrives_ps
+            if at_ps < before_ps:
+                raise ArgumentError(
+                    f"request {arrival.request_id}: arrives_ps must be >= {before_ps}, that of the one before, "
+                    f"got {at_ps}"
+                )
+            before_ps = at_ps
+            if at_ps >= env.peek():
+                yield RankedEvent(env, at_ps, ARRIVALS)
+            moment.now_ps = at_ps
+            self._deliver(arrival)
+        self._to_come -= 1
+        self._replicas.wait_for_all()
+
+    def _follow(self, arrival: Arrival) -> None:
+        self._to_come -= 1
+        self._moment.now_ps = arrival.arrives_ps
+        self._deliver(arrival)
+
+    def _deliver(self, arrival: Arrival) -> None:
+        stop_if_interrupted(self._watcher)
+        if self._dispatcher.looks:
+            self._replicas.catch_up()
+        self._replicas.arrive(self._dispatcher.pick(arrival), arrival)
+
+    def _snapshots(self) -> Generator[simpy.Event, None, None]:
+        """Let the router see the replicas anew from time to time, before the requests of that instant come."""
+        while (self.is_open or self._replicas.is_open) and (at_ps := self._due_ps()) is not None:
+            yield RankedEvent(self._env, at_ps, SNAPSHOT)
+            self._moment.now_ps = at_ps
+            self._replicas.catch_up()
+            self._dispatcher.take_snapshot()
+
+    def _due_ps(self) -> int | None:
+        return self._dispatcher.next_snapshot_ps(cast(int, self._env.now))

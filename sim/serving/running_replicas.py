@@ -1,0 +1,88 @@
+"""The replicas of a run: some are let run when somebody looks at them, for others SimPy has events.
+
+A replica shares nothing with the others while it runs, so it may run later than they do: until a request comes to it,
+a router looks, or the run stops. Only where a request that ends brings forth another one, or where what a replica does
+is done elsewhere as well, has it to be done in its turn.
+"""
+
+from collections.abc import Callable, Sequence
+
+import simpy
+
+from ...traces.workloads.arrival import Arrival
+from .jumps.moment import Moment
+from .ranked_event import RankedEvent, rank_of
+from .running_replica import NEVER_PS, RunningReplica
+from .served_replica import ServedReplica
+
+
+class RunningReplicas:
+    """Mutated as they run.
+
+    Args:
+        env: has the events.
+        moment: of the run.
+        replicas: in their order.
+        after_each: called after all that a replica has done in its turn; may raise.
+    """
+
+    def __init__(
+        self, env: simpy.Environment, moment: Moment, replicas: Sequence[ServedReplica], after_each: Callable[[], None]
+    ) -> None:
+        self._env = env
+        self._moment = moment
+        self._runs = tuple(map(RunningReplica, replicas))
+        self._after_each = after_each
+        self._in_turn = [not replica.may_lag for replica in replicas]
+        self._timers: dict[int, RankedEvent] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request that has come has not ended, as far as the replicas have run."""
+        return any(run.replica.num_running or run.replica.num_waiting for run in self._runs)
+
+    def arrive(self, index: int, arrival: Arrival) -> None:
+        """A request comes to a replica now."""
+        self._catch_up(index)
+        self._runs[index].arrive(arrival, self._moment.now_ps)
+        if arrival.turns is not None:
+            self._in_turn[index] = True
+        if self._in_turn[index]:
+            self._wait_for(index)
+
+    def catch_up(self) -> None:
+        """Let all of them run until now."""
+        for index in range(len(self._runs)):
+            self._catch_up(index)
+
+    def wait_for_all(self) -> None:
+        """From now on all of them run in turn, since nobody will look at them."""
+        self.catch_up()
+        for index in range(len(self._runs)):
+            self._in_turn[index] = True
+            self._wait_for(index)
+
+    def _catch_up(self, index: int) -> None:
+        if not self._in_turn[index]:
+            moment = self._moment
+            self._runs[index].catch_up(moment.now_ps + moment.passed(index))
+
+    def _wait_for(self, index: int) -> None:
+        timer, at_ps = self._timers.pop(index, None), self._runs[index].next_ps
+        if timer is not None:
+            timer.cancel()
+        if at_ps < NEVER_PS:
+            self._timers[index] = RankedEvent(self._env, at_ps, rank_of(index), lambda: self._take_turn(index))
+
+    def _take_turn(self, index: int) -> None:
+        """A replica does what is due now, and all that comes before anything else happens."""
+        run, moment, env = self._runs[index], self._moment, self._env
+        del self._timers[index]
+        while True:
+            moment.take_turn(index, run.next_ps)
+            now_ps = run.finish()
+            self._after_each()
+            run.begin(now_ps)
+            if run.next_ps >= env.peek():
+                break
+        self._wait_for(index)
