@@ -5,7 +5,7 @@ Their fields, in this order, are the columns of a run log; every other form is d
 
 from typing import NamedTuple, Protocol
 
-from .contract import Outcome
+from .contract import Draft, Outcome
 from .results import Results, made
 
 # Kinds of steps and operations.
@@ -71,6 +71,15 @@ def op_record(kind: int, level: int, num_rows: int, results: Results, start_s: f
         num_forwards += repeats if new else 0
         new_tokens += repeats * new
     return made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
+
+
+def drafted_record(level: int, step: Draft, outcome: Outcome, num_modelled: int, end_s: float) -> StepRecord:
+    """Of a Draft by the member at `level`."""
+    # fmt: off
+    return made(StepRecord, (
+        outcome.request_id, DRAFT, level, step.tokens, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0,
+    ))
+    # fmt: on
 
 
 def judged_record(level: int, outcome: Outcome, num_modelled: int, end_s: float, prefill: int) -> StepRecord:

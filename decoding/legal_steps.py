@@ -6,23 +6,24 @@ from .session import Session
 
 def check_step(session: Session, step: Step) -> int:
     """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
-    target = session.pool.target_level
+    pool = session.pool
+    target = pool.target_level
     if isinstance(step, Draft):
-        level = session.pool.level(step.model)
+        level = pool.level(step.model)
         if level == target:
             raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
         if session.room < 1:
             raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
         return level
     if isinstance(step, Verify):
-        level = session.pool.level(step.model)
+        level = pool.level(step.model)
         if level == target:
             return level
-        if session.pool.members[level].model_free:
-            raise ValueError(f"{session.pool.names[level]} is model-free and cannot verify")
-        if session.pool.members[level].drafts_only:
+        if pool.members[level].model_free:
+            raise ValueError(f"{pool.names[level]} is model-free and cannot verify")
+        if pool.members[level].drafts_only:
             raise ValueError(
-                f"{session.pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
+                f"{pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
                 "recording holds no verdicts of it"
             )
         if session.judges and session.first_unjudged(level) == len(session.judges):

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from ..foreign_code import pass_interrupt, said
 from .contract import Commit, Draft, Outcome, Step
-from .ledger import DRAFT, VERIFY, Ledger, StepRecord, committed_record, judged_record, op_record
+from .ledger import DRAFT, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
 from .legal_steps import check_step
 from .observation import Load, Observation
 from .policy import Policy, breach, raised
 from .pool import Pool
 from .prefill import Prefills
-from .results import DraftResults, Judged, Results, Row, Rows, VerifyResults, all_ran, made
+from .results import Drafted, DraftResults, Judged, Results, Row, Rows, VerifyResults, all_ran, made
 from .session import Session
 from .world import DraftOp, Item, Op, VerifyItem, VerifyOp, WaitingOps, World, set_apart
 
@@ -158,15 +158,10 @@ class Loop:
         if not num_rows:
             return
         self._note_ran(DRAFT, level, num_rows, results, start_s)
-        ledger, now_s, duration_s = self._ledger, self.load.now_s, results.duration_s
+        duration_s = results.duration_s
         for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
-            num_drafted, num_modelled = outcome.num_drafted, row.num_modelled
-            # fmt: off
-            ledger.note_step(made(StepRecord, (
-                session.request_id, DRAFT, level, step.tokens, num_drafted, 0, 0, 0, 0, num_modelled, now_s, 0, 0,
-            )))
-            # fmt: on
+            self._note_drafted(level, step, row, outcome)
             self._feed_back(session, outcome)
 
     def _finish_verifies(self, op: VerifyOp, results: VerifyResults, start_s: float) -> None:
@@ -185,6 +180,9 @@ class Loop:
                 outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)
                 self._note_judged(level, row, outcome, 0)
                 self._feed_back(session, outcome)
+
+    def _note_drafted(self, level: int, step: Draft, row: Drafted, outcome: Outcome) -> None:
+        self._ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, self.load.now_s))
 
     def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
         self.load.context_tokens += outcome.num_emitted

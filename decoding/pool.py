@@ -27,12 +27,17 @@ class Member:
 class Pool:
     """Members from smallest to largest; a member's index is its level, the last one is the target.
 
+    Attributes:
+        members: in level order.
+        names: of the members.
+        target_level: level of the target: the number of members less one.
+
     Raises:
         ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every
             model.
     """
 
-    __slots__ = ("_levels", "members", "names")
+    __slots__ = ("_levels", "members", "names", "target_level")
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         names = tuple(member.name for member in members)
@@ -47,17 +52,13 @@ class Pool:
             raise ValueError("model-free members come first in a pool (they are the smallest)")
         self.members = members
         self.names = names
+        self.target_level = len(names) - 1
         self._levels = {name: level for level, name in enumerate(names)}
 
     @property
     def target(self) -> str:
         """Name of the largest model, the one whose text is wanted."""
         return self.names[-1]
-
-    @property
-    def target_level(self) -> int:
-        """Level of the target: the number of members less one."""
-        return len(self.names) - 1
 
     def level(self, name: str) -> int:
         """Level of a member, 0 (smallest) to `target_level`; raises ValueError for an unknown name."""

@@ -14,6 +14,7 @@ from ..cost.context_line import ContextLine, LinedCost, why_unlined
 from .clock import to_ps, to_s
 
 MOST_ERROR = 5e-8
+MOST_KEPT = 2**14  # pieces of lines, a few MB
 
 
 class PsLine(NamedTuple):
@@ -38,17 +39,18 @@ class ForwardLines:
 
     def __init__(self, cost: LinedCost) -> None:
         self._cost = cost
-        self._decoding: dict[tuple[str, int], PsLine] = {}  # the latest of rows that are fed one token each
+        self._latest: dict[tuple[str, int, int], PsLine] = {}
 
     def line(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
         """The line that `context_tokens` lies on; arguments and errors as of `CostModel.forward_s`."""
-        known = self._decoding.get((model, num_rows)) if new_tokens == num_rows else None
+        key = (model, num_rows, new_tokens)
+        known = self._latest.get(key)
         if known is not None and known.start <= context_tokens < known.end:
             return known
         line = self._cost.context_line(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-        found = _whole(line, context_tokens)
-        if new_tokens == num_rows:
-            self._decoding[model, num_rows] = found
+        if len(self._latest) >= MOST_KEPT:
+            self._latest.clear()
+        found = self._latest[key] = _whole(line, context_tokens)
         return found
 
 

@@ -35,4 +35,6 @@ def make_replica(
         why = may_table.why_stepwise(spec, keeps_outputs=keeps_outputs)
         if not why:
             return TabledReplica(index, spec, shared), ROUNDS
-    return Replica(index, spec, shared), f"{STEP_BY_STEP}: {why}"
+    # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
+    may_lag = not stepwise and spec.make_world is None
+    return Replica(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"

@@ -7,6 +7,15 @@ from .served_session import ServedSession
 from .served_world import EngineWorld
 
 
+def behind(op: Op, budget: int) -> bool:
+    """Whether the rows of an operation might have to be fed more than `budget` tokens; mostly they are caught up."""
+    level, most = op.level, 0
+    for session, _ in op.items:
+        text = session.num_prompt + len(session.emitted)
+        most += text + len(session.tokens) - min(session.cached[level], text - 1)
+    return most > budget
+
+
 def within_budget(op: Op, budget: int) -> tuple[Op, Op | None]:
     """An operation whose rows, all caught up, are fed at most `budget` tokens, or one row; and one with the others."""
     left, count = budget, 0

@@ -8,25 +8,27 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from ....decoding.ledger import VERIFY, op_record
-from ....decoding.loop import Loop
-from ....decoding.results import Results
+from ....decoding.results import Results, VerifyResults, made
 from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
 from ....traces.workloads.arrival import Arrival
 from ..clock import to_ps, to_s
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .batch import Waiting
-from .batch_notes import BatchNotes
-from .catch_up import catch_up, within_budget
-from .outputs import note_outputs
+from .catch_up import behind, catch_up, within_budget
+from .replica_books import ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .replica_spec import ReplicaSpec, ServedFrom
 from .scheduler import Scheduler
+from .served_loop import BatchNotes, ServedLoop
 from .served_session import ServedSession, ServedView
 
 
 class _Going(NamedTuple):
-    """What runs: an operation, if any, with its results, and chunks of prefills beside it."""
+    """What runs: an operation, if any, with its results, and chunks of prefills beside it.
+
+    `forwards` are those of a step of the target, or of a catch-up before the operation.
+    """
 
     op: Op | None
     results: Results | None
@@ -45,31 +47,30 @@ class Replica:
         index: among the replicas of the run.
         spec: what it is.
         shared: what it shares with the others.
+        may_lag: see below.
 
     Attributes:
         end_ps: of what was planned.
-        num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
-        may_lag: not, since its world may be that of others as well.
+        may_lag: whether nobody else learns what it does.
     """
 
-    may_lag = False
-
-    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, *, may_lag: bool) -> None:
         pool = shared.pool
         self._index = index
         self._shared = shared
-        self._pool = pool
+        self.may_lag = may_lag
+        self._target = pool.target_level
         self._recorder = shared.recorder
         self._world = spec.world(pool, shared.answers, lambda: self._loop.load.now_s)
         self._notes = BatchNotes(len(pool.members))
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget
-        self._loop = Loop(
+        self._loop = ServedLoop(
             pool=pool,
             policy=spec.policy,
             name=spec.policy_name,
             world=self._world,
-            ledger=self._notes,
+            notes=self._notes,
             decide_s=spec.decide_s,
             view=ServedView,
         )
@@ -86,7 +87,8 @@ class Replica:
         self._sessions: dict[str, ServedSession] = {}
         self._kept: Op | None = None
         self._going: _Going | None = None
-        self.end_ps = self.num_cycled = self.num_emitted = 0
+        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory)
+        self.end_ps = 0
 
     # -- what others see
 
@@ -101,16 +103,24 @@ class Replica:
         return len(self._batch.waiting)
 
     @property
+    def num_emitted(self) -> int:
+        """See `ServedReplica`."""
+        return self._books.num_emitted
+
+    @property
+    def num_cycled(self) -> int:
+        """See `ServedReplica`."""
+        return self._books.num_cycled
+
+    @property
     def num_modelled(self) -> int:
         """Decisions that were modelled rather than replayed."""
         return self._notes.num_modelled
 
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
-        batch = self._batch
-        return ReplicaSignals(
-            len(batch.running), len(batch.waiting), batch.queued_tokens, self._memory.target.free_share
-        )
+        queued_tokens, free_share = self._batch.queued_tokens, self._memory.target.free_share
+        return ReplicaSignals(self.num_running, self.num_waiting, queued_tokens, free_share)
 
     def cached_tokens(self, arrival: Arrival) -> int:
         """See `routers.WatchedReplica`."""
@@ -129,7 +139,7 @@ class Replica:
             return
         self._batch.arrived(Waiting(arrival, serial))
         self._loop.load.num_waiting += 1
-        self._note_state(at_ps)
+        self._books.note_state(at_ps)
 
     def plan(self, now_ps: int) -> int | None:
         """Decide what runs next.
@@ -151,7 +161,7 @@ class Replica:
                 self._kept = op
                 self._going = _Going(None, None, [], [], 0, 0, start_ps, start_ps)
                 break
-            if op is not None and op.level < self._pool.target_level:
+            if op is not None and op.level < self._target:
                 self._going = self._below(op, now_ps, start_ps)
             else:
                 self._going = self._step(op, now_ps, start_ps)
@@ -159,7 +169,7 @@ class Replica:
                     return None
             if self._going is not None:
                 break
-        self._note_state(now_ps)
+        self._books.note_state(now_ps)
         self.end_ps = self._going.end_ps
         return self.end_ps
 
@@ -167,19 +177,24 @@ class Replica:
         """What was planned has run: sessions, policy, caches and the recorder learn of it."""
         going, self._going = self._going, None
         assert going is not None
-        recorder, index = self._recorder, self._index
-        if going.op is not None and going.results is not None:
-            self._loop.finish(going.op, going.results, start_s=to_s(going.start_ps), now_s=to_s(going.end_ps))
-        if going.forwards:
-            recorder.busy(index, going.level, going.end_ps - going.start_ps, going.forwards)
-        if going.level == self._pool.target_level:
+        op, results, _, _, level, num_forwards, start_ps, end_ps = going
+        loop = self._loop
+        if op is not None and results is not None:
+            loop.finish(op, results, start_s=to_s(start_ps), now_s=to_s(end_ps))
+            if level < self._target:
+                num_forwards += self._notes.num_forwards
+        if num_forwards:
+            self._recorder.busy(self._index, level, end_ps - start_ps, num_forwards)
+        if level == self._target:
             self._commit_step(going)
-        num_rows, drafted, accepted, own = self._notes.take_judged(going.level)
-        if num_rows:
-            recorder.judged(going.level, drafted, accepted, own, num_rows)
-        self._end_finished(going.end_ps)
-        self._loop.load.free_kv_share = self._memory.free_share
-        self._note_state(going.end_ps)
+        if op.__class__ is not DraftOp:
+            num_rows, drafted, accepted, own = self._notes.take_judged(level)
+            if num_rows:
+                self._recorder.judged(level, drafted, accepted, own, num_rows)
+        if loop.finished:
+            self._end_finished(end_ps)
+        loop.load.free_kv_share = self._memory.free_share
+        self._books.note_state(end_ps)
 
     # -- operations
 
@@ -190,29 +205,29 @@ class Replica:
         op = loop.next_op(now_s)
         if self._decide_s:
             now_ps += round((loop.load.now_s - now_s) / self._decide_s) * self._decide_ps
-        for request_id in self._notes.take_committed():
-            session = self._sessions[request_id]
-            self._note_outputs([session], now_ps)
+        if self._notes.committed:
+            for request_id in self._notes.take_committed():
+                self._books.note_outputs([self._sessions[request_id]], now_ps)
         return op, now_ps
 
     def _below(self, op: Op, now_ps: int, start_ps: int) -> _Going | None:
         """Run an operation of a member below the target; None: nobody is left in it."""
         world, level = self._world, op.level
         if isinstance(op, DraftOp):
-            op = DraftOp(level, self._scheduler.below(level, op.items, now_ps))
+            op = made(DraftOp, (level, self._scheduler.below(level, op.items, now_ps)))
         else:
-            op = VerifyOp(level, self._scheduler.below(level, op.items, now_ps))
+            op = made(VerifyOp, (level, self._scheduler.below(level, op.items, now_ps)))
         if not op.items:
             return None
-        caught_up_ps = num_forwards = 0
-        if self._memory.members[level] is not None:
+        duration_ps = num_forwards = 0
+        if self._memory.members[level] is not None and behind(op, self._budget):
             op, self._kept = within_budget(op, self._budget)
-            caught_up_ps, num_forwards = catch_up(world, op, self._budget)
-        results = op.run(world)
-        duration_ps = caught_up_ps + world.duration_ps
-        results = results._replace(duration_s=to_s(duration_ps), free_kv_share=self._memory.free_share)
-        num_forwards += op_record(0, level, 0, results, 0.0).num_forwards
-        return _Going(op, results, [], [], level, num_forwards, start_ps, start_ps + duration_ps)
+            duration_ps, num_forwards = catch_up(world, op, self._budget)
+        rows, forwards, _, _ = results = op.run(world)
+        duration_ps += world.duration_ps
+        results = made(results.__class__, (rows, forwards, to_s(duration_ps), self._memory.free_share))
+        end_ps = start_ps + duration_ps
+        return made(_Going, (op, results, [], [], level, num_forwards, start_ps, end_ps))
 
     def _step(self, op: Op | None, now_ps: int, start_ps: int) -> _Going | None:
         """Run a step of the target; None: nobody is there."""
@@ -222,31 +237,31 @@ class Replica:
             assert not self._batch.running, "a batch that has nothing to run"
             assert not self._batch.waiting, "requests that wait beside an empty batch"
             return None
-        level = self._pool.target_level
-        results = self._world.verify(level, step.rows, step.chunks)
-        results = results._replace(free_kv_share=self._memory.free_share)
+        level = self._target
+        judged, forwards, duration_s, _ = self._world.verify(level, step.rows, step.chunks)
+        results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share))
         end_ps = start_ps + self._world.duration_ps
-        ran = VerifyOp(level, step.rows) if step.rows else None
-        return _Going(ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps)
+        ran = made(VerifyOp, (level, step.rows)) if step.rows else None
+        return made(_Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
 
     def _commit_step(self, going: _Going) -> None:
         """The target has run: chunks are read, answers have grown, full blocks are cached."""
-        level, load = going.level, self._loop.load
-        for one, _ in going.chunks:
+        op, results, chunks, ending, level, _, start_ps, end_ps = going
+        for one, _ in chunks:
             session = cast(ServedSession, one)
             session.cached[level] += session.chunk
             session.chunk = 0
             self._memory.commit(session)
-        for session in going.ending:
+        for session in ending:
             self._batch.read(session)
-        rows = [] if going.op is None else [cast(ServedSession, session) for session, _ in going.op.items]
-        self._note_outputs(rows, going.end_ps)
+        rows = [] if op is None else cast(list[ServedSession], [item[0] for item in op.items])
+        self._books.note_outputs(rows, end_ps)
         for session in rows:
             self._memory.commit(session)
-        load.now_s = to_s(going.end_ps)
-        if going.results is not None:
-            num_rows = len(rows) + len(going.chunks)
-            load.note_ran(op_record(VERIFY, level, num_rows, going.results, to_s(going.start_ps)))
+        if results is not None and (chunks or op is None):  # else the loop has noted all that ran
+            load = self._loop.load
+            load.now_s = to_s(end_ps)
+            load.note_ran(op_record(VERIFY, level, len(rows) + len(chunks), results, to_s(start_ps)))
 
     def _end_finished(self, at_ps: int) -> None:
         """Requests that are done release their blocks, those admitted earlier first."""
@@ -261,37 +276,10 @@ class Replica:
 
     def _opened(self, waiting: Waiting) -> ServedSession:
         """The session of a request that is looked at for the first time."""
-        arrival, shared = waiting.arrival, self._shared
-        deadline = shared.deadlines.get(arrival.slo, shared.deadlines.get(""))
-        session = ServedSession(
-            pool=self._pool,
-            arrival=arrival,
-            serial=waiting.serial,
-            answers=shared.answers,
-            recorded_id=shared.drawn.of(arrival.request_id, arrival.tag),
-            due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
-        )
-        self._sessions[arrival.request_id] = session
+        session = self._shared.session(waiting.arrival, waiting.serial)
+        self._sessions[session.request_id] = session
         return session
 
-    # -- what is written down
-
-    def _note_outputs(self, sessions: list[ServedSession], at_ps: int) -> None:
-        num_new, num_cycled = note_outputs(self._recorder, sessions, at_ps)
-        self.num_emitted += num_new
-        self.num_cycled += num_cycled
-
-    def _note_state(self, at_ps: int) -> None:
-        running, waiting = len(self._batch.running), len(self._batch.waiting)
-        self._recorder.state(self._index, at_ps, running, waiting, self._memory.used_blocks)
-
     def close_books(self) -> None:
-        """Tell the recorder what it is told once: look-ups in prefix caches, and the answers of who has not ended."""
-        for level, kv in enumerate(self._memory.members):
-            if kv is not None:
-                hits = kv.hits
-                asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
-                self._recorder.looked_up(self._index, level, asked, found)
-        for session in self._sessions.values():
-            if session.num_noted:
-                self._recorder.emitted(session.serial, session.num_noted)
+        """See `ServedReplica`."""
+        self._books.close(self._sessions.values())

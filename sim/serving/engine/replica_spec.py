@@ -10,10 +10,11 @@ from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
 from ...fixed.shared_rounds import SharedRounds
 from ...recorded_answers import RecordedAnswers
+from ..clock import to_s
 from ..limits import EngineLimits
 from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
-from .served_session import Deadline
+from .served_session import Deadline, ServedSession
 from .served_world import EngineWorld, ServedWorld
 
 # Makes what carries out a replica's operations, for the members and what is recorded of them.
@@ -93,3 +94,15 @@ class ServedFrom:
             self.on_ended(arrival, at_ps)
             return None
         return serial
+
+    def session(self, arrival: Arrival, serial: int) -> ServedSession:
+        """The session of a request that is looked at for the first time."""
+        deadline = self.deadlines.get(arrival.slo, self.deadlines.get(""))
+        return ServedSession(
+            pool=self.pool,
+            arrival=arrival,
+            serial=serial,
+            answers=self.answers,
+            recorded_id=self.drawn.of(arrival.request_id, arrival.tag),
+            due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
+        )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ....decoding.contract import Verify
 from ....decoding.pool import Pool
-from ....decoding.results import DraftResults, Forward, VerifyResults
+from ....decoding.results import DraftResults, Forward, VerifyResults, made
 from ....decoding.rules.signal import Signal
 from ....decoding.session import Session
 from ....decoding.world import DraftItem, VerifyItem, World
@@ -88,13 +88,13 @@ class ServedWorld:
         else:
             drafted = [answers.drafted(session, step, level) for session, step in items]
             forwards, self.duration_ps = self._charges.drafted(level, items, drafted)
-        return DraftResults(drafted, forwards, to_s(self.duration_ps))
+        return made(DraftResults, (drafted, forwards, to_s(self.duration_ps), 1.0))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
         """See `EngineWorld`."""
         judged = [self._answers.judged(session, step, level) for session, step in items]
-        forward, self.duration_ps = self._charges.verified(level, [*items, *chunks])
-        return VerifyResults(judged, [forward], to_s(self.duration_ps))
+        forward, self.duration_ps = self._charges.verified(level, [*items, *chunks] if chunks else items)
+        return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0))
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
         """See `EngineWorld`."""

@@ -1,0 +1,70 @@
+"""What a replica writes down: when tokens of requests come out, what it holds, and sums at the end."""
+
+from collections.abc import Iterable
+
+from ....runs.serving.recorder import ServingRecorder
+from .batch import Batch
+from .replica_memory import ReplicaMemory
+from .served_session import ServedSession
+
+
+class ReplicaBooks:
+    """Tells the recorder of a run.
+
+    Args:
+        index: of the replica.
+        recorder: of the run.
+        batch: of the replica.
+        memory: of the replica.
+
+    Attributes:
+        num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
+    """
+
+    def __init__(self, index: int, recorder: ServingRecorder, batch: Batch, memory: ReplicaMemory) -> None:
+        self._index = index
+        self._recorder = recorder
+        self._batch = batch
+        self._memory = memory
+        self._held: tuple[int, int, list[int]] | None = None
+        self.num_emitted = self.num_cycled = 0
+
+    def note_outputs(self, sessions: Iterable[ServedSession], at_ps: int) -> None:
+        """Write down what is new in answers; all tokens of one request that are new came out together."""
+        gaps: dict[int, int] = {}
+        for session in sessions:
+            num_answer = len(session.earlier) + len(session.emitted)
+            num_noted = session.num_noted
+            if num_answer == num_noted:
+                continue
+            if num_noted:
+                gap_ps = at_ps - session.noted_at_ps
+                gaps[gap_ps] = gaps.get(gap_ps, 0) + 1
+            else:
+                self._recorder.first_token(session.serial, at_ps)
+            self.num_emitted += num_answer - num_noted
+            if session.earlier:
+                self.num_cycled += num_answer - max(num_noted, session.num_first)
+            session.num_noted = num_answer
+            session.noted_at_ps = at_ps
+        for gap_ps, rows in gaps.items():
+            self._recorder.gaps(gap_ps, 0, 1, rows)
+
+    def note_state(self, at_ps: int) -> None:
+        """Write down what is held from now on, if that is something else than before."""
+        batch = self._batch
+        held = len(batch.running), len(batch.waiting), self._memory.used_blocks
+        if held != self._held:
+            self._held = held
+            self._recorder.state(self._index, at_ps, *held)
+
+    def close(self, sessions: Iterable[ServedSession]) -> None:
+        """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
+        for level, kv in enumerate(self._memory.members):
+            if kv is not None:
+                hits = kv.hits
+                asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
+                self._recorder.looked_up(self._index, level, asked, found)
+        for session in sessions:
+            if session.num_noted:
+                self._recorder.emitted(session.serial, session.num_noted)
