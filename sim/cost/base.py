@@ -99,6 +99,25 @@ class RoundCost(CostModel, Protocol):
 
 
 @runtime_checkable
+class SharingCost(CostModel, Protocol):
+    """A cost model that tells what a forward reads from what it attends to, so that rows may share what is read."""
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """Seconds of one forward whose rows share a part of their keys and values.
+
+        Args:
+            model: pool member.
+            num_rows: requests in the batch.
+            new_tokens: tokens fed, over all rows.
+            context_tokens: tokens already in the KV cache, over all rows; those that rows share count for each.
+            read_tokens: of these, how many are read, 0 to `context_tokens`; those that rows share count once.
+        """
+        ...
+
+
+@runtime_checkable
 class OperationCost(CostModel, Protocol):
     """A cost model that also knows what operations take besides their forwards."""
 

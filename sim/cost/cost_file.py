@@ -78,6 +78,12 @@ class FileCost:
             )
         raise CostRangeError(f"cost {self.name}: no table for model {model!r}; it has {', '.join(self._models)}")
 
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`: what a token held costs is taken for what reading it costs."""
+        return self.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=read_tokens)
+
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `LinedCost`."""
         formula = self._formulas.get(model)

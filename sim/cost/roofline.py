@@ -62,8 +62,23 @@ class RooflineCost:
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Raises ValueError for an unknown model."""
+        return self.shared_forward_s(
+            model,
+            num_rows=num_rows,
+            new_tokens=new_tokens,
+            context_tokens=context_tokens,
+            read_tokens=context_tokens,
+        )
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`: arithmetic is over all that is attended to, memory over what is read."""
         terms = self._of(model)
-        busy_s = max(self.busy_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens))
+        arithmetic_s, memory_s = self.busy_s(
+            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens
+        )
+        busy_s = max(arithmetic_s, memory_s - terms.held_s * (context_tokens - read_tokens))
         return busy_s + terms.launch_s + terms.reduced_s * new_tokens
 
     def busy_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> tuple[float, float]:

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from ...arguments import check_least
 
+# From how many tokens on, and for how many rows, vLLM reads a common prefix once (`use_cascade_attention`).
+COMMON_TOKENS, COMMON_ROWS = 256, 8
+
 
 class Preemption(StrEnum):
     """Who is put back where blocks are short, and where it waits then; docs/kv-memory.md."""
@@ -46,6 +49,26 @@ class KvLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPrefix:
+    """When a text that all requests of a batch begin with is read once for all rows.
+
+    Attributes:
+        least_tokens: of such a text, >= 0. By default as vLLM has it.
+        least_rows: of a forward, >= 2. By default as vLLM has it.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    least_tokens: int = COMMON_TOKENS
+    least_rows: int = COMMON_ROWS
+
+    def __post_init__(self) -> None:
+        check_least("`least_tokens`", self.least_tokens, 0)
+        check_least("`least_rows`", self.least_rows, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """What an engine may do at once.
 
@@ -57,6 +80,8 @@ class EngineLimits:
         max_model_len: tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request
             is rejected. Of members that are not named, memory alone is the limit.
 
+        shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
+
     Raises:
         ArgumentError: a number out of range, or no member.
     """
@@ -66,6 +91,7 @@ class EngineLimits:
     kv: Mapping[str, KvLimits]
     preemption: Preemption = Preemption.latest
     max_model_len: Mapping[str, int] = field(default_factory=dict)
+    shared_prefix: SharedPrefix | None = None
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

@@ -164,6 +164,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
         "max_num_seqs": one.limits.max_num_seqs,
         "token_budget": one.limits.token_budget,
         "preemption": str(one.limits.preemption),
+        "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
         "max_model_len": dict(one.limits.max_model_len),
         "memory": [_device_json(device) for device in one.memory],
     }

@@ -1,11 +1,17 @@
 """What if a model were faster: seconds of another cost model, scaled by member."""
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol, runtime_checkable
 
 from ....arguments import check_within
 from ....profiles.batch_shape import BatchShape
-from ..base import CostModel, DraftTerms, OperationCost, RoundCost, RoundScale
+from ..base import CostModel, DraftTerms, OperationCost, RoundCost, RoundScale, SharingCost
 from ..context_line import ContextLine, LinedCost, why_unlined
+
+
+@runtime_checkable
+class SharingLinedCost(SharingCost, LinedCost, Protocol):
+    """A cost model that has lines, and whose rows may share what is read."""
 
 
 def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> CostModel:
@@ -29,6 +35,8 @@ def scaled(cost: CostModel, factors: Mapping[str, float], *, target: str) -> Cos
         return ScaledRoundCost(cost, factors, target)
     if isinstance(cost, OperationCost):
         return ScaledOperationCost(cost, factors)
+    if isinstance(cost, SharingLinedCost):
+        return ScaledSharingCost(cost, factors)
     return ScaledLinedCost(cost, factors) if isinstance(cost, LinedCost) else ScaledCost(cost, factors)
 
 
@@ -75,6 +83,23 @@ class ScaledLinedCost(ScaledCost):
     def unlined(self) -> str:
         """See `LinedCost`."""
         return why_unlined(self._lined)
+
+
+class ScaledSharingCost(ScaledLinedCost):
+    """As `ScaledLinedCost`, of a cost model whose rows may share what is read."""
+
+    def __init__(self, cost: SharingLinedCost, factors: Mapping[str, float]) -> None:
+        super().__init__(cost, factors)
+        self._sharing = cost
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`."""
+        seconds = self._sharing.shared_forward_s(
+            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
+        )
+        return seconds * self._factors.get(model, 1.0)
 
 
 class ScaledRoundCost(ScaledCost):

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
-from ..limits import Preemption
+from ..limits import COMMON_ROWS, COMMON_TOKENS, Preemption
 
 # What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
 ACTIVATION_RESERVE_BYTES = 2_000_000_000
@@ -89,6 +89,18 @@ class MemberTable(Table):
     max_model_len: Count | None = None
 
 
+class SharedPrefixTable(Table):
+    """When a text that all requests of a batch begin with is read once for all rows; attributes as of `SharedPrefix`.
+
+    Attributes:
+        least_tokens: of such a text.
+        least_rows: of a forward.
+    """
+
+    least_tokens: Annotated[int, Field(ge=0, le=MOST)] = COMMON_TOKENS
+    least_rows: Annotated[int, Field(ge=2, le=MOST)] = COMMON_ROWS
+
+
 class ReplicaTable(Table):
     """Replicas that are alike.
 
@@ -108,6 +120,7 @@ class ReplicaTable(Table):
         activation_reserve_bytes: of each device, that is neither weights nor keys and values.
         prefix_cache: whether full blocks are kept for later requests.
         preemption: who is put back where blocks are short, and where it waits then.
+        shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
         members: by name, what they have of their own.
     """
 
@@ -126,6 +139,7 @@ class ReplicaTable(Table):
     activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
     prefix_cache: bool = PREFIX_CACHE
     preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
+    shared_prefix: SharedPrefixTable | None = None
     members: dict[str, MemberTable] = Field(default_factory=dict)
 
     def member(self, name: str) -> MemberTable:

@@ -12,7 +12,7 @@ from ...cost.base import CostModel
 from ...cost.devices import Device, device_sheet
 from ...cost.make import make_cost, roofline_of
 from ...recorded_pool import recorded_pool
-from ..limits import EngineLimits
+from ..limits import EngineLimits, SharedPrefix
 from ..routers import RouterSetting, RouterSpec
 from .cluster import Cluster, Replica
 from .cluster_devices import batch_limits, known_devices
@@ -95,6 +95,7 @@ class _Group:
             kv={member.name: member.kv for device in memory for member in device.members},
             preemption=self.table.preemption,
             max_model_len=self._most_tokens(placement),
+            shared_prefix=self._shared_prefix(),
         )
         return [
             Replica(
@@ -110,6 +111,14 @@ class _Group:
             )
             for number in range(self.table.count)
         ]
+
+    def _shared_prefix(self) -> SharedPrefix | None:
+        asked, target = self.table.shared_prefix, self.recording.about.target
+        if asked is None:
+            return None
+        if not self.table.member(target).prefix_cache:
+            self._refuse("shared_prefix", f"must be left out without a prefix cache of {target}", asked.model_dump())
+        return SharedPrefix(least_tokens=asked.least_tokens, least_rows=asked.least_rows)
 
     def _refuse(self, key: str, rule: str, value: object) -> NoReturn:
         raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value) from None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ...cost.base import CostModel, DraftTerms
+from ...cost.base import CostModel, DraftTerms, SharingCost
 from ...cost.context_line import ContextLine, LinedCost, why_unlined
 
 
@@ -24,6 +24,16 @@ class PlacedCost:
         """Seconds of one forward; see `CostModel`."""
         cost = self._costs.get(model, self._targets)
         return cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+
+    def shared_forward_s(
+        self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int, read_tokens: int
+    ) -> float:
+        """See `SharingCost`; to be asked for only where every member's cost is one."""
+        cost = self._costs.get(model, self._targets)
+        assert isinstance(cost, SharingCost)
+        return cost.shared_forward_s(
+            model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read_tokens
+        )
 
     def context_line(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> ContextLine:
         """See `LinedCost`; to be asked for only where `unlined` says nothing."""

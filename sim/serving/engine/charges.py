@@ -22,10 +22,14 @@ class ServingCharges:
         cost: seconds.
         pool: its members in level order.
         now_s: reads the replica's clock: weights of a member are away while others run, and while nothing does.
+        target_cost: of forwards of the target, in whole picoseconds if they are to be so; None: those of `cost`.
     """
 
-    def __init__(self, cost: CostModel, pool: Pool, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, cost: CostModel, pool: Pool, now_s: Callable[[], float], target_cost: CostModel | None = None
+    ) -> None:
         self._cost = in_whole_ps(cost)
+        self._verifies = [self._cost] * pool.target_level + [target_cost or self._cost]
         self._names = pool.names
         self._operations = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
 
@@ -53,5 +57,5 @@ class ServingCharges:
         if self._operations is not None:
             forward, seconds = self._operations.verify(level, items)
             return forward, to_ps(seconds)
-        forward = verify_forward(self._cost, self._names[level], items, level)
+        forward = verify_forward(self._verifies[level], self._names[level], items, level)
         return forward, to_ps(forward[3])

@@ -12,6 +12,7 @@ from ...fixed.shared_rounds import SharedRounds
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
 from ..limits import EngineLimits
+from ..shared_prefix import SharedPrefixCost
 from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline, ServedSession
@@ -41,11 +42,29 @@ class ReplicaSpec:
     decide_s: float = 0.0
     make_world: MakeWorld | None = None
 
-    def world(self, pool: Pool, answers: RecordedAnswers, now_s: Callable[[], float]) -> EngineWorld:
-        """What carries out its operations, of the members of `pool`; `now_s` is the clock of the run."""
+    def world(
+        self,
+        pool: Pool,
+        answers: RecordedAnswers,
+        now_s: Callable[[], float],
+        common_tokens: Callable[[], int],
+    ) -> EngineWorld:
+        """What carries out its operations.
+
+        Args:
+            pool: the members.
+            answers: of the recording.
+            now_s: reads the clock of the run.
+            common_tokens: that the text of every request which runs begins with, and the target's cache holds.
+
+        Raises:
+            ArgumentError: a prefix that rows share, and a cost that does not tell what is read.
+        """
         if self.make_world is not None:
             return self.make_world(pool, answers)
-        return ServedWorld(answers=answers, pool=pool, cost=self.cost, now_s=now_s)
+        rule = self.limits.shared_prefix
+        shared = None if rule is None else SharedPrefixCost(self.cost, rule, common_tokens)
+        return ServedWorld(answers=answers, pool=pool, cost=self.cost, target_cost=shared, now_s=now_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,15 +50,24 @@ class ServedWorld:
         answers: of the recording.
         pool: its members in level order.
         cost: seconds.
+        target_cost: of forwards of the target; None: those of `cost`.
         now_s: reads the replica's clock.
 
     Attributes:
         duration_ps: of the latest operation.
     """
 
-    def __init__(self, *, answers: RecordedAnswers, pool: Pool, cost: CostModel, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        answers: RecordedAnswers,
+        pool: Pool,
+        cost: CostModel,
+        now_s: Callable[[], float],
+        target_cost: CostModel | None = None,
+    ) -> None:
         self._answers = answers
-        self._charges = ServingCharges(cost, pool, now_s)
+        self._charges = ServingCharges(cost, pool, now_s, target_cost)
         self._reads = Verify(pool.target)
         self.duration_ps = 0
 

@@ -69,6 +69,19 @@ class MemberKv:
         return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
 
     @property
+    def common_tokens(self) -> int:
+        """Of the longest text that every owner begins with and holds in cached blocks; 0 of fewer than two owners."""
+        if len(self._held) < 2:
+            return 0
+        node = next(iter(self._held.values())).tip
+        num_blocks = 0
+        while node.parent is not None:
+            if node.num_references == len(self._held):
+                num_blocks += len(node.keys)
+            node = node.parent
+        return num_blocks * self._block_tokens
+
+    @property
     def cached_blocks(self) -> int:
         """Blocks that a text to come may find, used ones included."""
         return self._tree.num_blocks

@@ -19,6 +19,8 @@ def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
         return f"policy {spec.policy_name} takes time to decide"
     if keeps_outputs:
         return "tokens of answers are asked for"
+    if spec.limits.shared_prefix is not None:
+        return "rows share the reading of a common prefix"
     if spec.make_world is not None:
         return "its operations are carried out elsewhere, one by one"
     if isinstance(spec.cost, OperationCost):

@@ -47,6 +47,12 @@ def written(tmp_path):
             '[[replicas]]\npreemption = "none"',
             "replicas[0].preemption input should be 'latest' or 'fewest-tokens', got 'none'",
         ),
+        ("[[replicas]]\nshared_prefix = true", "replicas[0].shared_prefix input should be"),
+        (
+            "[[replicas]]\n[replicas.shared_prefix]\nleast_rows = 1",
+            "replicas[0].shared_prefix.least_rows input should be",
+        ),
+        ("[[replicas]]\n[replicas.shared_prefix]\nleast = 1", "replicas[0].shared_prefix.least is not a known key"),
         ("[[replicas]]\nmax_model_len = 0", "replicas[0].max_model_len input should be greater than or equal to 1"),
         ("[[replicas]]\noffload = true", "replicas[0].offload is not a known key, got True"),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
@@ -97,6 +103,10 @@ memory_bytes = 80e9
         (
             f"{ONE}prefix_cache = false\n[replicas.members.draft]\ndrop_units = 1",
             "replicas[0].members.draft.drop_units must be 0 without a prefix cache, got 1",
+        ),
+        (
+            f"{ONE}prefix_cache = false\n[replicas.shared_prefix]",
+            "replicas[0].shared_prefix must be left out without a prefix cache of target, got {'least_tokens': 256,",
         ),
         (
             '[[replicas]]\ndevice = "tiny"\n[devices.tiny]\nlike = "h100"\nmemory_bytes = 1e10',

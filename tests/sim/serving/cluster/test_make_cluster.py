@@ -7,7 +7,7 @@ from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.make import make_cost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.limits import EngineLimits, KvLimits, Preemption
+from paceline.sim.serving.limits import EngineLimits, KvLimits, Preemption, SharedPrefix
 
 from .small_pools import llamas
 
@@ -48,6 +48,7 @@ drop_units = 1
 
 [[replicas]]
 device = "h200"
+shared_prefix = { least_rows = 2 }
 
 [[replicas]]
 device = "h200"
@@ -65,6 +66,7 @@ def cluster(tmp_path):
 
 
 def test_every_key_of_the_file_is_read(cluster):
+    assert [one.limits.shared_prefix for one in cluster.replicas[1:]] == [None, SharedPrefix(least_rows=2), None]
     assert (cluster.name, cluster.horizon_s, cluster.stale_s) == ("two kinds", 3600, 0.1)
     assert cluster.router.options == {"least_share": 0.25}
     chat = cluster.replicas[0]

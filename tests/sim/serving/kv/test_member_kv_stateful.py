@@ -112,6 +112,9 @@ class MemberKvMachine(RuleBasedStateMachine):
         assert kv.cached_blocks == len(naive.references)
         private = sum(blocks - len(paths) for paths, blocks in naive.owners.values())
         assert kv.used_blocks == private + sum(num > 0 for num in naive.references.values())
+        owners = len(naive.owners)
+        common = [len(path) for path, num in naive.references.items() if num == owners > 1]
+        assert kv.common_tokens == max(common, default=0) * kv.limits.block_tokens
 
     def teardown(self):
         if hasattr(self, "kv"):
