@@ -1,4 +1,4 @@
-"""A text that all requests of a batch begin with is read once: by hand, never at a loss, and only where it is shared."""
+"""A text that all requests of a batch begin with is read once: by hand, never at a loss, and only if it is shared."""
 
 from dataclasses import replace
 
