@@ -117,6 +117,28 @@ class LevelTotals(Record):
         return self
 
 
+class TransferTotals(Record):
+    """What crossed the link from replicas that prefill to those that decode.
+
+    Attributes:
+        handed_over: requests.
+        held_ps: times from the end of their prefill until blocks and a place were there for them, added up.
+        sent: transfers; a request whose text the other prefix cache holds needs none.
+        bytes: of them all.
+        busy_ps: time of the link for them.
+        queued_ps: times that they waited for others before them, added up.
+        most_queued_ps: the longest of these.
+    """
+
+    handed_over: Count
+    held_ps: Count
+    sent: Count
+    bytes: Count
+    busy_ps: Count
+    queued_ps: Count
+    most_queued_ps: Count
+
+
 class ServingAbout(Record):
     """What was run.
 
@@ -147,6 +169,7 @@ class ServingMeta(Record):
         levels: `[L]`.
         ended_at_ps: when the last request ended, or the run was stopped.
         stopped: why the run was stopped before all requests had ended; "" if it was not.
+        transfers: from replicas that prefill to those that decode; None where there are none.
     """
 
     format: Literal["paceline-serving"] = "paceline-serving"
@@ -158,6 +181,7 @@ class ServingMeta(Record):
     levels: tuple[LevelTotals, ...]
     ended_at_ps: Count
     stopped: Title = ""
+    transfers: TransferTotals | None = None
 
     @model_validator(mode="after")
     def _lengths(self) -> "ServingMeta":

@@ -16,7 +16,16 @@ from ...traces.workloads.arrival import Arrival
 from ...traces.workloads.exact_seconds import MOST_PS
 from ..log import Columns
 from .log import GAP_FIELDS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
-from .meta import STEP_BY_STEP, LevelTotals, Lookups, MemberTotals, ReplicaTotals, ServingAbout, ServingMeta
+from .meta import (
+    STEP_BY_STEP,
+    LevelTotals,
+    Lookups,
+    MemberTotals,
+    ReplicaTotals,
+    ServingAbout,
+    ServingMeta,
+    TransferTotals,
+)
 from .states import States
 from .validate import check_log
 
@@ -57,6 +66,7 @@ class ServingRecorder:
         self._states = States(len(replicas), levels)
         self._paths: dict[int, str] = {}
         self._stopped: tuple[int, str] | None = None
+        self._transfers: TransferTotals | None = None
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
         """A request came and was given to a replica; its serial, which names it in every other call.
@@ -173,6 +183,10 @@ class ServingRecorder:
         """The run ends before all of its requests have; `reason` is not empty."""
         self._stopped = at_ps, reason
 
+    def transferred(self, totals: TransferTotals) -> None:
+        """What crossed the link between replicas, in all."""
+        self._transfers = totals
+
     def log(self, about: ServingAbout) -> ServingLog:
         """All of it so far; the recorder can go on.
 
@@ -188,6 +202,7 @@ class ServingRecorder:
             levels=tuple(LevelTotals(**_named(LevelTotals, sums)) for sums in self._judged),
             ended_at_ps=ended_at_ps,
             stopped=reason,
+            transfers=self._transfers,
         )
         log = ServingLog(
             meta=meta,

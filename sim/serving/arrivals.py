@@ -1,7 +1,7 @@
 """Requests as they come: those of the workload, those that follow others of their session, and who gets each."""
 
 from collections.abc import Generator
-from typing import cast
+from typing import Protocol, cast
 
 import simpy
 
@@ -9,9 +9,29 @@ from ...arguments import ArgumentError
 from ...traces.workloads.arrival import Arrival, Workload
 from .jumps.moment import Moment
 from .ranked_event import ARRIVALS, SNAPSHOT, RankedEvent
-from .routers import Dispatcher
 from .running_replicas import RunningReplicas
 from .watcher import Watcher, stop_if_interrupted
+
+
+class Dispatches(Protocol):
+    """Says who gets a request; see `routers.Dispatcher`."""
+
+    @property
+    def looks(self) -> bool:
+        """Whether replicas have to be as they are when a request arrives."""
+        ...
+
+    def next_snapshot_ps(self, now_ps: int) -> int | None:
+        """When the first snapshot after now is due; None where signals are never stale."""
+        ...
+
+    def take_snapshot(self) -> None:
+        """Take the signals of replicas as they are now."""
+        ...
+
+    def pick(self, arrival: Arrival) -> int:
+        """The number of the replica for a request."""
+        ...
 
 
 class Arrivals:
@@ -31,7 +51,7 @@ class Arrivals:
         env: simpy.Environment,
         moment: Moment,
         workload: Workload,
-        dispatcher: Dispatcher,
+        dispatcher: Dispatches,
         replicas: RunningReplicas,
         watcher: Watcher,
     ) -> None:

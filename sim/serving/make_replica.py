@@ -2,18 +2,28 @@
 
 from ...policies.about import runs_target_alone
 from ...runs.serving.meta import JUMPS, ROUNDS, STEP_BY_STEP
+from .disaggregated.decode_replica import DecodeReplica
+from .disaggregated.handovers import Handovers
+from .disaggregated.prefill_replica import PrefillReplica
 from .engine.replica import Replica
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .jumps import may_jump
 from .jumps.jumping_replica import JumpingReplica
 from .jumps.moment import Moment
+from .roles import Role
 from .served_replica import ServedReplica
 from .tabled import may_table
 from .tabled.tabled_replica import TabledReplica
 
 
 def make_replica(
-    index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment, *, stepwise: bool
+    index: int,
+    spec: ReplicaSpec,
+    shared: ServedFrom,
+    moment: Moment,
+    handovers: Handovers | None,
+    *,
+    stepwise: bool,
 ) -> tuple[ServedReplica, str]:
     """A replica, and how it works out its steps, in words.
 
@@ -22,11 +32,14 @@ def make_replica(
         spec: what it is.
         shared: what it shares with the others.
         moment: of the run.
+        handovers: of the run; None: every replica prefills and decodes.
         stepwise: whether single steps are asked for.
     """
     keeps_outputs = shared.outputs is not None
     if stepwise:
         why = "asked for"
+    elif spec.only_by_steps:
+        why = spec.only_by_steps
     elif runs_target_alone(spec.policy):
         why = may_jump.why_stepwise(spec, keeps_outputs=keeps_outputs)
         if not why:
@@ -35,6 +48,10 @@ def make_replica(
         why = may_table.why_stepwise(spec, keeps_outputs=keeps_outputs)
         if not why:
             return TabledReplica(index, spec, shared), ROUNDS
+    if spec.role != Role.both:
+        assert handovers is not None, "check_roles"
+        kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica
+        return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
     may_lag = not stepwise and spec.make_world is None
     return Replica(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"

@@ -31,6 +31,11 @@ class RunningReplica:
         # Of an idle one others may come at this instant before it looks; what runs may have been cut.
         self.next_ps = self.replica.end_ps if self._busy else at_ps
 
+    def wake(self, at_ps: int) -> None:
+        """If it has nothing to do it looks again."""
+        if not self._busy:
+            self.next_ps = at_ps
+
     def finish(self) -> int:
         """What runs has ended; returns when."""
         now_ps, self.next_ps = self.next_ps, NEVER_PS

@@ -50,6 +50,11 @@ class RunningReplicas:
         if self._in_turn[index]:
             self._wait_for(index)
 
+    def wake(self, index: int) -> None:
+        """A replica that runs in its turn looks again, now, if it has nothing to do."""
+        self._runs[index].wake(self._moment.now_ps)
+        self._wait_for(index)
+
     def catch_up(self) -> None:
         """Let all of them run until now."""
         for index in range(len(self._runs)):

@@ -17,12 +17,16 @@ from ...traces.workloads.exact_seconds import MOST_PS
 from ..device import paused_collector
 from ..replay_tables import ReplayTables, check_observed
 from .arrivals import Arrivals
+from .disaggregated.handovers import Handovers
+from .disaggregated.roles_check import check_roles
+from .disaggregated.run_handovers import RunEvents, connected
 from .engine.answer_lengths import AnswerLengths
 from .engine.drawn_requests import DrawnRequests
 from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .engine.served_session import Deadline
 from .jumps.moment import Moment
 from .make_replica import make_replica
+from .roles import Transfer
 from .routers import Dispatcher
 from .running_replicas import RunningReplicas
 from .served_replica import ServedReplica
@@ -61,6 +65,7 @@ def serve(
     *,
     dispatch: Dispatch,
     recorder: ServingRecorder,
+    transfer: Transfer | None = None,
     horizon_ps: int | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -79,9 +84,10 @@ def serve(
         workload: requests; acceptance is drawn for them from `tables`.
         tables: of a recording.
         replicas: at least one, each with a policy object of its own.
-        dispatch: makes what routes requests to these replicas.
+        dispatch: makes what routes requests to some of these replicas: those that prefill, and those that only decode.
         recorder: told all that happens, also if the run is interrupted or fails; its members are those of the pool,
             its replicas these.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
         horizon_ps: the run is stopped then, in [1, MOST_PS]; None: it ends with the last request, or at `MOST_PS`.
         seed: of the acceptance that is drawn, and of what is modelled.
         strict: refuse what is not recorded instead of modelling it.
@@ -92,8 +98,8 @@ def serve(
         stepwise: run every step by itself, whatever the policy.
 
     Raises:
-        ArgumentError: no replica, a policy that two replicas share or that sees ahead, a horizon out of range, a tag
-            that the recording has not, an arrival before the one before it.
+        ArgumentError: no replica, roles that do not go together, a policy that two replicas share or that sees ahead, a
+            horizon out of range, a tag that the recording has not, an arrival before the one before it.
         PolicyError: a policy broke the contract.
         RouterError: a router did.
         UnrecordedContextError: `strict`, and a decision is not recorded.
@@ -101,6 +107,7 @@ def serve(
         KeyboardInterrupt: after the recorder was told, which may be of half an operation.
     """
     _check(replicas, tables, horizon_ps)
+    check_roles(replicas, transfer)
     answers = tables.answers(seed=seed, strict=strict)
     shared = partial(
         ServedFrom,
@@ -113,7 +120,8 @@ def serve(
         recorder=recorder,
         outputs=outputs,
     )
-    return _Run(workload, replicas, dispatch, shared, watcher or Nobody(), stepwise=stepwise).go(horizon_ps)
+    run = _Run(workload, replicas, dispatch, shared, watcher or Nobody(), transfer, stepwise=stepwise)
+    return run.go(horizon_ps)
 
 
 def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: int | None) -> None:
@@ -140,20 +148,27 @@ class _Run:
         dispatch: Dispatch,
         shared: Callable[..., ServedFrom],
         watcher: Watcher,
+        transfer: Transfer | None,
         *,
         stepwise: bool,
     ) -> None:
         self._env = env = simpy.Environment(initial_time=0)
         self._moment = moment = Moment()
         whole = shared(on_ended=self._ended)
-        made = [make_replica(index, spec, whole, moment, stepwise=stepwise) for index, spec in enumerate(replicas)]
+        self._recorder = whole.recorder
+        events = RunEvents(env, moment, self._wake)
+        self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
+        made = [
+            make_replica(index, spec, whole, moment, self._handovers, stepwise=stepwise)
+            for index, spec in enumerate(replicas)
+        ]
         self._replicas = [replica for replica, _ in made]
         self._paths = tuple(path for _, path in made)
-        self._recorder = whole.recorder
         for index, path in enumerate(self._paths):
             self._recorder.path(index, path)
         self._running = RunningReplicas(env, moment, self._replicas, lambda: stop_if_interrupted(watcher))
-        self._arrivals = Arrivals(env, moment, workload, dispatch(self._replicas), self._running, watcher)
+        first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
+        self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher)
 
     def go(self, horizon_ps: int | None) -> Served:
         """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
@@ -167,6 +182,8 @@ class _Run:
         finally:
             for replica in self._replicas:
                 replica.close_books()
+            if self._handovers is not None:
+                self._handovers.close_books()
             if stopped:
                 self._recorder.stopped(self._moment.now_ps, stopped)
         return Served(
@@ -176,6 +193,9 @@ class _Run:
             stopped=stopped,
             paths=self._paths,
         )
+
+    def _wake(self, index: int) -> None:
+        self._running.wake(index)
 
     def _ended(self, arrival: Arrival, at_ps: int) -> None:
         self._arrivals.ended(arrival, at_ps)

@@ -11,6 +11,7 @@ from ...reports.tables.printed import Printed
 from ...sim.serving.cluster.cluster import Cluster, Replica
 from ...sim.serving.cluster.device_memory import DeviceMemory, MemberMemory
 from ...sim.serving.cluster.make_cluster import open_cluster
+from ...sim.serving.limits import Preemption
 from ...traces.recording import Recording
 from ..open_recording import open_recording
 
@@ -45,7 +46,7 @@ class ClusterShown(Printed):
         cluster = self.cluster
         signals = f"signals every {cluster.stale_s:g} s" if cluster.stale_s else "signals never stale"
         horizon = "no horizon" if cluster.horizon_s is None else f"runs end at {cluster.horizon_s:g} s"
-        return (f"router {cluster.router.label}, {signals}; {horizon}",)
+        return (f"router {cluster.router.label}, {signals}; {horizon}", *_unusual(cluster))
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by group."""
@@ -55,6 +56,7 @@ class ClusterShown(Printed):
             "router": cluster.router.label,
             "stale_s": cluster.stale_s,
             "horizon_s": cluster.horizon_s,
+            "transfer": None if cluster.transfer is None else asdict(cluster.transfer),
             "replicas": [_group_json(name, replicas) for name, replicas in cluster.groups.items()],
         }
 
@@ -83,6 +85,26 @@ def cluster(
     """
     opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
     return ClusterShown(open_cluster(asked, opened.with_shapes(models) if models else opened))
+
+
+def _unusual(cluster: Cluster) -> list[str]:
+    """What few clusters say of themselves, a line each."""
+    found = []
+    for name, replicas in cluster.groups.items():
+        limits = replicas[0].limits
+        if limits.preemption != Preemption.latest:
+            found.append(f"{name}: where blocks are short, preemption {limits.preemption}")
+        if limits.max_model_len:
+            parts = ", ".join(f"{member} {most:,}" for member, most in limits.max_model_len.items())
+            found.append(f"{name}: max_model_len of {parts}")
+    if cluster.transfer is not None:
+        roles = [f"{name} {replicas[0].role}" for name, replicas in cluster.groups.items()]
+        link = cluster.transfer
+        found.append(
+            f"roles: {', '.join(roles)}; between them {link.bytes_per_s / 1e9:g} GB/s and {link.latency_s:g} s, "
+            f"{link.token_bytes:,} bytes a token"
+        )
+    return found
 
 
 def _group_cells(name: str, replicas: Sequence[Replica]) -> Mapping[str, str]:
@@ -158,6 +180,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
     return {
         "name": name,
         "count": len(replicas),
+        "role": str(one.role),
         "policy": one.policy,
         "cost": one.cost_name,
         "tensor_parallel": one.tensor_parallel,

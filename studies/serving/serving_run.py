@@ -14,6 +14,7 @@ from ...sim.serving.clock import to_ps
 from ...sim.serving.cluster.cluster import Replica
 from ...sim.serving.engine.replica_spec import ReplicaSpec
 from ...sim.serving.routers import Dispatcher, RouterSetting
+from ...sim.serving.served_replica import ServedReplica
 from ...sim.serving.simulate import Dispatch, Served, serve
 from ...sim.simulate import seconds_to_decide
 from ...traces.workloads import Workload
@@ -113,6 +114,7 @@ def serving_run(
         [_spec(setting, tables, *pair) for pair in zip(replicas, policies, strict=True)],
         dispatch=_dispatch(setting, seed),
         recorder=recorder,
+        transfer=setting.cluster.transfer,
         horizon_ps=None if setting.horizon_s is None else to_ps(setting.horizon_s),
         seed=seed,
         strict=setting.replay.strict,
@@ -140,13 +142,18 @@ def _spec(setting: ServingSetting, tables: ReplayTables, replica: Replica, polic
         cost=replica.cost,
         limits=replica.limits,
         decide_s=seconds_to_decide(made, replica.cost, setting.replay.decide_s),
+        role=replica.role,
     )
 
 
 def _dispatch(setting: ServingSetting, seed: int) -> Dispatch:
-    cluster = setting.cluster
-    router = cluster.router.build(RouterSetting(num_replicas=len(cluster.replicas), seed=seed))
-    return lambda replicas: Dispatcher(router, cluster.router.label, replicas, to_ps(cluster.stale_s))
+    router, stale_ps = setting.cluster.router, to_ps(setting.cluster.stale_s)
+
+    def dispatch(replicas: Sequence[ServedReplica]) -> Dispatcher:
+        built = router.build(RouterSetting(num_replicas=len(replicas), seed=seed))
+        return Dispatcher(built, router.label, replicas, stale_ps)
+
+    return dispatch
 
 
 def _about(

@@ -131,6 +131,8 @@ class ServingSetting:
             told["deadlines"] = deadlines
         if self.cluster.stale_s:
             told["stale_s"] = self.cluster.stale_s
+        if self.cluster.transfer is not None:
+            told["transfer"] = asdict(self.cluster.transfer)
         # A file that was changed between two runs keeps its name: what is in it tells them apart.
         told["replicas"] = {name: _told_of(alike) for name, alike in self.cluster.groups.items()}
         return told
@@ -141,6 +143,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
     first = alike[0]
     return {
         "count": len(alike),
+        "role": str(first.role),
         "policy": first.policy,
         "cost": first.cost_name,
         "max_num_seqs": first.limits.max_num_seqs,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ...cost.base import CostModel
 from ..limits import EngineLimits
+from ..roles import Role, Transfer
 from ..routers import RouterSpec
 from .device_memory import DeviceMemory
 
@@ -23,6 +24,7 @@ class Replica:
         placement: device of each member that has weights, by name.
         tensor_parallel: devices of a kind that each member is split over.
         memory: of each device.
+        role: what it does of a request.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Replica:
     placement: Mapping[str, str]
     tensor_parallel: int
     memory: tuple[DeviceMemory, ...]
+    role: Role = Role.both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class Cluster:
         router: who picks replicas.
         stale_s: seconds between two looks at the replicas, >= 0; 0: the router sees them as they are.
         horizon_s: simulated seconds after which a run ends; None: it runs to its end.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
     """
 
     name: str
@@ -53,6 +57,7 @@ class Cluster:
     router: RouterSpec
     stale_s: float
     horizon_s: float | None
+    transfer: Transfer | None = None
 
     @property
     def groups(self) -> dict[str, tuple[Replica, ...]]:

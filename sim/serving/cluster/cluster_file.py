@@ -9,6 +9,7 @@ from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 from ..limits import COMMON_ROWS, COMMON_TOKENS, Preemption
+from ..roles import Role
 
 # What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
 ACTIVATION_RESERVE_BYTES = 2_000_000_000
@@ -109,6 +110,7 @@ class ReplicaTable(Table):
         count: of them.
         device: that members lie on which name none.
         tensor_parallel: devices of a kind that each of them is split over.
+        role: what they do of a request: all, its prefill, or what comes after.
         policy: of these replicas; None: the run's.
         cost: what forwards take, as `--cost`; None: the rooflines of the devices.
         max_num_seqs: requests in a batch at most; None: as vLLM for the target's device.
@@ -128,6 +130,7 @@ class ReplicaTable(Table):
     count: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     device: Text | None = None
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    role: Annotated[Role, Field(strict=False)] = Role.both
     policy: Text | None = None
     cost: Text | None = None
     max_num_seqs: Count | None = None
@@ -179,6 +182,20 @@ class RouterTable(Table):
         return stale_s
 
 
+class TransferTable(Table):
+    """The link from replicas that prefill to those that decode.
+
+    Attributes:
+        bytes_per_s: of the link.
+        latency_s: after the last byte of a transfer has left.
+        kv_bytes_per_token: keys and values of a token of the target; None: as its shape says.
+    """
+
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+    latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    kv_bytes_per_token: Annotated[int, Field(ge=0, le=MOST)] | None = None
+
+
 class ClusterContent(Table):
     """What a cluster file holds.
 
@@ -187,6 +204,7 @@ class ClusterContent(Table):
         horizon_s: simulated seconds after which a run ends, whatever is unfinished; None: it runs to its end.
         devices: by name, those that the sheet does not have.
         router: who picks replicas.
+        transfer: between replicas that prefill and those that decode; None: every one does both.
         replicas: at least one table of them.
     """
 
@@ -194,6 +212,7 @@ class ClusterContent(Table):
     horizon_s: Annotated[float, Field(gt=0, le=MOST_PS // PS_PER_S)] | None = None
     devices: dict[str, DeviceTable] = Field(default_factory=dict)
     router: RouterTable = RouterTable()
+    transfer: TransferTable | None = None
     replicas: Annotated[tuple[ReplicaTable, ...], Field(strict=False, min_length=1)]
 
 

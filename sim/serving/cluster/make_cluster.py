@@ -17,6 +17,7 @@ from ..routers import RouterSetting, RouterSpec
 from .cluster import Cluster, Replica
 from .cluster_devices import batch_limits, known_devices
 from .cluster_file import ClusterContent, ClusterFileError, ReplicaTable, read_cluster_file
+from .cluster_roles import transfer_of
 from .device_memory import DeviceMemory, MemoryRuleError, device_memory
 from .placed_cost import PlacedCost
 
@@ -67,6 +68,7 @@ def make_cluster(content: ClusterContent, path: Path | str, recording: Recording
         router=_router(content, path, len(replicas)),
         stale_s=content.router.stale_s,
         horizon_s=content.horizon_s,
+        transfer=transfer_of(content, path, recording),
     )
 
 
@@ -108,6 +110,7 @@ class _Group:
                 placement={member: device.name for member, device in placement.items()},
                 tensor_parallel=self.table.tensor_parallel,
                 memory=memory,
+                role=self.table.role,
             )
             for number in range(self.table.count)
         ]

@@ -65,10 +65,14 @@ class Batch:
         """The first that waits runs now."""
         self.waiting.popleft()
         self.waiting_tokens -= session.num_text
+        self.joined(session)
+        self.prefilling[session] = item
+
+    def joined(self, session: ServedSession) -> None:
+        """One runs whose text the target has read."""
         session.order = self._admissions
         self._admissions += 1
         self.running.append(session)
-        self.prefilling[session] = item
 
     def put_back(self) -> ServedSession:
         """The latest that was admitted waits again, before all others."""
@@ -79,13 +83,13 @@ class Batch:
     def retract(self, asking: ServedSession) -> ServedSession:
         """One that runs waits again, after all others; which, is said by `retracted_last`.
 
-        A prefill that asks for memory is not worth the tokens of others, and goes itself. One that decodes goes when
-        no other one is left that does, and then the prefill that has begun goes before it.
+        A prefill that asks for memory is not worth the tokens of others, and goes itself. Before the last one that
+        decodes goes the prefill that has begun; where there is none, others than the batch hold the blocks.
         """
         session = asking
         if asking not in self.prefilling:
             decoding = [one for one in self.running if one not in self.prefilling]
-            session = max(decoding, key=retracted_last) if len(decoding) > 1 else next(iter(self.prefilling))
+            session = max(decoding, key=retracted_last) if len(decoding) > 1 else next(iter(self.prefilling), asking)
         self.running.remove(session)
         self.waiting.append(self._waits_again(session))
         return session

@@ -24,8 +24,8 @@ from .served_loop import BatchNotes, ServedLoop
 from .served_session import ServedSession, ServedView
 
 
-class _Going(NamedTuple):
-    """What runs: an operation, if any, with its results, and chunks of prefills beside it.
+class Going(NamedTuple):
+    """What a replica runs: an operation, if any, with its results, and chunks of prefills beside it.
 
     `forwards` are those of a step of the target, or of a catch-up before the operation.
     """
@@ -88,7 +88,7 @@ class Replica:
         self._batch = self._scheduler.batch
         self._sessions: dict[str, ServedSession] = {}
         self._kept: Op | None = None
-        self._going: _Going | None = None
+        self._going: Going | None = None
         self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory)
         self.end_ps = 0
 
@@ -134,9 +134,13 @@ class Replica:
 
     # -- the machine
 
+    def refuses(self, arrival: Arrival) -> str:
+        """Why a request can never run, in words that such requests share; "" if it can."""
+        return self._memory.refuses(arrival)
+
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
         """A request comes; one that can never run is rejected."""
-        serial = self._shared.enter(arrival, self._index, at_ps, refused=self._memory.refuses(arrival))
+        serial = self._shared.enter(arrival, self._index, at_ps, refused=self.refuses(arrival))
         if serial is None:
             return
         self._batch.arrived(Waiting(arrival, serial))
@@ -161,7 +165,7 @@ class Replica:
                 op, start_ps = self._asked(start_ps)
             if self._loop.finished:  # by a Commit
                 self._kept = op
-                self._going = _Going(None, None, [], [], 0, 0, start_ps, start_ps)
+                self._going = Going(None, None, [], [], 0, 0, start_ps, start_ps)
                 break
             if op is not None and op.level < self._target:
                 self._going = self._below(op, now_ps, start_ps)
@@ -212,7 +216,7 @@ class Replica:
                 self._books.note_outputs([self._sessions[request_id]], now_ps)
         return op, now_ps
 
-    def _below(self, op: Op, now_ps: int, start_ps: int) -> _Going | None:
+    def _below(self, op: Op, now_ps: int, start_ps: int) -> Going | None:
         """Run an operation of a member below the target; None: nobody is left in it."""
         world, level = self._world, op.level
         if isinstance(op, DraftOp):
@@ -229,24 +233,24 @@ class Replica:
         duration_ps += world.duration_ps
         results = made(results.__class__, (rows, forwards, to_s(duration_ps), self._memory.free_share))
         end_ps = start_ps + duration_ps
-        return made(_Going, (op, results, [], [], level, num_forwards, start_ps, end_ps))
+        return made(Going, (op, results, [], [], level, num_forwards, start_ps, end_ps))
 
-    def _step(self, op: Op | None, now_ps: int, start_ps: int) -> _Going | None:
+    def _step(self, op: Op | None, now_ps: int, start_ps: int) -> Going | None:
         """Run a step of the target; None: nobody is there."""
         rows = [] if op is None else cast(VerifyOp, op).items
         step = self._scheduler.step(rows, now_ps)
         if not (step.rows or step.chunks):
             assert not self._batch.running, "a batch that has nothing to run"
-            assert not self._batch.waiting, "requests that wait beside an empty batch"
+            assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
             return None
         level = self._target
         judged, forwards, duration_s, _ = self._world.verify(level, step.rows, step.chunks)
         results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share))
         end_ps = start_ps + self._world.duration_ps
         ran = made(VerifyOp, (level, step.rows)) if step.rows else None
-        return made(_Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
+        return made(Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
 
-    def _commit_step(self, going: _Going) -> None:
+    def _commit_step(self, going: Going) -> None:
         """The target has run: chunks are read, answers have grown, full blocks are cached."""
         op, results, chunks, ending, level, _, start_ps, end_ps = going
         for one, _ in chunks:

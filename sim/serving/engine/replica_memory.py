@@ -1,5 +1,6 @@
 """The KV memory of one replica: every member's blocks, held by the requests of the batch."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ....arguments import ArgumentError
@@ -117,12 +118,19 @@ class ReplicaMemory:
         self._free_share = min([kv.free_share for _, kv in self._models])
         self._has_changed = False
 
-    def refuses(self, arrival: Arrival) -> str:
-        """Why a request can never run, in words that such requests share; "" if it can."""
+    def refuses(self, arrival: Arrival, *, answer_tokens: int | None = None) -> str:
+        """Why a request can never run, in words that such requests share; "" if it can.
+
+        Args:
+            arrival: the request.
+            answer_tokens: that are written here; None: all.
+        """
         tokens = arrival.prompt_tokens + arrival.output_tokens
         for name, most in self._limits.max_model_len.items():
             if tokens > most:
                 return f"longer than the {most:,} tokens of max_model_len of {name}"
+        if answer_tokens is not None:
+            tokens = arrival.prompt_tokens + answer_tokens
         for level, kv in self._models:
             if tokens > kv.limits.num_tokens:
                 held = kv.limits.num_tokens
@@ -154,26 +162,50 @@ class ReplicaMemory:
             Tokens of the chunk, at most `budget`; 0: memory is short, and nothing has changed.
         """
         text = session.num_text
-        keys = self._keys.get(session.serial)
-        if keys is None:
-            keys = [self.block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
-            self._keys[session.serial] = keys
+        keys = self._keys_of(session)
         target_keys, target = keys[-1], self._models[-1][1]
         hit = target.hit_tokens(target_keys, text)
         chunk = min(text - hit, budget)
         upto = hit + chunk
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
+        return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
+
+    def receive(self, session: KvOwner) -> int | None:
+        """Take prefix hits, and blocks for a text that was read elsewhere; the session learns what its caches hold.
+
+        That is all but its newest token in the target's, as after a prefill here, and hits in the others'.
+
+        Returns:
+            Tokens that the target's prefix cache does not hold, >= 0; None: memory is short, and nothing has changed.
+        """
+        text, level = session.num_text, self._target
+        keys = self._keys_of(session)
+        if not self._opened(session, keys, [text + 1] * len(keys), resumes=False):
+            return None
+        found, session.cached[level] = session.cached[level], text - 1
+        return text - 1 - found
+
+    def _keys_of(self, session: KvOwner) -> list[BlockKeys]:
+        keys = self._keys.get(session.serial)
+        if keys is None:
+            keys = [self.block_keys(session.arrival, session.serial, kv) for _, kv in self._models]
+            self._keys[session.serial] = keys
+        return keys
+
+    def _opened(self, session: KvOwner, keys: Sequence[BlockKeys], wanted: Sequence[int], *, resumes: bool) -> bool:
+        """Take hits of all models if each then has room for the tokens wanted of it; the target's blocks are held."""
+        text, serial = session.num_text, session.serial
         members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
         if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
-            return 0
+            return False
         for own_keys, level, kv in members:
-            held = kv.open(session.serial, own_keys, text, resumes=session.scheduled)
+            held = kv.open(serial, own_keys, text, resumes=resumes)
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
         self._has_changed = True
         self.reserve(session, self._target, wanted[-1])
         if self._retracts:
-            self._prefilled[session.serial] = text
-        return chunk
+            self._prefilled[serial] = text
+        return True
 
     def reserve(self, session: KvOwner, level: int, num_tokens: int) -> bool:
         """Let a request hold blocks of a member for so many tokens in all, never more than its text will have.
@@ -207,18 +239,25 @@ class ReplicaMemory:
 
     def put_back(self, session: KvOwner) -> None:
         """Release what a request holds; it finds its full blocks again while they are cached."""
-        self._has_changed = True
-        for _, kv in reversed(self._models):
-            kv.close(session.serial)
+        self._release(session.serial)
 
     def close(self, session: KvOwner) -> None:
         """Release what a request holds, for good."""
         if self._retracts:
             self._prefilled[session.serial] = session.num_text
             self.commit(session)
-            del self._prefilled[session.serial]
-        self.put_back(session)
-        del self._keys[session.serial]
+        self.release(session.serial)
+
+    def release(self, serial: int) -> None:
+        """Release what a request holds, for good; nothing of it is looked at."""
+        self._prefilled.pop(serial, None)
+        self._release(serial)
+        del self._keys[serial]
+
+    def _release(self, serial: int) -> None:
+        self._has_changed = True
+        for _, kv in reversed(self._models):
+            kv.close(serial)
 
     @staticmethod
     def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:

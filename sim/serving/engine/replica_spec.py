@@ -11,7 +11,8 @@ from ...cost.base import CostModel
 from ...fixed.shared_rounds import SharedRounds
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
-from ..limits import EngineLimits
+from ..limits import EngineLimits, Preemption
+from ..roles import Role
 from ..shared_prefix import SharedPrefixCost
 from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
@@ -33,6 +34,7 @@ class ReplicaSpec:
         limits: of the batch, a step and the memory.
         decide_s: seconds that the policy takes for a step, >= 0.
         make_world: what answers and takes time instead; None: the recording answers, at the seconds of `cost`.
+        role: what it does of a request.
     """
 
     policy: Policy
@@ -41,6 +43,16 @@ class ReplicaSpec:
     limits: EngineLimits
     decide_s: float = 0.0
     make_world: MakeWorld | None = None
+    role: Role = Role.both
+
+    @property
+    def only_by_steps(self) -> str:
+        """Which of its options single steps alone know, in words; "" if there is none."""
+        if self.role != Role.both:
+            return f"role is {self.role}"
+        if self.limits.preemption != Preemption.latest:
+            return f"preemption is {self.limits.preemption}"
+        return ""
 
     def world(
         self,

@@ -3,7 +3,6 @@
 from ....policies.about import runs_target_alone
 from ...cost.context_line import why_unlined
 from ..engine.replica_spec import ReplicaSpec
-from ..limits import Preemption
 
 
 def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
@@ -24,8 +23,6 @@ def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
         return "rows share the reading of a common prefix"
     if spec.make_world is not None:
         return "its operations are carried out elsewhere, one by one"
-    if limits.preemption != Preemption.latest:
-        return f"preemption is {limits.preemption}"
     if limits.token_budget < limits.max_num_seqs:
         return f"token_budget {limits.token_budget} is below max_num_seqs {limits.max_num_seqs}"
     return why_unlined(spec.cost)

@@ -3,7 +3,6 @@
 from ....policies.about import decides_by_pending
 from ...cost.base import OperationCost
 from ..engine.replica_spec import ReplicaSpec
-from ..limits import Preemption
 
 
 def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
@@ -25,6 +24,4 @@ def why_stepwise(spec: ReplicaSpec, *, keeps_outputs: bool) -> str:
         return "its operations are carried out elsewhere, one by one"
     if isinstance(spec.cost, OperationCost):
         return f"cost {spec.cost.name} knows operations, not forwards alone"
-    if spec.limits.preemption != Preemption.latest:
-        return f"preemption is {spec.limits.preemption}"
     return ""

@@ -18,6 +18,7 @@ from ....sim.serving.clock import to_ps
 from ....sim.serving.cluster.cluster import Cluster, Replica
 from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....sim.serving.engine.replica_spec import MakeWorld, ReplicaSpec
+from ....sim.serving.roles import Role
 from ....sim.serving.routers import Dispatcher, RouterSetting
 from ....sim.serving.simulate import serve
 from ....sim.simulate import seconds_to_decide
@@ -176,6 +177,8 @@ def _check_cluster(cluster: Cluster) -> None:
                 f"{where}: policy must be left out, since every replica runs the policies that are validated, got "
                 f"{replica.policy!r}"
             )
+        if replica.role != Role.both:
+            raise ValueError(f"{where}: role must be both, since models at hand hand over nothing, got {replica.role}")
         for member, limits in replica.limits.kv.items():
             if limits.prefix_cache:
                 raise ValueError(

@@ -14,6 +14,7 @@ from paceline.sim.serving.cluster.cluster_file import (
     MemberTable,
     ReplicaTable,
     RouterTable,
+    TransferTable,
 )
 from paceline.sim.serving.routers.spec import own_routers
 
@@ -33,6 +34,7 @@ def section(heading):
         ("### `[[replicas]]`", MemberTable),
         ("### `[devices.NAME]`", DeviceTable),
         ("### `[router]`", RouterTable),
+        ("### `[transfer]`", TransferTable),
     ],
 )
 def test_every_key_is_told(heading, table):

@@ -209,6 +209,46 @@ def test_replicas_with_chains_and_devices_of_their_own_are_what_they_are_alone(t
         assert own.meta.replicas[0].members == found.meta.replicas[place].members
 
 
+APART = """
+[[replicas]]
+name = "reads"
+role = "prefill"
+device = "h100"
+
+[[replicas]]
+name = "writes"
+role = "decode"
+count = 2
+device = "rtx4090"
+
+[transfer]
+bytes_per_s = 25e9
+latency_s = 2e-5
+"""
+
+
+def test_prefill_and_decode_apart(tmp_path):
+    (tmp_path / "apart.toml").write_text(APART)
+    found = simulate(LOAD, "draft:4/target", cluster=tmp_path / "apart.toml", out=tmp_path / "run")
+    assert closes(found.log) == (60, 0, 0)
+    transfers = found.report.rows[0].runs[0].metrics.transfers
+    sent = found.log.requests["prompt_tokens"][found.log.requests["output_tokens"] > 1]
+    assert (transfers.handed_over, transfers.bytes) == (len(sent), 22_528 * sent.sum())
+    forwards = [[member.forwards for member in replica.members] for replica in found.log.meta.replicas]
+    names = found.log.meta.members
+    assert forwards[0][names.index("draft")] == 0
+    assert all(replica[names.index("draft")] > 0 for replica in forwards[1:])
+    assert f"{len(sent)} requests handed over" in repr(found)
+    again = paceline.metrics(tmp_path / "run")
+    assert again.to_json()["rows"][0]["runs"][0]["transfers"]["handed_over"] == len(sent)
+    told = again.rows[0].about.setting
+    assert told["transfer"] == {"bytes_per_s": 25e9, "latency_s": 2e-5, "token_bytes": 22_528}
+    assert {name: replicas["role"] for name, replicas in told["replicas"].items()} == {
+        "reads": "prefill",
+        "writes": "decode",
+    }
+
+
 def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
     path = tmp_path / "same.toml"
     for most in (4, 8):

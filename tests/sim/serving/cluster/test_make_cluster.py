@@ -8,6 +8,7 @@ from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.make import make_cost
 from paceline.sim.serving.cluster import open_cluster
 from paceline.sim.serving.limits import EngineLimits, KvLimits, Preemption, SharedPrefix
+from paceline.sim.serving.roles import Transfer
 
 from .small_pools import llamas
 
@@ -100,6 +101,37 @@ def test_each_member_costs_what_its_own_device_takes(cluster):
     # The bandwidth and the peak are those of the sheet's L40S; only the memory is the file's.
     assert placed.forward_s("draft", **shape) == make_cost("l40s", llamas()).forward_s("draft", **shape)
     assert placed.name == "draft on my-l40s, target on h100"
+
+
+APART = """
+[[replicas]]
+name = "reads"
+role = "prefill"
+device = "h100"
+
+[[replicas]]
+name = "writes"
+role = "decode"
+count = 2
+device = "h200"
+
+[transfer]
+bytes_per_s = 50e9
+latency_s = 1e-5
+"""
+
+
+@pytest.mark.parametrize(("more", "token_bytes"), [("", 131_072), ("kv_bytes_per_token = 70_000\n", 70_000)])
+def test_roles_and_the_link_between_them(tmp_path, more, token_bytes):
+    path = tmp_path / "apart.toml"
+    path.write_text(APART + more)
+    found = open_cluster(path, llamas())
+    assert [(replica.name, replica.role) for replica in found.replicas] == [
+        ("reads", "prefill"),
+        ("writes.0", "decode"),
+        ("writes.1", "decode"),
+    ]
+    assert found.transfer == Transfer(bytes_per_s=50e9, latency_s=1e-5, token_bytes=token_bytes)
 
 
 def test_costs_of_files_lie_beside_the_cluster_file(cluster):

@@ -11,6 +11,7 @@ from paceline.shipped import shipped
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.serving.engine.replica_spec import ReplicaSpec
 from paceline.sim.serving.limits import EngineLimits, KvLimits
+from paceline.sim.serving.roles import Role
 from paceline.sim.serving.routers import Dispatcher, RouterSetting, RouterSpec
 from paceline.sim.serving.simulate import serve
 from paceline.traces.forms import open_recording
@@ -108,19 +109,20 @@ def limits_of(tables, *, max_num_seqs=8, token_budget=4096, **kv):
 
 
 class Run:
-    """A served run and what came of it."""
+    """A served run and what came of it; `limits` of every replica, or a list of each one's."""
 
     def __init__(self, arrivals, tables, policy="target", limits=None, *, num_replicas=1, router="round-robin",
-                 cost=None, unit_tokens=0, stale_ps=0, **options):  # fmt: skip
-        limits = limits or limits_of(tables)
+                 cost=None, unit_tokens=0, stale_ps=0, roles=None, **options):  # fmt: skip
+        roles = roles or [Role.both] * num_replicas
+        if not isinstance(limits, list):
+            limits = [limits or limits_of(tables)] * len(roles)
         self.recorder = Watching(
             tables.pool.names,
             {
                 f"replica{index}": [
-                    limits.kv[member.name].num_blocks if member.name in limits.kv else None
-                    for member in tables.pool.members
+                    own.kv[member.name].num_blocks if member.name in own.kv else None for member in tables.pool.members
                 ]
-                for index in range(num_replicas)
+                for index, own in enumerate(limits)
             },
         )
         specs = [
@@ -128,14 +130,15 @@ class Run:
                 policy=make_policy(policy, tables.pool) if isinstance(policy, str) else policy(),
                 policy_name=str(policy),
                 cost=cost or LineCost(tables),
-                limits=limits,
+                limits=own,
+                role=role,
             )
-            for _ in range(num_replicas)
+            for role, own in zip(roles, limits, strict=True)
         ]
         self.outputs = {}
 
         def dispatch(replicas):
-            setting = RouterSetting(num_replicas=num_replicas)
+            setting = RouterSetting(num_replicas=len(replicas))
             return Dispatcher(RouterSpec.parse(router).build(setting), router, replicas, stale_ps)
 
         self.served = None

@@ -1,0 +1,216 @@
+"""Prefill here, decode there: nothing is lost on the way, and the link is worked as it says."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.arguments import ArgumentError
+from paceline.runs.serving.gap_sums import total_ps
+from paceline.sim.serving.disaggregated.link import Link
+from paceline.sim.serving.limits import Preemption
+from paceline.sim.serving.roles import Role, Transfer
+from paceline.traces.workloads.arrival import Arrival
+
+from ..engine.served_runs import MICROSECOND, POLICIES, Run, limits, limits_of, pico, target_only, workloads
+
+PREFILL, DECODE, BOTH = Role.prefill, Role.decode, Role.both
+SLOW = Transfer(bytes_per_s=1e6, latency_s=5e-6, token_bytes=2)  # a token takes 2 us
+FREE = Transfer(bytes_per_s=1e18, latency_s=0, token_bytes=0)
+
+
+def apart(arrivals, tables, policy="target", given_limits=None, *, roles=(PREFILL, DECODE), transfer=SLOW, **options):
+    return Run(arrivals, tables, policy, given_limits, roles=roles, transfer=transfer, **options)
+
+
+def latencies(run, name="ended_at_ps"):
+    requests = run.log.requests
+    return (requests[name] - requests["arrived_at_ps"]).tolist()
+
+
+def test_by_hand():
+    """Two prompts of 20 tokens at once, answers of 3.
+
+    A forward of the target takes 40 us, 1 for each row, 3 for each new token and 1 for each held one. Both prompts are
+    read in 40 + 2 + 120 = 162 us. Keys and values of 20 tokens take 40 us: those of the first are there at 207, of the
+    second 40 us later. The first request decodes alone for 40 + 1 + 3 + 20 = 64 us; the other joins after that, at 271.
+    """
+    run = apart([Arrival("a", 0, 20, 3), Arrival("b", 0, 20, 3)], target_only()).go()
+    first = 162 * MICROSECOND
+    assert [times[:2] for times in run.times().values()] == [(0, first), (0, first)]
+    both = 40 + 2 + 6 + 21 + 20
+    a_ends = 162 + 45 + 64 + both
+    assert run.times()["a"][2] == a_ends * MICROSECOND
+    assert run.times()["b"][2] == (a_ends + 40 + 1 + 3 + 21) * MICROSECOND
+    transfers = run.log.meta.transfers
+    assert (transfers.handed_over, transfers.sent, transfers.bytes, transfers.held_ps) == (2, 2, 80, 0)
+    assert (transfers.busy_ps, transfers.queued_ps) == (80 * MICROSECOND, 40 * MICROSECOND)
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads(), st.sampled_from(POLICIES))
+def test_lone_requests_take_as_long_as_on_one_replica_where_sending_takes_no_time(arrivals, policy):
+    lone = [arrival._replace(arrives_ps=index * 10**12) for index, arrival in enumerate(arrivals)]
+    run, together = apart(lone, pico(), policy, transfer=FREE).go(), Run(lone, pico(), policy).go()
+    assert run.times() == together.times()
+    assert run.outputs == together.outputs
+
+
+@st.composite
+def runs(draw, **options):
+    tables = pico()
+    unit_tokens = draw(st.sampled_from([0, 8]))
+    # Blocks that some prompts share are drawn again and again, so prefix caches are hit on both sides.
+    found = draw(limits(tables))
+    preemption = draw(st.sampled_from(Preemption))
+    transfer = Transfer(bytes_per_s=draw(st.sampled_from([1e5, 1e6, 1e9])), latency_s=1e-5, token_bytes=2)
+    return apart(
+        draw(workloads(unit_tokens=unit_tokens)),
+        tables,
+        draw(st.sampled_from(POLICIES)),
+        replace(found, preemption=preemption),
+        roles=draw(st.permutations([PREFILL] * draw(st.integers(1, 2)) + [DECODE] * draw(st.integers(1, 2)) + [BOTH])),
+        transfer=transfer,
+        router=draw(st.sampled_from(["round-robin", "least-loaded", "prefix-affinity"])),
+        stale_ps=draw(st.sampled_from([0, 0, 10**9])),
+        unit_tokens=unit_tokens,
+        **options,
+    )
+
+
+@settings(max_examples=120, deadline=None)
+@given(runs())
+def test_all_that_come_end(run):
+    run.go()
+    log = run.log
+    requests, finished = log.requests, log.finished
+    rejected = requests["rejected"] != ""
+    assert (finished ^ rejected).all()
+    assert run.served.stopped == ""
+    assert (requests["emitted_tokens"][finished] == requests["output_tokens"][finished]).all()
+    assert requests["emitted_tokens"].sum() == run.served.num_emitted == sum(map(len, run.outputs.values()))
+    assert all(not any(state) for state in run.recorder.latest.values())  # no request, no block
+    assert total_ps(log.gaps) == (requests["ended_at_ps"] - requests["first_token_at_ps"])[finished].sum()
+    assert set(requests["replica"]) <= {index for index, spec in enumerate(run._given[2]) if spec.role != DECODE}
+    _check_little(log)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs(), st.integers(1, 40_000))
+def test_what_a_horizon_cuts_is_counted(run, horizon):
+    run._options["horizon_ps"] = horizon * MICROSECOND // 10
+    run.go()
+    log = run.log
+    unfinished = log.requests["ended_at_ps"] < 0
+    assert bool(run.served.stopped) == bool(log.meta.stopped)
+    assert not unfinished.any() or run.served.stopped == "horizon"
+    assert log.requests["emitted_tokens"].sum() == run.served.num_emitted
+    _check_little(log)
+
+
+def _check_little(log):
+    end = log.meta.ended_at_ps
+    over_time = sum(replica.running_ps + replica.waiting_ps for replica in log.meta.replicas)
+    columns = (log.requests[name].tolist() for name in ("arrived_at_ps", "ended_at_ps"))
+    assert over_time == sum((end if ended < 0 else ended) - arrived for arrived, ended in zip(*columns, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), st.sampled_from(POLICIES), st.sampled_from([None, 25]))
+def test_where_it_is_decoded_changes_no_text(arrivals, policy, num_blocks):
+    given_limits = None if num_blocks is None else limits_of(pico(), num_blocks=num_blocks, token_budget=32)
+    run = apart(arrivals, pico(), policy, given_limits, roles=(DECODE, PREFILL, DECODE)).go()
+    assert run.outputs == Run(arrivals, pico(), policy).go().outputs
+
+
+@settings(max_examples=60, deadline=None)
+@given(workloads())
+def test_every_token_of_a_prompt_is_sent_once_where_nothing_is_cached(arrivals):
+    run = apart(arrivals, target_only(), given_limits=limits_of(target_only(), prefix_cache=False)).go()
+    sent = [arrival.prompt_tokens for arrival in arrivals if arrival.output_tokens > 1]
+    transfers = run.log.meta.transfers
+    assert (transfers.handed_over, transfers.sent, transfers.bytes) == (len(sent), len(sent), 2 * sum(sent))
+    assert transfers.busy_ps == 2 * sum(sent) * MICROSECOND
+
+
+def test_what_the_decoder_has_cached_is_not_sent():
+    arrivals = [Arrival(f"q{index}", index * 10**12, 25, 4, blocks=(1, 2)) for index in range(3)]
+    run = apart(arrivals, target_only(), given_limits=limits_of(target_only(), block_tokens=5), unit_tokens=10).go()
+    assert run.log.meta.transfers.bytes == 2 * (25 + 5 + 5)
+    assert [level.lookups.found_tokens for level in run.log.meta.replicas[1].members] == [40]
+
+
+def test_blocks_of_a_prompt_are_held_until_it_has_been_sent():
+    """The second prompt finds room only when the first has left: 20 tokens and one more, in blocks of 4."""
+    arrivals = [Arrival("a", 0, 20, 3), Arrival("b", 0, 20, 3)]
+    tight = limits_of(target_only(), num_blocks=7, prefix_cache=False)
+    run = apart(arrivals, target_only(), given_limits=tight).go()
+    first = 40 + 1 + 60
+    assert run.times()["a"][1] == first * MICROSECOND
+    assert run.times()["b"][0] == (first + 45) * MICROSECOND
+
+
+def test_a_decoder_without_room_lets_requests_wait():
+    """Blocks for one text: the second is sent when the first has ended, and its prompt is held meanwhile."""
+    arrivals = [Arrival("a", 0, 20, 6), Arrival("b", 0, 20, 6)]
+    tight = limits_of(target_only(), num_blocks=7, prefix_cache=False)
+    run = apart(arrivals, target_only(), given_limits=[limits_of(target_only()), tight]).go()
+    times = run.times()
+    transfers = run.log.meta.transfers
+    assert transfers.queued_ps == 0
+    assert transfers.held_ps == times["a"][2] - times["b"][1]
+    assert len(run.log.preemptions["at_ps"]) == 0
+
+
+def test_a_request_that_no_decoder_holds_is_rejected_when_it_comes():
+    small = limits_of(target_only(), num_blocks=6)  # a prompt and a token more
+    found = [small, limits_of(target_only(), num_blocks=25)]
+    log = apart([Arrival("long", 0, 20, 90), Arrival("q", 0, 20, 9)], target_only(), given_limits=found).go().log
+    assert log.requests["rejected"].tolist() == ["longer than the 100 tokens that KV memory of target holds", ""]
+    assert log.finished.tolist() == [False, True]
+
+
+def test_short_memory_of_decoders_puts_requests_back():
+    arrivals = [Arrival(f"q{index}", index * 3 * 10**8, 20 + index % 9, 70) for index in range(14)]
+    for policy in POLICIES:
+        run = apart(arrivals, pico(), policy, limits_of(pico(), num_blocks=50, token_budget=32)).go()
+        assert run.log.finished.all()
+        assert len(run.log.preemptions["at_ps"]) > 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=20))
+def test_a_link_carries_one_after_the_other(sends):
+    link, now_us, free_us, queued, busy = Link(SLOW), 0, 0, 0, 0
+    for wait_us, tokens in sends:
+        now_us += wait_us
+        arrives_ps = link.send(tokens, now_us * MICROSECOND)
+        if not tokens:
+            assert arrives_ps == now_us * MICROSECOND
+            continue
+        start_us = max(now_us, free_us)
+        free_us = start_us + 2 * tokens
+        queued, busy = queued + start_us - now_us, busy + 2 * tokens
+        assert arrives_ps == (free_us + 5) * MICROSECOND
+    totals = link.totals(0, 0)
+    assert (totals.queued_ps, totals.busy_ps) == (queued * MICROSECOND, busy * MICROSECOND)
+
+
+@pytest.mark.parametrize(
+    ("roles", "transfer", "said"),
+    [
+        ((PREFILL, BOTH), SLOW, "must hold one of role decode where one is of role prefill"),
+        ((DECODE,), SLOW, "must hold one of role prefill where one is of role decode"),
+        ((PREFILL, DECODE), None, "`transfer` must be given"),
+        ((BOTH,), SLOW, "`transfer` must be None where no replica prefills"),
+    ],
+)
+def test_roles_that_do_not_go_together_are_refused(roles, transfer, said):
+    with pytest.raises(ArgumentError, match=said):
+        apart([Arrival("q", 0, 5, 5)], target_only(), roles=roles, transfer=transfer).go()
+
+
+@pytest.mark.parametrize("role", [PREFILL, DECODE])
+def test_roles_keep_from_fast_paths_by_name(role):
+    run = apart([Arrival("q", 0, 5, 5)], target_only(), outputs=None).go()
+    assert f"step by step: role is {role}" in run.served.paths
