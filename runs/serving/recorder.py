@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...traces.workloads.arrival import Arrival
-from ...traces.workloads.exact_seconds import MOST_PS
 from ..log import Columns
-from .log import GAP_FIELDS, PREEMPTION_FIELDS, UNKNOWN, ServingLog
+from .arrived_requests import ArrivedRequests
+from .log import GAP_FIELDS, PREEMPTION_FIELDS, REQUEST_FIELDS, UNKNOWN, ServingLog
 from .meta import (
     STEP_BY_STEP,
     LevelTotals,
@@ -30,6 +30,8 @@ from .states import States
 from .validate import check_log
 
 _GAP = Struct(f"={len(GAP_FIELDS)}q")
+# Requests for which room is made at a time.
+_ROOM = 2**12
 
 
 class ServingRecorder:
@@ -49,14 +51,10 @@ class ServingRecorder:
         levels = len(members)
         self._members = tuple(members)
         self._blocks = {name: tuple(blocks) for name, blocks in replicas.items()}
-        self._ids: list[str] = []
-        self._known: set[str] = set()
-        self._tags: list[str] = []
-        self._slos: list[str] = []
-        self._counts = {name: array("q") for name in ("replica", "prompt_tokens", "output_tokens", "emitted_tokens")}
-        self._arrived, self._scheduled, self._first, self._ended = (array("q") for _ in range(4))
+        self._arrived = ArrivedRequests()
+        self._emitted, self._scheduled, self._first, self._ended = (array("q") for _ in range(4))
         self._cached = array("q")
-        self._nothing_cached = array("q", [0] * levels)
+        self._levels = levels
         self._rejected: dict[int, str] = {}
         self._preempted = array("q")
         self._gaps = bytearray()
@@ -74,27 +72,9 @@ class ServingRecorder:
         Raises:
             ValueError: it comes too late for a clock of 64 bits, or one before it had its id.
         """
-        if arrival.arrives_ps > MOST_PS:
-            raise ValueError(
-                f"request {arrival.request_id}: arrives_ps must be at most {MOST_PS}, got {arrival.arrives_ps}"
-            )
-        serial = len(self._ids)
-        self._known.add(arrival.request_id)
-        if len(self._known) == serial:  # it was there
-            raise ValueError(f"request {arrival.request_id}: request_id must be unique in the workload, got it twice")
-        self._ids.append(arrival.request_id)
-        self._tags.append(arrival.tag)
-        self._slos.append(arrival.slo)
-        counts = self._counts
-        counts["replica"].append(replica)
-        counts["prompt_tokens"].append(arrival.prompt_tokens)
-        counts["output_tokens"].append(arrival.output_tokens)
-        counts["emitted_tokens"].append(0)
-        self._arrived.append(arrival.arrives_ps)
-        self._scheduled.append(UNKNOWN)
-        self._first.append(UNKNOWN)
-        self._ended.append(UNKNOWN)
-        self._cached.extend(self._nothing_cached)
+        serial = self._arrived.add(arrival, replica)
+        if serial == len(self._ended):
+            self._make_room()
         return serial
 
     def rejected(self, serial: int, at_ps: int, reason: str) -> None:
@@ -103,9 +83,15 @@ class ServingRecorder:
         self._rejected[serial] = reason
 
     def scheduled(self, serial: int, at_ps: int, cached_tokens: Sequence[int]) -> None:
-        """It enters the batch for the first time; `[L]` tokens of its prompt that each member's prefix cache held."""
+        """It enters the batch for the first time.
+
+        Args:
+            serial: of the request.
+            at_ps: when.
+            cached_tokens: `[L]` of its prompt, that each member's prefix cache held; empty where none held any.
+        """
         self._scheduled[serial] = at_ps
-        place = serial * len(cached_tokens)
+        place = serial * self._levels
         for level, tokens in enumerate(cached_tokens):
             self._cached[place + level] = tokens
 
@@ -121,12 +107,10 @@ class ServingRecorder:
     def finished(self, serial: int, at_ps: int) -> None:
         """Its last token is out, and with it as many as it asked for."""
         self._ended[serial] = at_ps
-        counts = self._counts
-        counts["emitted_tokens"][serial] = counts["output_tokens"][serial]
 
     def emitted(self, serial: int, num_tokens: int) -> None:
         """How many tokens of one that has not ended are out; to be told of each that has its first, at the end."""
-        self._counts["emitted_tokens"][serial] = num_tokens
+        self._emitted[serial] = num_tokens
 
     def gaps(self, first_ps: int, increment_ps: int, count: int, rows: int) -> None:
         """`rows` requests each saw `count` gaps between outputs: `first_ps`, `first_ps + increment_ps`, ...
@@ -150,16 +134,19 @@ class ServingRecorder:
         """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
         self._states.add(replica, at_ps, running, waiting, used_blocks)
 
-    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
-        """Used blocks of a member rose between states, where many steps were worked out at once.
+    def sample(self, replica: int, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
+        """A state of a replica that keeps its sums itself, see `held`: for the series alone."""
+        self._states.of(replica).sample(at_ps, running, waiting, level, used_blocks)
+
+    def held(self, replica: int, sums: Sequence[int], most: Sequence[int]) -> None:
+        """What a replica held until the end of the run, in place of states to be added up.
 
         Args:
             replica: by index.
-            level: of the member.
-            block_ps: used blocks, added up over picoseconds, beyond what the states told say.
-            most_blocks: used at once.
+            sums: `[2 + L]` running requests, waiting ones, and used blocks by level, added up over picoseconds.
+            most: `[2 + L]` of each at once.
         """
-        self._states.grew(replica, level, block_ps, most_blocks)
+        self._states.of(replica).held(sums, most)
 
     def path(self, replica: int, words: str) -> None:
         """How the steps of a replica are worked out; not empty."""
@@ -214,19 +201,26 @@ class ServingRecorder:
         check_log(log, Path("run"))
         return log
 
+    def _make_room(self) -> None:
+        """For what happens to the next requests."""
+        for times in (self._scheduled, self._first, self._ended):
+            times.extend([UNKNOWN] * _ROOM)
+        self._emitted.extend([0] * _ROOM)
+        self._cached.extend([0] * (_ROOM * self._levels))
+
     def _requests(self) -> Columns:
-        rejected = np.full(len(self._ids), "", dtype=object)
+        columns = self._arrived.columns()
+        count = len(columns["replica"])
+        rejected = np.full(count, "", dtype=object)
         for serial, reason in self._rejected.items():
             rejected[serial] = reason
-        texts = {"request_id": self._ids, "tag": self._tags, "slo": self._slos}
-        times = {"arrived": self._arrived, "scheduled": self._scheduled, "first_token": self._first}
-        return {
-            **{name: np.array(column, dtype=object) for name, column in texts.items()},
-            **{name: np.array(column) for name, column in self._counts.items()},
-            **{f"{name}_at_ps": np.array(column) for name, column in (times | {"ended": self._ended}).items()},
-            "rejected": rejected,
-            "cached_tokens": np.array(self._cached).reshape(-1, len(self._members)),
-        }
+        times = {"scheduled": self._scheduled, "first_token": self._first, "ended": self._ended}
+        columns |= {f"{name}_at_ps": np.array(column[:count]) for name, column in times.items()}
+        finished = (columns["ended_at_ps"] != UNKNOWN) & (rejected == "")
+        emitted = np.where(finished, columns["output_tokens"], np.array(self._emitted[:count], dtype=np.int64))
+        cached = np.array(self._cached[: count * self._levels]).reshape(-1, self._levels)
+        columns |= {"emitted_tokens": emitted, "rejected": rejected, "cached_tokens": cached}
+        return {name: columns[name] for name in REQUEST_FIELDS}
 
     def _preemptions(self, replicas: NDArray[np.int64]) -> Columns:
         """In order of time, and of replicas at one instant, whichever was let run first."""

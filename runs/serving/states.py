@@ -21,7 +21,7 @@ class ReplicaStates:
     """The states of one replica, in order of time; each holds until the next one.
 
     Every `stride`-th of them is kept, from the first one on: `stride` is the least power of two at which no more than
-    `MOST_POINTS` are.
+    `MOST_POINTS` are. A replica may keep its sums itself (`held`): then its states are for the series alone (`sample`).
 
     Attributes:
         count: states so far.
@@ -38,6 +38,8 @@ class ReplicaStates:
         self._newest = [0] * (2 + num_levels)
         self._stride = 1
         self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
+        self._sampled: list[tuple[int, ...]] = []
+        self._holds = True  # the newest state, until the end of the run
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Add states `[N, 3 + L]`: at_ps, running, waiting, used blocks by level; raises ValueError out of order."""
@@ -56,19 +58,30 @@ class ReplicaStates:
         self.at_ps = int(rows[-1, 0])
         self._keep(rows)
 
-    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
-        """Used blocks of a level rose between states: added up over time, what these do not say; and the most."""
-        self.sums[_HELD + level] += block_ps
-        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
+    def sample(self, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
+        """A state for the series alone, in which only one level uses blocks."""
+        if not self.count % self._stride:
+            others = len(self.sums) - _HELD - level - 1
+            self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
+            if len(self._sampled) > MOST_POINTS:
+                del self._sampled[1::2]
+                self._stride *= 2
+        self.count += 1
+
+    def held(self, sums: Sequence[int], most: Sequence[int]) -> None:
+        """`[2 + L]` `sums` until the end of the run, and `most`, of all states: nothing is added up here."""
+        self.sums, self.most, self._holds = list(sums), list(most), False
 
     def until(self, at_ps: int) -> list[int]:
-        """`[2 + L]` the sums over time until `at_ps`, which is not before the newest state."""
+        """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
+        if not self._holds:
+            return self.sums
         return [total + value * (at_ps - self.at_ps) for total, value in zip(self.sums, self._newest, strict=True)]
 
     @property
     def kept(self) -> NDArray[np.int64]:
         """`[N, 3 + L]` the thinned series."""
-        return self._kept
+        return np.array(self._sampled, dtype=np.int64) if self._sampled else self._kept
 
     def _keep(self, rows: NDArray[np.int64]) -> None:
         # The next state to keep is the first one whose number is a multiple of the stride.
@@ -94,9 +107,9 @@ class States:
         if len(self._packed) >= self._most_bytes:
             self._add_up()
 
-    def grew(self, replica: int, level: int, block_ps: int, most_blocks: int) -> None:
-        """See `ReplicaStates.grew`."""
-        self._replicas[replica].grew(level, block_ps, most_blocks)
+    def of(self, replica: int) -> ReplicaStates:
+        """Those of one replica, for whoever keeps its sums."""
+        return self._replicas[replica]
 
     def all(self) -> tuple[ReplicaStates, ...]:
         """By replica, with every state so far."""

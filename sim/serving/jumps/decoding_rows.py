@@ -72,9 +72,9 @@ class DecodingRows:
                 found.append(request)
         return found
 
-    def blocks_in(self, beat: int) -> int:
-        """Blocks that all rows together need in a beat, 1 for the next one."""
-        return self._filling[(1 - self.beats - beat) % self._block_tokens]
+    def next_blocks(self) -> int:
+        """Blocks that all rows together need in the next beat."""
+        return self._filling[-self.beats % self._block_tokens]
 
     def blocks_until(self, beats: int) -> int:
         """Blocks that they need in so many beats together."""
@@ -100,12 +100,13 @@ class DecodingRows:
                 most = middle
         return least
 
-    def grown_block_ps(self, jump: Jump, beats: int) -> int:
-        """Picoseconds times blocks, of those that come after the jump's first beat, until so many beats are over.
+    def later_blocks(self, jump: Jump, beats: int) -> tuple[int, int]:
+        """Blocks that come after a jump's first beat, in so many beats, and their picoseconds until these are over.
 
         The rows stand where they stood before the jump.
         """
-        size, filling, grown = self._block_tokens, self._filling, 0
+        size, filling = self._block_tokens, self._filling
+        num_blocks = block_ps = 0
         end_ps = jump.lasts_ps(beats)
         place = -self.beats % size  # where the first beat looks; each looks one place before the last
         for done in range(1, min(beats - 1, size) + 1):
@@ -114,8 +115,9 @@ class DecodingRows:
                 # Blocks come with the beat after these, and with every b-th one after it.
                 times = (beats - 1 - done) // size + 1
                 began_ps = jump.lasts_ps(done) if times == 1 else _series_ps(jump, done, size, times)
-                grown += blocks * (times * end_ps - began_ps)
-        return grown
+                num_blocks += blocks * times
+                block_ps += blocks * (times * end_ps - began_ps)
+        return num_blocks, block_ps
 
     def pass_beats(self, beats: int) -> None:
         """So many beats are over."""

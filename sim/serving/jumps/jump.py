@@ -14,21 +14,17 @@ class Jump:
         first_ps: how long it takes, >= 0.
         increment_ps: how much longer each one takes than the one before.
         num_steps: >= 1.
+        end_ps: when the last of the steps ends.
     """
 
-    __slots__ = ("first_ps", "increment_ps", "num_steps", "start_ps")
+    __slots__ = ("end_ps", "first_ps", "increment_ps", "num_steps", "start_ps")
 
     def __init__(self, start_ps: int, first_ps: int, increment_ps: int = 0, num_steps: int = 1) -> None:
         self.start_ps = start_ps
         self.first_ps = first_ps
         self.increment_ps = increment_ps
         self.num_steps = num_steps
-
-    @property
-    def end_ps(self) -> int:
-        """When the last of the steps ends."""
-        steps = self.num_steps
-        return self.start_ps + steps * self.first_ps + self.increment_ps * (steps * (steps - 1) // 2)
+        self.end_ps = start_ps + num_steps * first_ps + increment_ps * (num_steps * (num_steps - 1) // 2)
 
     def lasts_ps(self, steps: int) -> int:
         """How long the first so many steps take."""
@@ -50,6 +46,11 @@ class Jump:
         while steps and self.lasts_ps(steps) >= span_ps:
             steps -= 1
         return steps
+
+    def cut(self, steps: int) -> None:
+        """Leave out all but the first so many steps."""
+        self.num_steps = steps
+        self.end_ps = self.start_ps + self.lasts_ps(steps)
 
     def drop(self, steps: int) -> None:
         """Leave out the first so many steps."""

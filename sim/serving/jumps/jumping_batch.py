@@ -6,17 +6,14 @@ from typing import cast
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ServedFrom
 from ..engine.served_session import NEVER
-from ..kv.block_keys import BlockKeys
 from .decoding_rows import DecodingRows
 from .jumping_books import JumpingBooks
 from .jumping_request import JumpingRequest
+from .request_blocks import request_blocks
 
 
 class JumpingBatch:
     """The queues of a replica. Only the target's memory counts: no other member ever runs.
-
-    Full blocks of a row enter the prefix cache when it leaves the batch. Nobody else can find them before: what a row
-    writes has keys of its own.
 
     Args:
         memory: of the replica.
@@ -25,7 +22,7 @@ class JumpingBatch:
         books: of the replica.
 
     Attributes:
-        kv: memory of the target.
+        blocks: who holds which.
         rows: requests that decode.
         running: by the order of their admission.
         waiting: in the order in which they are admitted.
@@ -35,17 +32,22 @@ class JumpingBatch:
     """
 
     def __init__(self, memory: ReplicaMemory, most_running: int, shared: ServedFrom, books: JumpingBooks) -> None:
-        self.kv = memory.target
-        self.rows = DecodingRows(self.kv.limits.block_tokens)
+        self.blocks = request_blocks(memory)
+        self.rows = DecodingRows(memory.target.limits.block_tokens)
         self.running: dict[int, JumpingRequest] = {}
         self.waiting: deque[JumpingRequest] = deque()
         self.waiting_tokens = 0
         self.prefilling: JumpingRequest | None = None
-        self._memory = memory
         self._most_running = most_running
         self._shared = shared
         self._books = books
         self._admissions = 0
+
+    def arrive(self, request: JumpingRequest) -> None:
+        """A request waits, after all others."""
+        self.waiting.append(request)
+        self.waiting_tokens += request.text
+        self._books.wait(len(self.waiting))
 
     def admit(self, left: int, now_ps: int) -> list[tuple[JumpingRequest, int]]:
         """The first that wait enter the batch, as long as there is room; returns their first chunks.
@@ -54,46 +56,36 @@ class JumpingBatch:
             left: of the step's token budget.
             now_ps: when the step begins.
         """
-        kv, waiting, running = self.kv, self.waiting, self.running
+        waiting, running, blocks = self.waiting, self.running, self.blocks
         chunks: list[tuple[JumpingRequest, int]] = []
         while waiting and left > 0 and len(running) < self._most_running:
             request = waiting[0]
-            keys = request.keys or self._looked_at(request)
-            text = request.text
-            hit = kv.hit_tokens(keys, text)
-            upto = hit + min(text - hit, left)
-            wanted = upto + (upto == text)
-            if not kv.fits(keys, text, wanted):
+            chunk = blocks.admit(request, left)
+            if not chunk:
                 break
             waiting.popleft()
-            self.waiting_tokens -= text
-            kv.open(request.serial, keys, text, resumes=request.scheduled)
-            kv.reserve(request.serial, wanted)
-            request.read = hit
-            request.order = self._admissions
-            self._admissions += 1
-            running[request.order] = request
-            self._books.admitted(request, hit, now_ps)
+            self.waiting_tokens -= request.text
+            request.order = order = self._admissions
+            self._admissions = order + 1
+            running[order] = request
+            self._books.admitted(request, now_ps)
+            if not request.first_pass:
+                arrival, shared = request.arrival, self._shared
+                request.first_pass = shared.lengths.of(shared.drawn.of(arrival.request_id, arrival.tag))
             self.prefilling = request
-            chunks.append((request, upto - hit))
-            left -= upto - hit
+            chunks.append((request, chunk))
+            left -= chunk
         return chunks
-
-    def _looked_at(self, request: JumpingRequest) -> BlockKeys:
-        """A request is looked at for the first time: what it replays, and its keys."""
-        arrival, shared = request.arrival, self._shared
-        request.first_pass = shared.lengths.of(shared.drawn.of(arrival.request_id, arrival.tag))
-        request.keys = self._memory.block_keys(arrival, request.serial, self.kv)
-        return request.keys
 
     def make_room(self, now_ps: int) -> None:
         """Every row gets the block that it needs in the next step, if need be from the latest of them."""
+        beats, blocks = self.rows.beats, self.blocks
         decoding = [request for request in self.running.values() if request.base is not None]
         for request in decoding:
-            self.kv.hold(request.serial, cast(int, request.base) + self.rows.beats)
+            blocks.hold_text(request, cast(int, request.base) + beats)
         for request in decoding:
             while request.order != NEVER:
-                if self.kv.reserve(request.serial, cast(int, request.base) + self.rows.beats + 1):
+                if blocks.reserve(request, cast(int, request.base) + beats + 1):
                     break
                 self.put_back(now_ps)
 
@@ -101,23 +93,22 @@ class JumpingBatch:
         """The latest that was admitted waits again, before all others."""
         _, request = self.running.popitem()
         if request.base is None:
-            self.kv.close(request.serial)
+            self.blocks.drop(request)
         else:
             self.rows.leave(request)
             request.out_at_ps = now_ps
-            self.release(request)
+            self.blocks.release(request)
         if request is self.prefilling:
             self.prefilling = None
         request.order = NEVER
         request.read = 0
         self.waiting.appendleft(request)
         self.waiting_tokens += request.text
-        self._shared.recorder.preempted(request.serial, now_ps)
+        self._books.put_back(request, now_ps, len(self.waiting))
 
-    def release(self, request: JumpingRequest) -> None:
-        """A row that decodes no more gives up its blocks; full ones that the target has computed stay cached."""
-        kv, serial, text = self.kv, request.serial, request.text
-        assert request.keys is not None
-        kv.hold(serial, text)
-        kv.commit(serial, text - 1, request.keys)
-        kv.close(serial)
+    def end(self, request: JumpingRequest, at_ps: int) -> None:
+        """A request has all of its tokens."""
+        del self.running[request.order]
+        self.blocks.release(request)
+        self._books.ended(request, at_ps)
+        self._shared.on_ended(request.arrival, at_ps)

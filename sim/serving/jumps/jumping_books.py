@@ -28,48 +28,41 @@ class JumpingBooks:
         self._recorder = recorder
         self._members = members
         self._target = target
-        self._used = [0] * len(members)
-        self._idle_lookups = [[0, 0] for _ in members]  # blocks, tokens: asked for, and never found
-        self._cached = [0] * len(members)
+        # Those below the target are asked for each text as well, and never have it.
+        self._idle = [kv for kv in members[:target] if kv is not None and kv.limits.prefix_cache]
+        self._idle_lookups = {id(kv): [0, 0] for kv in self._idle}  # blocks, tokens: asked for
         self._busy_ps = self._num_steps = self._num_judged = 0
-        self._block_ps = self._most_blocks = 0  # as it was
-        self._noted_block_ps = self._noted_ps = 0  # as the states that were noted say
+        self._running_ps = self._waiting_ps = self._block_ps = 0
+        self._most_running = self._most_waiting = self._most_blocks = 0
         self.num_emitted = 0
         self.num_cycled = 0
 
-    def admitted(self, request: JumpingRequest, hit: int, at_ps: int) -> None:
-        """A request enters the batch with so many cached tokens; what is said of its first time is said then."""
-        if request.scheduled:
+    # -- requests
+
+    def wait(self, waiting: int) -> None:
+        """So many requests wait now."""
+        if waiting > self._most_waiting:
+            self._most_waiting = waiting
+
+    def admitted(self, request: JumpingRequest, at_ps: int) -> None:
+        """A request enters the batch, with its cached tokens read; what is said of its first time is said then."""
+        self._waiting_ps += at_ps - request.since_ps
+        request.since_ps = at_ps
+        if request.first_pass:
             return
-        request.scheduled = True
-        self._cached[self._target] = hit
-        self._recorder.scheduled(request.serial, at_ps, self._cached)
-        for level, kv in enumerate(self._members):
-            if level != self._target and kv is not None and kv.limits.prefix_cache:
-                self._idle_lookups[level][0] += request.text // kv.limits.block_tokens
-                self._idle_lookups[level][1] += request.text
+        hit = request.read
+        self._recorder.scheduled(request.serial, at_ps, [0] * self._target + [hit] if hit else ())
+        for kv in self._idle:
+            asked = self._idle_lookups[id(kv)]
+            asked[0] += request.text // kv.limits.block_tokens
+            asked[1] += request.text
 
-    def ran(self, jump: Jump, steps: int, rows: int, used: int, grown_ps: int, most: int) -> None:
-        """Steps of a jump have run.
-
-        Args:
-            jump: which.
-            steps: of it.
-            rows: that got a token in each.
-            used: blocks in the first of the steps.
-            grown_ps: picoseconds times blocks beyond these.
-            most: blocks in the last of the steps.
-        """
-        lasted_ps = jump.lasts_ps(steps)
-        self._busy_ps += lasted_ps
-        self._num_steps += steps
-        self._block_ps += used * lasted_ps + grown_ps
-        if most > self._most_blocks:
-            self._most_blocks = most
-        if rows:
-            self._num_judged += rows * steps
-            self.num_emitted += rows * steps
-            self._recorder.gaps(jump.first_ps, jump.increment_ps, steps, rows)
+    def put_back(self, request: JumpingRequest, at_ps: int, waiting: int) -> None:
+        """A request left the batch; so many wait now."""
+        self._running_ps += at_ps - request.since_ps
+        request.since_ps = at_ps
+        self.wait(waiting)
+        self._recorder.preempted(request.serial, at_ps)
 
     def first_out(self, request: JumpingRequest, at_ps: int) -> None:
         """The token that a prefill writes: the first one, or one that was long in coming."""
@@ -79,37 +72,63 @@ class JumpingBooks:
         else:
             self._recorder.gaps(at_ps - request.out_at_ps, 0, 1, 1)
 
-    def ended(self, request: JumpingRequest) -> None:
+    def ended(self, request: JumpingRequest, at_ps: int) -> None:
         """A request has all of its tokens."""
-        self.num_cycled += max(0, request.arrival.output_tokens - request.first_pass)
+        self._running_ps += at_ps - request.since_ps
+        cycled = request.arrival.output_tokens - request.first_pass
+        if cycled > 0:
+            self.num_cycled += cycled
+        self._recorder.finished(request.serial, at_ps)
 
-    def unfinished(self, request: JumpingRequest, num_emitted: int) -> None:
+    def unfinished(self, request: JumpingRequest, num_emitted: int, at_ps: int) -> None:
         """A request has only so many tokens when the run ends."""
+        if request.order == NEVER:
+            self._waiting_ps += at_ps - request.since_ps
+        else:
+            self._running_ps += at_ps - request.since_ps
         if num_emitted:
             self._recorder.emitted(request.serial, num_emitted)
             self.num_cycled += max(0, num_emitted - request.first_pass)
 
-    def note_state(self, at_ps: int, running: int, waiting: int, used: int) -> None:
-        """What the replica holds from now on."""
-        self._noted_block_ps += self._used[self._target] * (at_ps - self._noted_ps)
-        self._noted_ps = at_ps
-        self._used[self._target] = used
-        self._recorder.state(self._index, at_ps, running, waiting, self._used)
+    # -- steps
 
-    def in_step(self, start_ps: int, running: int, waiting: int, used: int) -> None:
-        """The run ends within a step that began then."""
-        if start_ps > self._noted_ps:
-            self.note_state(start_ps, running, waiting, used)
-        self._block_ps += used * (self._noted_ps - start_ps)
+    def planned(self, at_ps: int, running: int, waiting: int, used: int) -> None:
+        """What the replica holds from now on, until something is planned again or a request comes."""
+        if running > self._most_running:
+            self._most_running = running
+        if used > self._most_blocks:
+            self._most_blocks = used
+        self._recorder.sample(self._index, at_ps, running, waiting, self._target, used)
+
+    def ran(self, jump: Jump, steps: int, rows: int, lasted_ps: int) -> None:
+        """So many steps of a jump have run, each of which gave `rows` requests a token."""
+        self._busy_ps += lasted_ps
+        self._num_steps += steps
+        if rows:
+            tokens = rows * steps
+            self._num_judged += tokens
+            self.num_emitted += tokens
+            self._recorder.gaps(jump.first_ps, jump.increment_ps, steps, rows)
+
+    def held(self, block_ps: int, most: int) -> None:
+        """Blocks were used so long, added up, and so many at once."""
+        self._block_ps += block_ps
+        if most > self._most_blocks:
+            self._most_blocks = most
 
     def close(self) -> None:
         """Tell the sums."""
         recorder, index, target = self._recorder, self._index, self._target
-        recorder.grew(index, target, self._block_ps - self._noted_block_ps, self._most_blocks)
+        below = [0] * target
+        recorder.held(
+            index,
+            [self._running_ps, self._waiting_ps, *below, self._block_ps],
+            [self._most_running, self._most_waiting, *below, self._most_blocks],
+        )
         recorder.busy(index, target, self._busy_ps, self._num_steps)
         recorder.judged(target, 0, 0, self._num_judged, self._num_judged)
         for level, kv in enumerate(self._members):
             if kv is not None:
-                hits, (blocks, tokens) = kv.hits, self._idle_lookups[level]
+                hits, (blocks, tokens) = kv.hits, self._idle_lookups.get(id(kv), (0, 0))
                 asked = hits.asked_blocks + blocks, hits.asked_tokens + tokens
                 recorder.looked_up(index, level, asked, (hits.found_blocks, hits.found_tokens))

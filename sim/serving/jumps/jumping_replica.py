@@ -106,44 +106,32 @@ class JumpingReplica:
     # -- the machine
 
     def arrive(self, arrival: Arrival, at_ps: int) -> None:
-        """A request comes; one that can never run is rejected."""
+        """A request comes; one that can never run is rejected. One that may be admitted ends a jump with this step."""
         serial = self._shared.enter(arrival, self._index, at_ps, refused=self._memory.refuses(arrival))
         if serial is None:
             return
-        jump, running = self._jump, len(self._batch.running)
-        if jump is not None and jump.num_steps > 1 and not self._batch.waiting and running < self._most_running:
-            jump.num_steps = self._done(jump) + 1
-        self._batch.waiting.append(JumpingRequest(arrival, serial))
-        self._batch.waiting_tokens += arrival.prompt_tokens
-        used = self._kv.used_blocks + self._untaken()
-        self._books.note_state(at_ps, running, len(self._batch.waiting), used)
+        jump, batch = self._jump, self._batch
+        if jump is not None and jump.num_steps > 1 and not batch.waiting and len(batch.running) < self._most_running:
+            jump.cut(self._done(jump) + 1)
+        batch.arrive(JumpingRequest(arrival, serial, at_ps))
 
     def plan(self, now_ps: int) -> int | None:
-        """Decide what runs next; see `engine.Replica.plan`. Raises CostRangeError."""
-        rows = self._rows
-        available = self._kv.available_blocks
-        is_short = rows.count > 0 and not self._kv.take(rows.blocks_in(1))
+        """Decide what runs next; see `ServedReplica.plan`. Raises CostRangeError."""
+        rows, batch = self._rows, self._batch
+        is_short = rows.count > 0 and not self._kv.take(rows.next_blocks())
         if is_short:
-            self._batch.make_room(now_ps)
-        left = self._budget - rows.count
-        chunks = self._chunks = []
-        first = self._batch.prefilling
-        if first is not None:
-            tokens = min(first.text - first.read, left)
-            upto = first.read + tokens
-            if self._kv.reserve(first.serial, upto + (upto == first.text)):
-                chunks.append((first, tokens))
-                left -= tokens
-            else:
-                is_short = True
-                self._batch.put_back(now_ps)
-        if self._batch.waiting and left > 0 and not is_short:
-            chunks += self._batch.admit(left, now_ps)
-        if not (rows.count or chunks):
-            self._books.note_state(now_ps, 0, 0, 0)
+            batch.make_room(now_ps)
+        if is_short or batch.waiting or batch.prefilling is not None:
+            is_short = not self._plan_chunks(now_ps, is_short=is_short)
+        if self._chunks or (is_short and rows.count):
+            jump = self._one_step(now_ps)
+        elif rows.count:
+            jump = self._many_steps(now_ps)
+        else:
+            self._books.planned(now_ps, 0, 0, 0)
             return None
-        jump = self._jump = self._one_step(now_ps) if chunks or is_short else self._many_steps(now_ps, available)
-        self._books.note_state(now_ps, len(self._batch.running), len(self._batch.waiting), self._kv.used_blocks)
+        self._jump = jump
+        self._books.planned(now_ps, len(batch.running), len(batch.waiting), self._kv.used_blocks)
         return jump.end_ps
 
     def commit(self) -> None:
@@ -157,25 +145,38 @@ class JumpingReplica:
         if self._chunks:
             ended += self._read_chunks(end_ps)
         for request in ended:
-            del self._batch.running[request.order]
-            self._batch.release(request)
-            self._books.ended(request)
-            self._shared.recorder.finished(request.serial, end_ps)
-            self._shared.on_ended(request.arrival, end_ps)
+            self._batch.end(request, end_ps)
 
     def close_books(self) -> None:
         """Write down what ran until now, where the run ends, and what the recorder is told once."""
         self._settle()
+        now_ps = self._moment.now_ps
         for request in (*self._batch.running.values(), *self._batch.waiting):
-            base = request.base
-            text = request.text if base is None else base + self._rows.beats
-            self._books.unfinished(request, text - request.arrival.prompt_tokens)
-        jump = self._jump
-        if jump is not None:
-            self._books.in_step(jump.start_ps, len(self._batch.running), len(self._batch.waiting), self._kv.used_blocks)
+            text = request.text if request.base is None else request.base + self._rows.beats
+            self._books.unfinished(request, text - request.arrival.prompt_tokens, now_ps)
+        if self._jump is not None:
+            used = self._kv.used_blocks
+            self._books.held(used * (now_ps - self._jump.start_ps), used)
         self._books.close()
 
     # -- steps
+
+    def _plan_chunks(self, now_ps: int, *, is_short: bool) -> bool:
+        """Chunks of prefills for the next step; returns whether memory sufficed."""
+        batch, left = self._batch, self._budget - self._rows.count
+        first = batch.prefilling
+        if first is not None:
+            tokens = min(first.text - first.read, left)
+            upto = first.read + tokens
+            if batch.blocks.reserve(first, upto + (upto == first.text)):
+                self._chunks.append((first, tokens))
+                left -= tokens
+            else:
+                is_short = True
+                batch.put_back(now_ps)
+        if not is_short:
+            self._chunks += batch.admit(left, now_ps)
+        return not is_short
 
     def _one_step(self, now_ps: int) -> Jump:
         rows, held, new = self._rows.count, self._rows.held_tokens, self._rows.count
@@ -185,39 +186,47 @@ class JumpingReplica:
         num_rows = rows + len(self._chunks)
         return Jump(now_ps, self._lines.line(self._target, num_rows, new, held).ps(held))
 
-    def _many_steps(self, now_ps: int, available: int) -> Jump:
-        """All who run decode; before the first step so many blocks were available."""
-        rows = self._rows
+    def _many_steps(self, now_ps: int) -> Jump:
+        """All who run decode, and have the blocks of the first step."""
+        rows, lines = self._rows, self._lines
         count, held = rows.count, rows.held_tokens
-        line = self._lines.line(self._target, count, count, held)
+        line = lines.line(self._target, count, count, held)
         steps = rows.beats_left()
         if held + (steps - 1) * count >= line.end:
             steps = -(-(int(line.end) - held) // count)
-        return Jump(now_ps, line.ps(held), line.slope_ps * count, rows.most_beats(steps, available))
+        steps = rows.most_beats(steps, self._kv.available_blocks + rows.next_blocks())
+        return Jump(now_ps, line.ps(held), line.slope_ps * count, steps)
 
     def _write_down(self, jump: Jump, steps: int) -> None:
         """The first so many steps of a jump have run; the blocks of the first one are taken already."""
-        rows, kv, grown_ps = self._rows, self._kv, 0
-        used = kv.used_blocks
+        rows, kv, books = self._rows, self._kv, self._books
+        lasted_ps = jump.lasts_ps(steps)
+        block_ps = kv.used_blocks * lasted_ps
         if steps > 1:
-            grown_ps = rows.grown_block_ps(jump, steps)
-            enough = kv.take(rows.blocks_until(steps) - rows.blocks_in(1))
+            later, later_ps = rows.later_blocks(jump, steps)
+            block_ps += later_ps
+            enough = kv.take(later)
             assert enough, "a jump ends where memory does"
-        self._books.ran(jump, steps, rows.count, used, grown_ps, kv.used_blocks)
+        books.held(block_ps, kv.used_blocks)
+        books.ran(jump, steps, rows.count, lasted_ps)
         rows.pass_beats(steps)
 
     def _read_chunks(self, at_ps: int) -> list[JumpingRequest]:
         """The target has read what was planned of texts; returns requests of which that was all."""
-        ended: list[JumpingRequest] = []
+        batch, chunks = self._batch, self._chunks
+        self._chunks = []
+        batch.prefilling = None
         last: list[JumpingRequest] = []
-        for request, tokens in self._chunks:
+        ended: list[JumpingRequest] = []
+        for request, tokens in chunks:
             request.read += tokens
-            (last if request.read == request.text else ended).append(request)
-        self._batch.prefilling = ended[0] if ended else None
-        for request in (*ended, *last):
-            assert request.keys is not None
-            self._kv.commit(request.serial, request.read, request.keys)
-        ended = []
+            if request.read == request.text:
+                last.append(request)
+            else:
+                batch.prefilling = request
+                batch.blocks.read(request)
+        for request in last:
+            batch.blocks.read(request)
         for request in last:
             self._books.first_out(request, at_ps)
             request.text += 1
@@ -239,7 +248,7 @@ class JumpingReplica:
         """Blocks of the steps that have begun by now, those of the jump's first one apart, which are taken."""
         jump, rows = self._jump, self._rows
         done = 0 if jump is None else self._done(jump)
-        return rows.blocks_until(done + 1) - rows.blocks_in(1) if done else 0
+        return rows.blocks_until(done + 1) - rows.next_blocks() if done else 0
 
     def _settle(self) -> None:
         """Write down the steps that are over by now, and take the blocks of the one that runs."""
@@ -248,4 +257,4 @@ class JumpingReplica:
         if jump is not None and done:
             self._write_down(jump, done)
             jump.drop(done)
-            self._kv.take(self._rows.blocks_in(1))
+            self._kv.take(self._rows.next_blocks())

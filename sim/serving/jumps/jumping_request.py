@@ -16,26 +16,25 @@ class JumpingRequest:
         base: of its row while it decodes (`decoding_rows`), else None.
         read: tokens of its text that the target has read, while it is prefilled.
         order: number of its latest admission; NEVER while it waits.
-        scheduled: whether it was ever admitted.
-        keys: of its blocks; None until it is first looked at.
-        first_pass: tokens of the recorded answer that it repeats; 0 until it is first looked at.
+        since_ps: when it began to wait, or was admitted last.
+        first_pass: tokens of the recorded answer that it repeats; 0 until it is first admitted.
+        keys: of its blocks; None until it is first looked at, or where there is no prefix cache.
+        blocks: that it holds while it is prefilled, where there is no prefix cache.
         out_at_ps: when its latest token came out, of one that does not decode.
     """
 
     __slots__ = (
-        "arrival", "base", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read", "scheduled", "serial",
-        "text",
+        "arrival", "base", "blocks", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read", "serial",
+        "since_ps", "text",
     )  # fmt: skip
 
-    def __init__(self, arrival: Arrival, serial: int) -> None:
+    def __init__(self, arrival: Arrival, serial: int, at_ps: int) -> None:
         self.arrival = arrival
         self.serial = serial
         self.text = arrival.prompt_tokens
         self.most_tokens = self.text + arrival.output_tokens
         self.base: int | None = None
-        self.read = 0
-        self.order = NEVER
-        self.scheduled = False
+        self.read = self.first_pass = self.blocks = 0
+        self.order = self.out_at_ps = NEVER
+        self.since_ps = at_ps
         self.keys: BlockKeys | None = None
-        self.first_pass = 0
-        self.out_at_ps = NEVER

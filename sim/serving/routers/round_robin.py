@@ -7,6 +7,8 @@ from .router import RouterSetting, Seen
 class RoundRobin:
     """The replica after the one that was picked last, from number 0 on."""
 
+    reads_signals = False
+
     def __init__(self, setting: RouterSetting) -> None:
         self._num_replicas = setting.num_replicas
         self._next = 0

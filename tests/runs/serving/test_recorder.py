@@ -159,9 +159,9 @@ WRONG = {
         "requests.parquet: first_token_at_ps: must not be before the request was scheduled, "
         "and not be there if it was rejected (row 0), got 20",
     ),
-    "fewer tokens": (
-        lambda told: told.emitted(0, 1),
-        "requests.parquet: emitted_tokens: must be output_tokens of a finished request (row 0), got 1",
+    "more tokens than were asked for": (
+        lambda told: (told.arrived(Arrival("b", 9, 1, 1), 0), told.emitted(1, 2), told.stopped(30, "horizon")),
+        "requests.parquet: emitted_tokens: must be at most output_tokens (row 1), got 2",
     ),
     "a gap too many": (
         lambda told: told.gaps(10, 0, 1, 1),
@@ -191,6 +191,13 @@ def test_what_does_not_go_together_is_refused(name):
     with pytest.raises(TraceFormatError) as refused:
         recorder.log(ABOUT)
     assert str(refused.value) == f"run/{line}"
+
+
+def test_fewer_tokens_of_a_finished_request_are_refused():
+    log = told().log(ABOUT)
+    log.requests["emitted_tokens"][0] = 1
+    with pytest.raises(TraceFormatError, match="emitted_tokens: must be output_tokens of a finished request"):
+        check_log(log, Path("run"))
 
 
 def test_more_blocks_than_there_are():
