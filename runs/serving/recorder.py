@@ -26,7 +26,7 @@ from .meta import (
     ServingMeta,
     TransferTotals,
 )
-from .states import States
+from .states import ReplicaStates, States
 from .validate import check_log
 
 _GAP = Struct(f"={len(GAP_FIELDS)}q")
@@ -134,19 +134,9 @@ class ServingRecorder:
         """What a replica holds from `at_ps` until its next state; `[L]` used blocks; never back in time."""
         self._states.add(replica, at_ps, running, waiting, used_blocks)
 
-    def sample(self, replica: int, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
-        """A state of a replica that keeps its sums itself, see `held`: for the series alone."""
-        self._states.of(replica).sample(at_ps, running, waiting, level, used_blocks)
-
-    def held(self, replica: int, sums: Sequence[int], most: Sequence[int]) -> None:
-        """What a replica held until the end of the run, in place of states to be added up.
-
-        Args:
-            replica: by index.
-            sums: `[2 + L]` running requests, waiting ones, and used blocks by level, added up over picoseconds.
-            most: `[2 + L]` of each at once.
-        """
-        self._states.of(replica).held(sums, most)
+    def states_of(self, replica: int) -> ReplicaStates:
+        """For a replica that keeps its sums itself: it samples states for the series, and says once what it held."""
+        return self._states.of(replica)
 
     def path(self, replica: int, words: str) -> None:
         """How the steps of a replica are worked out; not empty."""

@@ -94,8 +94,8 @@ class RooflineCost:
         attended_s = terms.attended_s * new_tokens / num_rows
         arithmetic_s = new_tokens * terms.token_s + attended_s * (new_tokens + num_rows) / 2
         memory_s = terms.read_s(new_tokens) + terms.held_s * new_tokens
-        line = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
-        return line._replace(start_s=line.start_s + terms.launch_s + terms.reduced_s * new_tokens)
+        start, end, start_s, slope_s = upper_line((arithmetic_s, attended_s), (memory_s, terms.held_s), context_tokens)
+        return ContextLine(start, end, start_s + terms.launch_s + terms.reduced_s * new_tokens, slope_s)
 
     def unlined(self) -> str:
         """See `LinedCost`."""

@@ -87,13 +87,15 @@ def in_whole_ps(cost: CostModel) -> CostModel:
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:
     """The piece of a line that `context_tokens` lies in; pieces follow from the line alone."""
-    slope = line.slope_s * PS_PER_S
+    start, end, start_s, slope_s = line
+    slope = slope_s * PS_PER_S
     slope_ps = round(slope)
     drift = abs(slope - slope_ps)
-    start, end = line.start, line.end
-    length = MOST_ERROR * line.start_s * PS_PER_S / drift if drift else inf
+    length = MOST_ERROR * start_s * PS_PER_S / drift if drift else inf
     if length < end - start:
         tokens = max(1, int(length))
+        begin = start
         start += (context_tokens - start) // tokens * tokens
         end = min(end, start + tokens)
-    return PsLine(start, end, to_ps(line.start_s + line.slope_s * (start - line.start)), slope_ps)
+        start_s += slope_s * (start - begin)
+    return PsLine(start, end, to_ps(start_s), slope_ps)

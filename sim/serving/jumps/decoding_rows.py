@@ -20,29 +20,26 @@ class DecodingRows:
     Attributes:
         count: rows.
         beats: so far.
+        held_tokens: in the target's cache: of each row all but the last of its text.
     """
 
-    __slots__ = ("_bases", "_block_tokens", "_ends", "_filling", "beats", "count")
+    __slots__ = ("_block_tokens", "_ends", "_filling", "beats", "count", "held_tokens")
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
         self.beats = 0
-        self._bases = 0  # added up
+        self.held_tokens = 0
         self._block_tokens = block_tokens
-        self._filling = [0] * block_tokens  # rows by base modulo b
+        self._filling: dict[int, int] = {}  # rows by the beats, modulo b, before which they need a block
         self._ends: list[tuple[int, int, JumpingRequest]] = []  # a heap; rows that left before their end stay in it
-
-    @property
-    def held_tokens(self) -> int:
-        """Tokens in the target's cache: of each row all but the last of its text."""
-        return self._bases + self.count * (self.beats - 1)
 
     def join(self, request: JumpingRequest, text: int) -> None:
         """A request decodes from the next beat on."""
         base = request.base = text - self.beats
         self.count += 1
-        self._bases += base
-        self._filling[base % self._block_tokens] += 1
+        self.held_tokens += text - 1
+        place = -base % self._block_tokens
+        self._filling[place] = self._filling.get(place, 0) + 1
         heappush(self._ends, (request.most_tokens - base, request.order, request))
 
     def leave(self, request: JumpingRequest) -> None:
@@ -52,8 +49,12 @@ class DecodingRows:
         request.text = base + self.beats
         request.base = None
         self.count -= 1
-        self._bases -= base
-        self._filling[base % self._block_tokens] -= 1
+        self.held_tokens -= request.text - 1
+        place = -base % self._block_tokens
+        if self._filling[place] == 1:
+            del self._filling[place]
+        else:
+            self._filling[place] -= 1
 
     def beats_left(self) -> int:
         """Beats until the first row is done, >= 1; there must be a row."""
@@ -74,18 +75,13 @@ class DecodingRows:
 
     def next_blocks(self) -> int:
         """Blocks that all rows together need in the next beat."""
-        return self._filling[-self.beats % self._block_tokens]
+        return self._filling.get(self.beats % self._block_tokens, 0)
 
     def blocks_until(self, beats: int) -> int:
         """Blocks that they need in so many beats together."""
-        size, filling = self._block_tokens, self._filling
+        size, done = self._block_tokens, self.beats
         rounds, rest = divmod(beats, size)
-        needed = rounds * self.count
-        if rest:
-            last = -self.beats % size  # where the next beat looks; each looks one place before the last
-            first = last - rest + 1
-            needed += sum(filling[first : last + 1]) if first >= 0 else sum(filling[: last + 1], sum(filling[first:]))
-        return needed
+        return rounds * self.count + sum(rows for place, rows in self._filling.items() if (place - done) % size < rest)
 
     def most_beats(self, beats: int, blocks: int) -> int:
         """How many of the next beats, at most `beats`, need no more than so many blocks."""
@@ -100,33 +96,28 @@ class DecodingRows:
                 most = middle
         return least
 
-    def later_blocks(self, jump: Jump, beats: int) -> tuple[int, int]:
-        """Blocks that come after a jump's first beat, in so many beats, and their picoseconds until these are over.
+    def used_until(self, jump: Jump, beats: int) -> tuple[int, int]:
+        """Blocks used in the last of a jump's first so many beats, and in all of them, times picoseconds.
 
         The rows stand where they stood before the jump.
         """
-        size, filling = self._block_tokens, self._filling
-        num_blocks = block_ps = 0
-        end_ps = jump.lasts_ps(beats)
-        place = -self.beats % size  # where the first beat looks; each looks one place before the last
-        for done in range(1, min(beats - 1, size) + 1):
-            blocks = filling[place - done]
-            if blocks:
-                # Blocks come with the beat after these, and with every b-th one after it.
-                times = (beats - 1 - done) // size + 1
-                began_ps = jump.lasts_ps(done) if times == 1 else _series_ps(jump, done, size, times)
-                num_blocks += blocks * times
-                block_ps += blocks * (times * end_ps - began_ps)
-        return num_blocks, block_ps
+        size, first_ps, increment_ps, last = self._block_tokens, jump.first_ps, jump.increment_ps, beats - 1
+        end_ps = beats * first_ps + increment_ps * (beats * last // 2)
+        used, next_place = jump.used_blocks, self.beats + 1
+        block_ps = used * end_ps
+        for place, blocks in self._filling.items():
+            done = (place - next_place) % size + 1
+            if done <= last:
+                # Blocks come with the beat after these, and with every b-th one after it: so often, after so many.
+                times = (last - done) // size + 1
+                pairs = times * (times - 1) // 2
+                sums = times * done + size * pairs
+                squares = (times * done + 2 * size * pairs) * done + size * size * (pairs * (2 * times - 1) // 3)
+                used += blocks * times
+                block_ps += blocks * (times * end_ps - first_ps * sums - increment_ps * ((squares - sums) // 2))
+        return used, block_ps
 
     def pass_beats(self, beats: int) -> None:
         """So many beats are over."""
         self.beats += beats
-
-
-def _series_ps(jump: Jump, first: int, stride: int, times: int) -> int:
-    """`jump.lasts_ps` of first, first + stride, ..., so many times, added up."""
-    pairs = times * (times - 1) // 2
-    steps = times * first + stride * pairs
-    squares = times * first * first + 2 * first * stride * pairs + stride * stride * (pairs * (2 * times - 1) // 3)
-    return jump.first_ps * steps + jump.increment_ps * ((squares - steps) // 2)
+        self.held_tokens += beats * self.count

@@ -15,15 +15,17 @@ class Jump:
         increment_ps: how much longer each one takes than the one before.
         num_steps: >= 1.
         end_ps: when the last of the steps ends.
+        used_blocks: in the first of them.
     """
 
-    __slots__ = ("end_ps", "first_ps", "increment_ps", "num_steps", "start_ps")
+    __slots__ = ("end_ps", "first_ps", "increment_ps", "num_steps", "start_ps", "used_blocks")
 
     def __init__(self, start_ps: int, first_ps: int, increment_ps: int = 0, num_steps: int = 1) -> None:
         self.start_ps = start_ps
         self.first_ps = first_ps
         self.increment_ps = increment_ps
         self.num_steps = num_steps
+        self.used_blocks = 0
         self.end_ps = start_ps + num_steps * first_ps + increment_ps * (num_steps * (num_steps - 1) // 2)
 
     def lasts_ps(self, steps: int) -> int:

@@ -19,13 +19,13 @@ class JumpingBooks:
         target: level of the target.
 
     Attributes:
-        num_emitted: tokens that came out.
-        num_cycled: of these, those after the first pass of a recorded answer, of requests that are done or closed.
+        num_cycled: tokens that came out after the first pass of a recorded answer, of requests that are done or closed.
     """
 
     def __init__(self, index: int, recorder: ServingRecorder, members: Sequence[MemberKv | None], target: int) -> None:
         self._index = index
         self._recorder = recorder
+        self._states = recorder.states_of(index)
         self._members = members
         self._target = target
         # Those below the target are asked for each text as well, and never have it.
@@ -34,8 +34,13 @@ class JumpingBooks:
         self._busy_ps = self._num_steps = self._num_judged = 0
         self._running_ps = self._waiting_ps = self._block_ps = 0
         self._most_running = self._most_waiting = self._most_blocks = 0
-        self.num_emitted = 0
+        self._num_read = 0
         self.num_cycled = 0
+
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that came out, of steps and of prefills."""
+        return self._num_judged + self._num_read
 
     # -- requests
 
@@ -66,7 +71,7 @@ class JumpingBooks:
 
     def first_out(self, request: JumpingRequest, at_ps: int) -> None:
         """The token that a prefill writes: the first one, or one that was long in coming."""
-        self.num_emitted += 1
+        self._num_read += 1
         if request.out_at_ps == NEVER:
             self._recorder.first_token(request.serial, at_ps)
         else:
@@ -98,30 +103,38 @@ class JumpingBooks:
             self._most_running = running
         if used > self._most_blocks:
             self._most_blocks = used
-        self._recorder.sample(self._index, at_ps, running, waiting, self._target, used)
+        self._states.sample(at_ps, running, waiting, self._target, used)
 
-    def ran(self, jump: Jump, steps: int, rows: int, lasted_ps: int) -> None:
-        """So many steps of a jump have run, each of which gave `rows` requests a token."""
-        self._busy_ps += lasted_ps
+    def ran(self, jump: Jump, steps: int, rows: int, used: int, block_ps: int) -> None:
+        """Steps of a jump have run.
+
+        Args:
+            jump: which.
+            steps: of it.
+            rows: that got a token in each.
+            used: blocks in the last of the steps.
+            block_ps: blocks in all of them, times picoseconds.
+        """
+        first_ps, increment_ps = jump.first_ps, jump.increment_ps
+        self._busy_ps += steps * first_ps + increment_ps * (steps * (steps - 1) // 2)
         self._num_steps += steps
-        if rows:
-            tokens = rows * steps
-            self._num_judged += tokens
-            self.num_emitted += tokens
-            self._recorder.gaps(jump.first_ps, jump.increment_ps, steps, rows)
-
-    def held(self, block_ps: int, most: int) -> None:
-        """Blocks were used so long, added up, and so many at once."""
         self._block_ps += block_ps
-        if most > self._most_blocks:
-            self._most_blocks = most
+        if used > self._most_blocks:
+            self._most_blocks = used
+        if rows:
+            self._num_judged += rows * steps
+            self._recorder.gaps(first_ps, increment_ps, steps, rows)
+
+    def in_step(self, jump: Jump, at_ps: int) -> None:
+        """The run ends within the first step of a jump."""
+        self._block_ps += jump.used_blocks * (at_ps - jump.start_ps)
+        self._most_blocks = max(self._most_blocks, jump.used_blocks)
 
     def close(self) -> None:
         """Tell the sums."""
         recorder, index, target = self._recorder, self._index, self._target
         below = [0] * target
-        recorder.held(
-            index,
+        self._states.held(
             [self._running_ps, self._waiting_ps, *below, self._block_ps],
             [self._most_running, self._most_waiting, *below, self._most_blocks],
         )

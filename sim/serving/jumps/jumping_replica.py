@@ -117,21 +117,23 @@ class JumpingReplica:
 
     def plan(self, now_ps: int) -> int | None:
         """Decide what runs next; see `ServedReplica.plan`. Raises CostRangeError."""
-        rows, batch = self._rows, self._batch
-        is_short = rows.count > 0 and not self._kv.take(rows.next_blocks())
+        rows, batch, kv = self._rows, self._batch, self._kv
+        more = rows.next_blocks()
+        is_short = more > 0 and not kv.take(more)
         if is_short:
             batch.make_room(now_ps)
         if is_short or batch.waiting or batch.prefilling is not None:
-            is_short = not self._plan_chunks(now_ps, is_short=is_short)
-        if self._chunks or (is_short and rows.count):
+            is_short = self._plan_chunks(now_ps, is_short=is_short)
+        if self._chunks or is_short:
             jump = self._one_step(now_ps)
         elif rows.count:
-            jump = self._many_steps(now_ps)
+            jump = self._many_steps(now_ps, more)
         else:
             self._books.planned(now_ps, 0, 0, 0)
             return None
         self._jump = jump
-        self._books.planned(now_ps, len(batch.running), len(batch.waiting), self._kv.used_blocks)
+        jump.used_blocks = used = kv.used_blocks
+        self._books.planned(now_ps, len(batch.running), len(batch.waiting), used)
         return jump.end_ps
 
     def commit(self) -> None:
@@ -155,14 +157,13 @@ class JumpingReplica:
             text = request.text if request.base is None else request.base + self._rows.beats
             self._books.unfinished(request, text - request.arrival.prompt_tokens, now_ps)
         if self._jump is not None:
-            used = self._kv.used_blocks
-            self._books.held(used * (now_ps - self._jump.start_ps), used)
+            self._books.in_step(self._jump, now_ps)
         self._books.close()
 
     # -- steps
 
     def _plan_chunks(self, now_ps: int, *, is_short: bool) -> bool:
-        """Chunks of prefills for the next step; returns whether memory sufficed."""
+        """Chunks of prefills for the next step; returns whether memory is short."""
         batch, left = self._batch, self._budget - self._rows.count
         first = batch.prefilling
         if first is not None:
@@ -176,7 +177,7 @@ class JumpingReplica:
                 batch.put_back(now_ps)
         if not is_short:
             self._chunks += batch.admit(left, now_ps)
-        return not is_short
+        return is_short
 
     def _one_step(self, now_ps: int) -> Jump:
         rows, held, new = self._rows.count, self._rows.held_tokens, self._rows.count
@@ -186,29 +187,24 @@ class JumpingReplica:
         num_rows = rows + len(self._chunks)
         return Jump(now_ps, self._lines.line(self._target, num_rows, new, held).ps(held))
 
-    def _many_steps(self, now_ps: int) -> Jump:
-        """All who run decode, and have the blocks of the first step."""
-        rows, lines = self._rows, self._lines
-        count, held = rows.count, rows.held_tokens
-        line = lines.line(self._target, count, count, held)
-        steps = rows.beats_left()
+    def _many_steps(self, now_ps: int, taken: int) -> Jump:
+        """All who run decode, and so many blocks were taken for the first step."""
+        rows = self._rows
+        count, held, steps = rows.count, rows.held_tokens, rows.beats_left()
+        line = self._lines.line(self._target, count, count, held)
         if held + (steps - 1) * count >= line.end:
             steps = -(-(int(line.end) - held) // count)
-        steps = rows.most_beats(steps, self._kv.available_blocks + rows.next_blocks())
+        steps = rows.most_beats(steps, self._kv.available_blocks + taken)
         return Jump(now_ps, line.ps(held), line.slope_ps * count, steps)
 
     def _write_down(self, jump: Jump, steps: int) -> None:
         """The first so many steps of a jump have run; the blocks of the first one are taken already."""
-        rows, kv, books = self._rows, self._kv, self._books
-        lasted_ps = jump.lasts_ps(steps)
-        block_ps = kv.used_blocks * lasted_ps
-        if steps > 1:
-            later, later_ps = rows.later_blocks(jump, steps)
-            block_ps += later_ps
-            enough = kv.take(later)
+        rows = self._rows
+        used, block_ps = rows.used_until(jump, steps)
+        if used > jump.used_blocks:
+            enough = self._kv.take(used - jump.used_blocks)
             assert enough, "a jump ends where memory does"
-        books.held(block_ps, kv.used_blocks)
-        books.ran(jump, steps, rows.count, lasted_ps)
+        self._books.ran(jump, steps, rows.count, used, block_ps)
         rows.pass_beats(steps)
 
     def _read_chunks(self, at_ps: int) -> list[JumpingRequest]:
@@ -258,3 +254,4 @@ class JumpingReplica:
             self._write_down(jump, done)
             jump.drop(done)
             self._kv.take(self._rows.next_blocks())
+            jump.used_blocks = self._kv.used_blocks
