@@ -121,13 +121,13 @@ class Recording(Protocol):
         ...
 
     def with_shapes(self, texts: Sequence[str]) -> Self:
-        """With shapes that its log does not hold.
+        """With shapes that its log does not hold, or, of a recording that holds them, in their place: what if.
 
         Args:
             texts: as `given_shapes` takes them.
 
         Raises:
-            ValueError: a recording that holds its own shapes, a member that it has not, or texts that are no shapes.
+            ValueError: a member that it has not, or texts that are no shapes.
         """
         ...
 

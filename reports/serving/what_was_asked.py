@@ -19,6 +19,10 @@ def what_was_asked(setting: Mapping[str, Any]) -> list[str]:
     shifts: Mapping[str, float] = setting.get("shift_acceptance", {})
     if shifts:
         found.append("WHAT IF: " + ", ".join(f"acceptance of {name} {delta:+g}" for name, delta in shifts.items()))
+    models: Mapping[str, str] | list[str] = setting.get("models", [])
+    if models:
+        texts = [f"{name}={text}" for name, text in models.items()] if isinstance(models, Mapping) else models
+        found.append(f"shapes {', '.join(texts)}")
     seconds = []
     if "cost" in setting:
         seconds.append(f"cost {setting['cost']}")

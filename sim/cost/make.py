@@ -65,6 +65,10 @@ def make_cost(
         ValueError: unknown name, an option that does not apply, or a file that breaks the format; one line.
     """
     cost = _unscaled(name, recording, tensor_parallel, extrapolate, allow_foreign_profile)
+    if on is not None and shapes_given and recording.about.source is None:
+        raise ArgumentError(
+            f"`models` goes with `cost` DEVICE, not with `on`: seconds of {recording.about.name} are of its own models"
+        )
     if on is not None:
         cost = _taken_to(cost, name, recording, on)
     elif shapes_given and not isinstance(cost, RooflineCost):

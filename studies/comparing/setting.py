@@ -64,8 +64,8 @@ class Setting:
         scale: what if these models' seconds were multiplied: factors by name.
         tensor_parallel: devices every model is split over, of a device of the sheet.
         extrapolate: answer beyond what a measured cost was measured for, and say so.
-        models: shapes of an imported recording's models: by name a preset or a config.json, or texts as `--models`
-            takes them. None: as recorded, or as names say.
+        models: shapes of members: by name a preset or a config.json, or texts as `--models` takes them. None: as
+            recorded, or as names say. Where a recording holds those of its models, what if they had these.
         on: device that measured seconds are taken to.
         measured_on: device that they were measured on, if the recording does not say.
         shift_acceptance: what if these drafters were accepted more often: change of the rate by name.

@@ -78,7 +78,7 @@ def cluster(
     Args:
         asked: a TOML file (docs/cluster.md), or a device of the sheet, as "h100".
         recording: whose members are served; None: the shipped one.
-        models: shapes of an imported recording's models, as `paceline compare --models` takes them.
+        models: shapes of members, as `paceline compare --models` takes them.
 
     Raises:
         ValueError: a file that breaks a rule or does not go with the recording; one line.

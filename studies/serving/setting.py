@@ -121,7 +121,9 @@ class ServingSetting:
         defaults = Setting(recording=self.recording)
         for name in ReplayOptions.__annotations__:
             value = getattr(self.replay, name)
-            if name not in {"models", "seed"} and value not in (getattr(defaults, name), {}):
+            if name == "models" and value:
+                told[name] = dict(value) if isinstance(value, Mapping) else list(value)
+            elif name not in {"models", "seed"} and value not in (getattr(defaults, name), {}):
                 told[name] = dict(value) if isinstance(value, Mapping) else str(value) if name == "cost" else value
         told |= {name: value for name, value in self.changes.given().items() if name not in {"rate", "seed"}}
         if self.horizon_s is not None:

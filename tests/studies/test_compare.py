@@ -124,7 +124,12 @@ def test_one_policy_and_a_path_do_as_well(recording, folder):
         ([], {}, "^`policies` must hold at least one, got none$"),
         ([3], {}, "^`policies` must be texts, or classes and functions that take a pool, got 3$"),
         (["early-commit"], {"lossless": True}, "^policy early-commit is lossy, and `lossless` was asked for$"),
-        (["plain"], {"models": {"target": "llama-3.1-8b"}}, "^`models` is for imported recordings; small holds the"),
+        (["plain"], {"models": {"target": "llama-3.1-8b"}}, "^`models` is for a device of the sheet, as"),
+        (
+            ["plain"],
+            {"models": {"target": "llama-3.1-8b"}, "on": "h200"},
+            "^`models` goes with `cost` DEVICE, not with `on`: seconds of small are of its own models$",
+        ),
         (3, {}, "^`policies` must be a policy, a list of them or a mapping by name, got 3$"),
         ({1: "plain"}, {}, "^`policies` must have names that are texts, got 1$"),
         ({"plain": CHAINS[0]}, {}, "^`policies` must leave the name plain to paceline's own policy of that name$"),

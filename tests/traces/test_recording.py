@@ -9,6 +9,7 @@ from paceline.sim.replay_tables import tables_of
 from paceline.traces import SyntheticSpec, make_trace, open_recording, write_trace
 from paceline.traces.forms import by_form
 from paceline.traces.meta import NgramInfo
+from paceline.traces.shapes.decoder import presets
 
 from ..strategies import traces
 from .rounds.rounds_strategies import bernoulli_trace, rounds_traces
@@ -67,14 +68,27 @@ def test_neither_form():
 
 
 def test_shapes_are_given_to_those_that_hold_none():
-    with pytest.raises(ArgumentError, match="is for imported recordings; synthetic holds the shapes of its models"):
-        TRIES.with_shapes(["llama-3.1-8b"])
     target = ROUNDS.about.target
     shaped = ROUNDS.with_shapes(["llama-3.1-8b"])
     assert shaped.known_shapes()[target].shape.name == target
     assert target not in ROUNDS.known_shapes()
     with pytest.raises(ArgumentError, match=r"must name members of the recording .*, got 'nobody'"):
         ROUNDS.with_shapes(["nobody=llama-3.1-8b"])
+
+
+def test_shapes_stand_in_place_of_recorded_ones():
+    asked = TRIES.with_shapes(["small=llama-3.2-1b", "qwen-3-30b-a3b"])
+    assert asked.known_shapes()["small"].shape == presets()["llama-3.2-1b"].info("small")
+    assert asked.known_shapes()["big"].shape == presets()["qwen-3-30b-a3b"].info("big")
+    assert (asked.meta, asked.requests) == (TRIES.meta, TRIES.requests)
+    others = set(TRIES.meta.model_names) - {"small", "big"}
+    assert all(asked.known_shapes()[name] == TRIES.known_shapes()[name] for name in others)
+    (remark,) = asked.about.remarks
+    assert remark.startswith("WHAT IF: shapes of small=llama-3.2-1b, qwen-3-30b-a3b; drafts and")
+    assert TRIES.about.remarks == ()
+    assert asked.shifted({}, seed=0).known_shapes() == asked.known_shapes()
+    with pytest.raises(ArgumentError, match=r"must name members of the recording .*, got 'nobody'"):
+        TRIES.with_shapes(["nobody=llama-3.1-8b"])
 
 
 def test_lookup_is_a_member_where_it_can_be_replayed():

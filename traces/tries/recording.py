@@ -6,7 +6,9 @@ from pathlib import Path
 
 from ...arguments import ArgumentError
 from ...counted import counted
+from ..meta import ModelInfo
 from ..recording import AboutRecording
+from ..shapes.given import given_shapes
 from ..shapes.named import Named
 from ..shifted_decisions import shifted_name
 from .meta import TrieMeta
@@ -22,10 +24,14 @@ class TrieRecording:
     Attributes:
         meta: what it says of itself.
         requests: in file order; those of a stored recording are read as they are asked for.
+        shapes: of other models, whose seconds and memory some members are to have; see `with_shapes`.
+        shapes_asked: the same as they were asked for.
     """
 
     meta: TrieMeta
     requests: Sequence[TrieRequest]
+    shapes: tuple[ModelInfo, ...] = ()
+    shapes_asked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -48,22 +54,39 @@ class TrieRecording:
             hardware=meta.hardware,
             tokenizer_sha256=meta.tokenizer_sha256,
             sampling=meta.sampling.words,
-            remarks=meta.remarks,
+            remarks=(*meta.remarks, *self._what_if()),
         )
 
     def known_shapes(self) -> Mapping[str, Named]:
         """See `Recording`: every model's."""
-        return {model.name: Named(model, "") for model in self.meta.models}
+        asked = {shape.name: shape for shape in self.shapes}
+        return {model.name: Named(asked.get(model.name, model), "") for model in self.meta.models}
 
     def with_shapes(self, texts: Sequence[str]) -> "TrieRecording":
-        """See `Recording`: refused, it holds them."""
-        raise ArgumentError(f"`models` is for imported recordings; {self.meta.name} holds the shapes of its models")
+        """See `Recording`: what if members had these shapes; its tokens stay those of its own models."""
+        shapes = given_shapes(texts, self.meta.model_names[-1])
+        unknown = [shape.name for shape in shapes if shape.name not in self.meta.model_names]
+        if unknown:
+            known = ", ".join(self.meta.model_names)
+            raise ArgumentError(f"`models` must name members of the recording ({known}), got {unknown[0]!r}")
+        return replace(self, shapes=shapes, shapes_asked=tuple(texts))
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
         """See `Recording`."""
         requests = shifted_requests(self.meta, self.requests, shifts, seed)
         meta = self.meta.model_copy(update={"name": shifted_name(self.meta.name, shifts)})
         return replace(self, meta=meta, requests=requests)
+
+    def _what_if(self) -> tuple[str, ...]:
+        """What its reader has to know of shapes that are not its models'."""
+        if not self.shapes:
+            return ()
+        asked = {shape.name for shape in self.shapes}
+        kept = ", ".join(name for name in self.meta.model_names if name not in asked)
+        return (
+            f"WHAT IF: shapes of {', '.join(self.shapes_asked)}; drafts and verdicts are those of the "
+            f"recorded models{f', and so are the shapes of {kept}' if kept else ''}",
+        )
 
     def summary(self, path: Path | None = None) -> TrieSummary:
         """See `Recording`."""

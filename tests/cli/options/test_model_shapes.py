@@ -118,8 +118,29 @@ def test_models_that_are_wrong(tmp_path, models, told):
     assert told in refused("compare", "--trace", recorded(tmp_path / "served.trace"), "--models", models)
 
 
-def test_a_recording_of_contexts_holds_its_shapes():
-    assert "--models is for imported recordings; pico holds" in refused("compare", "--models", "llama-3.1-8b")
+def test_what_if_the_models_of_a_recording_were_others():
+    """Acceptance is the same, seconds are not: a mixture of experts gains less from the same drafts."""
+    asked = ("compare", "--cost", "h200", "--policy", "draft:4/target", "--models", "draft=llama-3.2-1b", "--json", "-")
+    dense, mixed = (
+        json.loads(done(*asked, "--models", f"target={model}")) for model in ("llama-3.1-8b", "qwen-3-30b-a3b")
+    )
+    for found, speed_up in ((dense, 1.75), (mixed, 0.85)):
+        (row,) = (one for one in found["policies"] if one["policy"] == "draft:4/target")
+        assert row["speed_up"] == pytest.approx(speed_up, abs=0.01)
+        assert row["acceptance_length"] == pytest.approx(3.07, abs=0.01)
+        assert any(remark.startswith("WHAT IF: shapes of draft=") for remark in found["meta"]["remarks"])
+    assert "--models is for a device of the sheet" in refused("compare", "--models", "llama-3.1-8b")
+    assert "seconds of pico are of its own models" in refused("compare", "--models", "llama-3.1-8b", "--on", "h200")
+
+
+def test_a_cluster_of_other_models():
+    asked = ("--models", "draft=llama-3.2-1b", "--models", "target=mixtral-8x7b")
+    assert "weights" in done("cluster", "h200", *asked)
+    assert "must hold the weights of its members" in refused("cluster", "h100", *asked)
+    load = ("--workload", "poisson:rate=2,requests=6", "--cluster", "h200", "--policy", "plain")
+    printed = done("simulate", *load, *asked).replace("\n", " ")
+    assert "shapes draft=llama-3.2-1b, target=mixtral-8x7b" in printed
+    assert "WHAT IF: shapes of draft=llama-3.2-1b" in printed
 
 
 @pytest.mark.parametrize("cost", [(), ("--cost", "timed"), ("--cost", "line.json")])
