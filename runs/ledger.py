@@ -48,6 +48,18 @@ class RunLedger:
         op = -1 if record.kind == COMMIT else self._last_op
         self._steps += self._pack_step(op, self._indices[record.request_id], *record[1:])
 
+    def note_block(self, ops: Columns, steps: Columns) -> None:
+        """Operations that finished one after another, and their steps.
+
+        Args:
+            ops: `[N]` by OP_FIELDS.
+            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+        """
+        first = self._last_op + 1
+        self._last_op += len(ops["kind"])
+        self._ops += _packed(OP_FIELDS, ops)
+        self._steps += _packed(STEP_FIELDS, {**steps, "op": np.where(steps["op"] < 0, -1, steps["op"] + first)})
+
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
         if not error:
@@ -114,7 +126,20 @@ def _packer(fields: tuple[str, ...]) -> Struct:
     return Struct("@" + "".join(_codes(fields)) + "0d")
 
 
+def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
+    """The same layout to numpy."""
+    return np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True)
+
+
+def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
+    """Rows of columns."""
+    table = np.zeros(len(columns[fields[0]]), _row_type(fields))
+    for field in fields:
+        table[field] = columns[field]
+    return table.tobytes()
+
+
 def _unpacked(fields: tuple[str, ...], rows: bytearray) -> Columns:
     """Columns of packed rows, not copied: a long run is not to be held twice."""
-    table = np.frombuffer(rows, dtype=np.dtype(list(zip(fields, _codes(fields), strict=True)), align=True))
+    table = np.frombuffer(rows, dtype=_row_type(fields))
     return {field: table[field] for field in fields}

@@ -24,15 +24,35 @@ def draft_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
     """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
+    if len(items) == 1:  # most of replay
+        length = len(drafted[0].tokens)
+        new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)
+        return row_draft_forwards(cost, model, new_tokens, context_tokens, length)
     terms = cost.draft_terms(model)
-    if terms is None and len(items) == 1:  # most of replay
-        return _row_forwards(cost, model, items[0][0], len(drafted[0].tokens), level)
     if terms is None:
         return _token_forwards(cost, model, items, drafted, level)
     if terms.per_token_s is not None:
-        return [_whole_draft(terms, drafted)]
+        return [_whole_draft(terms, [len(row.tokens) for row in drafted])]
     # No tokens are fed in it: seconds of the operation, not of a forward.
     return [(len(items), 0, 1, terms.per_round_s), *_token_forwards(cost, model, items, drafted, level)]
+
+
+def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
+    """As `draft_forwards`, of one request.
+
+    Args:
+        cost: seconds.
+        model: that drafts.
+        new_tokens: that its first forward is fed.
+        context_tokens: that its cache holds then.
+        length: tokens drafted, >= 0.
+    """
+    terms = cost.draft_terms(model)
+    if terms is None:
+        return _row_forwards(cost, model, new_tokens, context_tokens, length)
+    if terms.per_token_s is not None:
+        return [_whole_draft(terms, [length])]
+    return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
 
 
 def total_s(forwards: Sequence[Forward]) -> float:
@@ -43,18 +63,15 @@ def total_s(forwards: Sequence[Forward]) -> float:
     return seconds
 
 
-def _whole_draft(terms: DraftTerms, drafted: Sequence[Drafted]) -> Forward:
+def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
     """A draft in one go, as wide as what it drafts; rows are drafted side by side, so the longest one counts."""
-    lengths = [len(row.tokens) for row in drafted]
-    return (len(drafted), sum(lengths), 1, terms.seconds(max(lengths)))
+    return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
 
 
 def _token_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
-    if len(items) == 1:
-        return _row_forwards(cost, model, items[0][0], len(drafted[0].tokens), level)
     # Where a recorded drafter found nothing, it takes no forward.
     rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
     if not rows:
@@ -66,11 +83,10 @@ def _token_forwards(
     return [(num_rows, new_tokens, 1, seconds), *_later_forwards(cost, model, held)]
 
 
-def _row_forwards(cost: CostModel, model: str, session: Session, length: int, level: int) -> list[Forward]:
+def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
     """The forwards of one request's draft of `length` tokens."""
     if not length:
         return []
-    new_tokens, context_tokens = session.feed(level, verify=False)
     seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
     if length == 1:
         return [(1, new_tokens, 1, seconds)]

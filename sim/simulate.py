@@ -8,6 +8,7 @@ import simpy
 
 from ..arguments import ArgumentError, check_within
 from ..decoding.loop import Loop
+from ..decoding.observation import Observation
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..policies.about import about_of
@@ -16,8 +17,12 @@ from ..runs.log import RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .cost.base import CostModel, OperationCost
 from .device import device_process, paused_collector
+from .fixed.closed_loop import ClosedLoop, why_looped
+from .fixed.pending_view import PendingView
 from .foresight import grant_foresight
-from .replay_tables import ReplayTables, check_observed
+from .replay_tables import RecordedWorld, ReplayTables, check_observed
+from .tries.tables import TrieTables
+from .tries.world import ReplayWorld
 
 MOST_BATCH = 1_000_000
 
@@ -71,7 +76,14 @@ def seconds_to_decide(policy: Policy, cost: CostModel, asked_s: float | None) ->
     return cost.decide_s(type(policy).__name__) if isinstance(cost, OperationCost) else 0.0
 
 
-def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str, list[int]] | None = None) -> RunLog:
+def simulate(
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    *,
+    outputs: dict[str, list[int]] | None = None,
+    stepwise: bool = False,
+) -> RunLog:
     """Replay every request of the recording under `policy`.
 
     Args:
@@ -79,6 +91,7 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
         policy: built for the pool of the recording; one object for all requests.
         name: of the policy, for errors and the log.
         outputs: takes the committed tokens of every request by its id; None drops them.
+        stepwise: ask the policy for every step, even where rounds could be walked (`fixed.why_looped`).
 
     Raises:
         PolicyError: the policy broke the contract.
@@ -90,10 +103,52 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     check_observed(policy, name, recording)
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
+    log = None if stepwise else _walked(scenario, policy, name, prefill_before, outputs)
+    return _looped(scenario, policy, name, prefill_before, outputs) if log is None else log
+
+
+def _walked(
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    prefill_before: tuple[bool, ...],
+    outputs: dict[str, list[int]] | None,
+) -> RunLog | None:
+    """The run without a loop; None where it needs one."""
+    tables, cost = scenario.tables, scenario.cost
+    world = tables.world(cost, seed=scenario.seed, strict=scenario.strict)
+    if why_looped(policy, name, tables=tables, world=world, cost=cost, batch=scenario.batch):
+        return None
+    assert isinstance(tables, TrieTables)
+    assert isinstance(world, ReplayWorld)
+    ledger, decide_s = RunLedger(), scenario.seconds_to_decide(policy)
+    walks = ClosedLoop(policy, name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger)
+    try:
+        with paused_collector():
+            whole = walks.run(prefill_before, outputs)
+    except Exception as error:  # noqa: BLE001 - a policy and a cost may raise anything
+        failed = error
+    else:
+        return _logged(scenario, policy, name, ledger, world) if whole else None
+    _looped(scenario, policy, name, prefill_before, outputs, view=PendingView)  # says which request and step it was
+    raise failed
+
+
+def _looped(
+    scenario: Scenario,
+    policy: Policy,
+    name: str,
+    prefill_before: tuple[bool, ...],
+    outputs: dict[str, list[int]] | None,
+    *,
+    view: type[Observation] = Observation,
+) -> RunLog:
+    """The run step by step."""
+    recording = scenario.tables
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=lambda: loop.load.now_s)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
-    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s)
+    loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
     waiting = world.sessions(prefill_before)
 
     def admit(count: int, now_s: float) -> None:
@@ -116,6 +171,10 @@ def simulate(scenario: Scenario, policy: Policy, name: str, *, outputs: dict[str
     env.process(device_process(env, loop, world, on_finished=on_finished))
     with paused_collector():
         env.run()
+    return _logged(scenario, policy, name, ledger, world)
+
+
+def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, world: RecordedWorld) -> RunLog:
     meta = _meta(scenario, policy, name)
     log = ledger.finish(meta, reanchored=world.num_reanchored, divergent=world.num_divergent)
     return with_quality(log, world.quality)

@@ -1,0 +1,237 @@
+"""A policy that only pending tokens decide, as an automaton: what is due for what is pending, and where it leads.
+
+A state is asked about once, however often a request comes to it. States also know what each member's cache holds, since
+that, too, follows from the steps alone: so what an operation is fed is known of a transition once and for all.
+Letters: L levels.
+"""
+
+from dataclasses import dataclass, field
+
+from ...decoding.contract import Draft, Outcome, Step, Verify
+from ...decoding.legal_steps import check_step
+from ...decoding.observation import Load
+from ...decoding.results import made
+from ...decoding.rules.signal import NO_SIGNAL, Signal
+from ...decoding.session import Session
+from .pending_view import PendingView
+from .play import Fixed
+from .round import FixedOp
+
+# Tokens that a member's cache holds, counted from the end of what is committed, which may be below it; None: none yet.
+Cached = tuple[int | None, ...]
+_MOST = 1 << 20  # above any number of tokens of a step
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """What is pending, and what is due then.
+
+    Attributes:
+        drafters, judges: of each pending token, by level.
+        cached: `[L]` see `Cached`.
+        found_nothing: the draft that came back empty in the step before, if it was one.
+        open, full: what is due with and without room, once somebody came here with it.
+    """
+
+    drafters: tuple[int, ...]
+    judges: tuple[int, ...]
+    cached: Cached
+    found_nothing: Draft | None
+    open: "Due | None" = None
+    full: "Due | None" = None
+
+
+@dataclass(slots=True, eq=False)
+class Due:
+    """A step that the policy wants in a state.
+
+    Attributes:
+        state: the state.
+        step: the step.
+        level: of the member.
+        window: tokens to draft; 0 of a verification.
+        first: index of the first token that is judged; of a draft how many are pending.
+        walked: whether following a recorded trie says what comes of it, where all is recorded.
+        prefill: 1 of the loop's own step.
+        leads: by outcome, where it leads.
+    """
+
+    state: Pending
+    step: Draft | Verify
+    level: int
+    window: int
+    first: int
+    walked: bool
+    prefill: int = 0
+    leads: dict[int, "Lead"] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Lead:
+    """What came of a step, and where it leads; of one kind for all requests.
+
+    Attributes:
+        due: the step.
+        op: in words of a round.
+        emitted: tokens that it committed.
+        idle: whether nothing came of it.
+        after: the state then.
+        new_tokens: that its first forward is fed, those of the whole committed text on top where `whole`.
+        held: what the cache holds then, counted as `Cached`.
+        whole: whether the cache holds nothing yet.
+        priced: by committed tokens of the text, where what it takes is written down, for who works it out.
+    """
+
+    due: Due
+    op: FixedOp
+    emitted: int
+    idle: bool
+    after: Pending
+    new_tokens: int
+    held: int
+    whole: bool
+    priced: dict[int, int] = field(default_factory=dict)
+
+
+class Automaton:
+    """States and steps as they are come to.
+
+    Args:
+        fixed: the policy.
+        num_free: model-free members, which come first in the pool.
+    """
+
+    def __init__(self, fixed: Fixed, num_free: int) -> None:
+        self._fixed = fixed
+        self._num_free = num_free
+        self._target = fixed.pool.target_level
+        self._states: dict[tuple[object, ...], Pending] = {}
+        self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
+        self._bare = self._state((), (), (None,) * len(fixed.pool.members), None)
+        prefill = Verify(fixed.pool.target)
+        self._prefill = Due(self._bare, prefill, self._target, 0, 0, walked=True, prefill=1)
+
+    @property
+    def bare(self) -> Pending:
+        """Nothing is pending or held: a request that begins without a prefill."""
+        return self._bare
+
+    @property
+    def prefilled(self) -> "Lead":
+        """The target reads the prompt and writes the first token."""
+        return self.lead(self._prefill, own=1)
+
+    def due(self, state: Pending, *, has_room: bool) -> Due:
+        """What the policy wants; raises whatever it raises, or what is wrong with its step."""
+        found = state.open if has_room else state.full
+        if found is not None:
+            return found
+        key = (state.drafters, state.judges, state.found_nothing, has_room)
+        asked = self._steps.get(key)
+        if asked is None:
+            asked = self._steps[key] = self._ask(state, has_room)
+        step, level = asked
+        window = step.tokens if isinstance(step, Draft) else 0
+        first = len(state.judges) if window else self._first_unjudged(state, level)
+        walked = level >= self._num_free and not (isinstance(step, Draft) and step.stop is not None)
+        found = Due(state, step, level, window, first, walked)
+        if has_room:
+            state.open = found
+        else:
+            state.full = found
+        return found
+
+    def lead(
+        self, due: Due, *, asked: int = 0, drafted: int = 0, accepted: int = 0, own: int = 0, modelled: int = 0
+    ) -> Lead:
+        """Where an outcome leads; its fields as of `FixedOp`."""
+        key = ((modelled * _MOST + asked) * _MOST + drafted + accepted) * 2 + own
+        found = due.leads.get(key)
+        if found is None:
+            found = due.leads[key] = self._lead(due, asked, drafted, accepted, own, modelled)
+        return found
+
+    def _ask(self, state: Pending, has_room: bool) -> tuple[Draft | Verify, int]:
+        pool, count = self._fixed.pool, len(state.judges)
+        session = Session(
+            pool=pool, request_id="", tag="", prompt=(0,), budget=count + (1 if has_room else 0), eos=frozenset()
+        )
+        session.tokens, session.places = [0] * count, [0] * count
+        session.drafters, session.judges = list(state.drafters), list(state.judges)
+        if state.found_nothing is not None:
+            session.last = made(Outcome, ("", state.found_nothing, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
+        step: Step = self._fixed.policy.decide(PendingView(session, Load(len(pool.members)), _no_signal))
+        level = check_step(session, step)
+        self._fixed.check(step, "")
+        assert isinstance(step, Draft | Verify)
+        return step, level
+
+    def _first_unjudged(self, state: Pending, level: int) -> int:
+        if level == self._target:
+            return 0
+        return next((index for index, judge in enumerate(state.judges) if judge < level), len(state.judges))
+
+    def _lead(self, due: Due, asked: int, drafted: int, accepted: int, own: int, modelled: int) -> Lead:
+        state, level = due.state, due.level
+        pending = len(state.judges)
+        if due.window:
+            after, emitted = self._after_draft(due, drafted), 0
+        elif level == self._target:
+            after, emitted = self._after_commit(due, accepted, own), accepted + own
+        else:
+            after, emitted = self._after_judgement(due, accepted, own), 0
+        held, whole = state.cached[level], state.cached[level] is None
+        if not due.window and held is not None:
+            held = min(held, -1 if level == self._target else due.first - 1)
+        return Lead(
+            due=due,
+            op=FixedOp(level, due.window > 0, due.window, asked, drafted, pending, due.first, accepted, own, modelled),
+            emitted=emitted,
+            idle=not (drafted or own or emitted or due.first < pending),
+            after=after,
+            new_tokens=pending - (held or 0),
+            held=held or 0,
+            whole=whole,
+        )
+
+    def _after_draft(self, due: Due, drafted: int) -> Pending:
+        state, level = due.state, due.level
+        assert isinstance(due.step, Draft)
+        drafters, judges = state.drafters + (level,) * drafted, state.judges + (level,) * drafted
+        cached = state.cached
+        if drafted and level >= self._num_free:
+            cached = _replaced(cached, level, len(judges) - 1)
+        return self._state(drafters, judges, cached, None if drafted else due.step)
+
+    def _after_judgement(self, due: Due, accepted: int, own: int) -> Pending:
+        state, level, kept = due.state, due.level, due.first + accepted
+        by_level = (level,) * own
+        judges = tuple(max(judge, level) for judge in state.judges[:kept])
+        cached = _replaced(_rolled_back(state.cached, kept), level, kept)
+        return self._state(state.drafters[:kept] + by_level, judges + by_level, cached, None)
+
+    def _after_commit(self, due: Due, accepted: int, own: int) -> Pending:
+        cached = _replaced(_rolled_back(due.state.cached, accepted), due.level, accepted)
+        emitted = accepted + own
+        return self._state((), (), tuple(None if held is None else held - emitted for held in cached), None)
+
+    def _state(
+        self, drafters: tuple[int, ...], judges: tuple[int, ...], cached: Cached, found_nothing: Draft | None
+    ) -> Pending:
+        key = (drafters, judges, cached, found_nothing)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = Pending(drafters, judges, cached, found_nothing)
+        return found
+
+
+def _replaced(cached: Cached, level: int, held: int) -> Cached:
+    return (*cached[:level], held, *cached[level + 1 :])
+
+
+def _rolled_back(cached: Cached, limit: int) -> Cached:
+    return tuple(None if held is None else min(held, limit) for held in cached)
+
+
+def _no_signal(session: Session, index: int) -> Signal:
+    return NO_SIGNAL
