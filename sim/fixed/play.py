@@ -63,10 +63,7 @@ def play(fixed: Fixed, session: Session, answers: RecordedAnswers) -> Round:
         op = loop.next_op(0.0)
         assert op is not None
         loop.finish(op, op.run(playing), start_s=0.0, now_s=0.0)
-    committed = len(session.emitted) - before
-    wanted = [begun.pending + max(begun.window, 1) for begun in playing.begun]
-    # With no more room than for what it commits, the segment would end.
-    return Round(tuple(playing.ops), committed, bool(loop.finished), max(*wanted, committed + 1))
+    return Round.of(playing.ops, len(session.emitted) - before, bool(loop.finished))
 
 
 class _Begun(NamedTuple):

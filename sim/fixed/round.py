@@ -1,5 +1,6 @@
 """A round as it was played: the operations of one request up to a verification by the target, in their order."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -50,3 +51,10 @@ class Round(NamedTuple):
     committed: int
     ends: bool
     needs: int
+
+    @classmethod
+    def of(cls, ops: Sequence[FixedOp], committed: int, ends: bool) -> "Round":
+        """The round of these operations."""
+        # With no more room than for what it commits, the segment would end.
+        needs = max(committed + 1, *(op.pending + max(op.window, 1) for op in ops))
+        return cls(tuple(ops), committed, ends, needs)

@@ -7,44 +7,46 @@ room only where the room cuts something: a round that had room for all that was 
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ...decoding.contract import PolicyError, Verify
+from ...decoding.contract import PolicyError
 from ...decoding.policy import Policy
 from ...decoding.pool import Pool
-from ...decoding.session import Session
 from ...policies.about import decides_by_pending
 from ..recorded_answers import RecordedAnswers, Replayed
+from ..tries.answers import TrieAnswers
 from ..unrecorded_error import UnrecordedContextError
-from .play import Fixed, play
+from .automaton import Automaton
+from .play import Fixed
 from .round import Round
+from .stepped_request import SteppedRequest
+from .trie_walk import TrieWalk
+from .walked_request import KnownPaths, WalkedRequest
 
-MOST_KEPT = 1 << 18  # rounds and tokens of recorded requests that were not asked for lately
+MOST_KEPT = 1 << 18  # rounds of recorded requests that were not asked for lately
+MOST_OPEN = 8  # recorded requests whose tables are held; a request is played to its end when it is first asked for
 
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is known of one recorded request.
+    """Rounds of one recorded request.
 
     Attributes:
-        replayed: how it begins.
-        session_id: under which it is answered here.
-        tokens, places: of its answer, as far as rounds began or tokens were asked for; `places[i]` is the place before
-            token i.
         wide: by position, the round of all who have the room that it needs.
         narrow: by position and room, rounds that the room cut.
     """
 
-    replayed: Replayed
-    session_id: str
-    tokens: list[int]
-    places: list[int]
     wide: dict[int, Round] = field(default_factory=dict)
     narrow: dict[tuple[int, int], Round] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """Entries, of any kind."""
-        return len(self.tokens) + len(self.wide) + len(self.narrow)
+
+class _Open(NamedTuple):
+    """A recorded request that can be played; `walked` is None where its trie does not say all of it."""
+
+    replayed: Replayed
+    session_id: str
+    stepped: SteppedRequest
+    walked: WalkedRequest | None
 
 
 class FixedRounds:
@@ -65,10 +67,13 @@ class FixedRounds:
             raise ValueError(f"policy {name} does not say that pending tokens alone decide (About.by_pending)")
         self._fixed = Fixed(policy, name, pool)
         self._answers = answers
-        self._step, self._level = Verify(pool.target), pool.target_level
+        self._automaton = Automaton(self._fixed, answers.num_free)
         self._known: OrderedDict[str, _Known] = OrderedDict()
-        self._size = 0
-        self._equal: dict[Round, Round] = {}  # as many as windows and refusals allow, however long the recording
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._num_kept = 0
+        # As many as windows and refusals allow, however long the recording.
+        self._equal: dict[Round, Round] = {}
+        self._paths: KnownPaths = {}
 
     def round(self, request_id: str, recorded_id: str, position: int, room: int) -> Round:
         """The next round of a request whose answer stands at a place of a recorded one, with nothing pending.
@@ -85,11 +90,22 @@ class FixedRounds:
             ValueError: a position or room outside the recorded answer.
             PolicyError, UnrecordedContextError: see `play`.
         """
-        known = self._of(recorded_id)
+        known = self._known.get(recorded_id)
+        if known is None:
+            known = self._known[recorded_id] = _Known()
+        else:
+            self._known.move_to_end(recorded_id)
         found = known.wide.get(position)
         if found is None or room < found.needs:
             found = known.narrow.get((position, room))
-        return self._play(known, request_id, position, room) if found is None else found
+        if found is not None:
+            return found
+        played = self._opened(recorded_id)
+        found = self._keep(known, position, room, self._played(played, request_id, position, room))
+        if played.walked is not None:
+            self._go_on(known, played.walked, position + found.committed, played.replayed.budget)
+        self._forget()
+        return found
 
     def tokens(self, recorded_id: str, position: int, count: int) -> list[int]:
         """What rounds commit: `count` tokens of a recorded answer from `position` on.
@@ -97,77 +113,80 @@ class FixedRounds:
         Raises:
             KeyError, ValueError: as `round`.
         """
-        known = self._of(recorded_id)
-        self._write(known, position + count)
-        self._forget()
-        return known.tokens[position : position + count]
+        played = self._opened(recorded_id)
+        return (played.walked or played.stepped).tokens(position, count)
 
-    def _of(self, recorded_id: str) -> _Known:
-        known = self._known.get(recorded_id)
-        if known is not None:
-            self._known.move_to_end(recorded_id)
-            return known
+    def _opened(self, recorded_id: str) -> _Open:
+        found = self._open.get(recorded_id)
+        if found is not None:
+            self._open.move_to_end(recorded_id)
+            return found
         session_id = f"\0{recorded_id}"  # unlike that of any served request
         replayed = self._answers.replay(session_id, recorded_id)
-        known = self._known[recorded_id] = _Known(replayed, session_id, [], [replayed.place])
-        return known
+        stepped = SteppedRequest(self._fixed, self._answers, session_id, replayed)
+        found = self._open[recorded_id] = _Open(replayed, session_id, stepped, self._walked(stepped, replayed))
+        if len(self._open) > MOST_OPEN:
+            _, gone = self._open.popitem(last=False)
+            self._answers.release(gone.session_id)
+        return found
 
-    def _play(self, known: _Known, request_id: str, position: int, room: int) -> Round:
-        budget = known.replayed.budget
+    def _walked(self, stepped: SteppedRequest, replayed: Replayed) -> WalkedRequest | None:
+        answers = self._answers
+        if type(answers) is not TrieAnswers:  # one made of it may answer otherwise
+            return None
+        walk, session = TrieWalk(self._automaton, answers), stepped.session(replayed.budget)
+        recorded = answers.recorded(session.request_id)
+        if not walk.begin(session, recorded):
+            return None
+        return WalkedRequest(self._automaton, walk, recorded.trunk_tokens, self._paths)
+
+    def _played(self, played: _Open, request_id: str, position: int, room: int) -> Round:
+        budget = played.replayed.budget
         if position < 0 or room < 1 or position + room > budget:
             raise ValueError(
                 f"position must be >= 0, room >= 1 and both together at most {budget}, got {position} and {room}"
             )
-        self._write(known, position)
-        session = self._session(known, position + room)
-        session.emitted = known.tokens[:position]
-        session.place = known.places[position]
+        failed: Exception | None = None
+        if played.walked is not None:
+            try:
+                return played.walked.round(position, room)
+            except Exception as error:  # noqa: BLE001 - a policy may raise anything
+                failed = error
         try:
-            played = play(self._fixed, session, self._answers)
+            found = played.stepped.round(position, room)  # says which step it was
         except PolicyError as error:
             raise PolicyError(error.policy, request_id, error.step, error.reason) from error
         except UnrecordedContextError as error:
             raise type(error)(request_id, *error.args[1:]) from error
-        played = self._equal.setdefault(played, played)
-        if room < played.needs:
-            known.narrow[position, room] = played
+        if failed is not None:
+            raise failed
+        return found
+
+    def _go_on(self, known: _Known, walked: WalkedRequest, position: int, budget: int) -> None:
+        """Play what comes next to who has room enough, as long as nobody has been there."""
+        while (
+            position < walked.length
+            and position not in known.wide
+            and (position, budget - position) not in known.narrow
+        ):
+            try:
+                found = walked.round(position, budget - position)
+            except Exception:  # noqa: BLE001 - whoever comes there is told
+                return
+            self._keep(known, position, budget - position, found)
+            position += found.committed
+
+    def _keep(self, known: _Known, position: int, room: int, found: Round) -> Round:
+        found = self._equal.setdefault(found, found)
+        if room < found.needs:
+            known.narrow[position, room] = found
         else:
-            known.wide[position] = played
-        self._size += 1
-        self._forget()
-        return played
-
-    def _session(self, known: _Known, budget: int) -> Session:
-        replayed = known.replayed
-        return Session(
-            pool=self._fixed.pool,
-            request_id=known.session_id,
-            tag=replayed.tag,
-            prompt=replayed.prompt,
-            budget=budget,
-            eos=replayed.eos,
-            ending=replayed.ending,
-            prefill_before=(False,) * len(self._fixed.pool.members),
-        )
-
-    def _write(self, known: _Known, count: int) -> None:
-        """Let the target write the answer up to `count` tokens."""
-        if len(known.tokens) >= count:
-            return
-        session = self._session(known, known.replayed.budget)
-        session.emitted, session.place = known.tokens, known.places[-1]
-        while len(known.tokens) < count:
-            if session.done:
-                raise ValueError(f"position must be within the recorded answer of {len(known.tokens)} tokens")
-            self._size += 1
-            judged = self._answers.judged(session, self._step, self._level)
-            known.tokens.append(judged.own_token)
-            known.places.append(judged.own_place)
-            session.place = judged.own_place
+            known.wide[position] = found
+        self._num_kept += 1
+        return found
 
     def _forget(self) -> None:
         """Let those go that were not asked for the longest."""
-        while self._size > MOST_KEPT and len(self._known) > 1:
+        while self._num_kept > MOST_KEPT and len(self._known) > 1:
             _, gone = self._known.popitem(last=False)
-            self._size -= gone.size
-            self._answers.release(gone.session_id)
+            self._num_kept -= len(gone.wide) + len(gone.narrow)

@@ -59,6 +59,10 @@ class TrieAnswers:
         self._anchors.pop(session_id, None)
         self.num_reanchored.pop(session_id, None)
 
+    def recorded(self, session_id: str) -> RequestTables:
+        """What a session replays; raises KeyError for one that replays nothing."""
+        return self._open[session_id]
+
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
         node = session.places[index - 1] if index else session.place

@@ -112,19 +112,32 @@ def test_equal_rounds_are_one_object_and_asked_for_once():
     first = fixed.round("a", "r0", 0, 4)
     assert (first.committed, first.needs, len(first.ops)) == (2, 3, 2)
     assert fixed.round("b", "r0", 0, 3) is first
-    assert Counts.asked == 2
+    asked = Counts.asked
     assert fixed.round("a", "r1", 0, 4) is first
-    assert Counts.asked == 4
+    assert Counts.asked == asked <= 6
+
+
+def test_tables_of_few_requests_are_held(monkeypatch):
+    monkeypatch.setattr(module, "MOST_OPEN", 1)
+    answers = small().answers(seed=0, strict=False)
+    fixed = FixedRounds(policy=Chain(small().pool, "draft:1/target"), name="it", pool=small().pool, answers=answers)
+    first = fixed.round("a", "r0", 0, 4)
+    assert fixed.round("a", "r1", 0, 3) is first
+    assert fixed.tokens("r0", 0, 2) == [5, 6]
+    assert list(answers._open) == ["\0r0"]
+    # It was played to its end when it was first asked for.
+    answers.replay = None
+    assert fixed.round("b", "r1", 2, 2).committed == 1
 
 
 def test_memory_follows_what_was_asked_for_last(monkeypatch):
-    monkeypatch.setattr(module, "MOST_KEPT", 3)
+    monkeypatch.setattr(module, "MOST_KEPT", 2)
     fixed = rounds_of(small(), Chain(small().pool, "draft:1/target"))
     before = [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)]
     assert list(fixed._known) == ["r0"]
     fixed.round("a", "r1", 0, 4)
     assert list(fixed._known) == ["r1"]
-    assert fixed._size == fixed._known["r1"].size
+    assert fixed._num_kept == 3
     assert [fixed.round("a", "r0", position, 4 - position) for position in (0, 2)] == before
 
 
@@ -164,7 +177,7 @@ def test_what_is_shown_is_what_a_session_holds():
         return Verify("target") if seen.num_pending else Draft("draft", 2)
 
     rounds_of(small(), Says(decide)).round("a", "r0", 1, 2)
-    assert seen_there == [(0, 0, True, False, "target"), (2, 2, False, False, "target")]
+    assert seen_there[:2] == [(0, 0, True, False, "target"), (2, 2, False, False, "target")]
 
 
 def test_what_a_policy_breaks_of_its_word_is_said():
