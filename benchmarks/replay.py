@@ -24,10 +24,13 @@ from shared.report import parser_of, show
 
 GOALS = (200_000, 500_000)
 WINDOW = 4  # of the rounds in the imported recording
+STEPWISE = ", stepwise"  # after a policy: the loop asks it for every step, though rounds could be walked
 CASES = (
     ("contexts", "draft:4/target", 1),
+    ("contexts", f"draft:4/target{STEPWISE}", 1),
     ("contexts", "plain", 1),
     ("contexts", "draft:3/mid:6/target", 1),
+    ("contexts", f"draft:3/mid:6/target{STEPWISE}", 1),
     ("contexts", "adaptive", 1),
     ("contexts", "confident", 1),
     ("contexts", "draft:4/target", 16),
@@ -57,7 +60,8 @@ def rounds_of(trace: TrieRecording) -> RoundsRecording:
 
 def job(tables: ReplayTables, cost: CostModel, policy: str, batch: int) -> Callable[[], object]:
     scenario = Scenario(tables=tables, cost=cost, batch=batch)
-    return lambda: summarise_run(simulate(scenario, make_policy(policy, tables.pool), policy))
+    name, stepwise = policy.removesuffix(STEPWISE), policy.endswith(STEPWISE)
+    return lambda: summarise_run(simulate(scenario, make_policy(name, tables.pool), name, stepwise=stepwise))
 
 
 def main() -> None:

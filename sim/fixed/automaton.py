@@ -19,7 +19,7 @@ from .round import FixedOp
 
 # Tokens that a member's cache holds, counted from the end of what is committed, which may be below it; None: none yet.
 Cached = tuple[int | None, ...]
-_MOST = 1 << 20  # above any number of tokens of a step
+MOST = 1 << 20  # above any number of tokens of a step
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Due:
         first: index of the first token that is judged; of a draft how many are pending.
         walked: whether following a recorded trie says what comes of it, where all is recorded.
         prefill: 1 of the loop's own step.
-        leads: by outcome, where it leads.
+        leads: by outcome, where it leads: `((modelled x MOST + asked) x MOST + drafted + accepted) x 2 + own`.
     """
 
     state: Pending
@@ -79,7 +79,7 @@ class Lead:
         new_tokens: that its first forward is fed, those of the whole committed text on top where `whole`.
         held: what the cache holds then, counted as `Cached`.
         whole: whether the cache holds nothing yet.
-        priced: by committed tokens of the text, where what it takes is written down, for who works it out.
+        priced: by committed tokens of the text, the row it is written down with and its seconds (`OpRows`).
     """
 
     due: Due
@@ -90,7 +90,7 @@ class Lead:
     new_tokens: int
     held: int
     whole: bool
-    priced: dict[int, int] = field(default_factory=dict)
+    priced: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 
 class Automaton:
@@ -145,7 +145,7 @@ class Automaton:
         self, due: Due, *, asked: int = 0, drafted: int = 0, accepted: int = 0, own: int = 0, modelled: int = 0
     ) -> Lead:
         """Where an outcome leads; its fields as of `FixedOp`."""
-        key = ((modelled * _MOST + asked) * _MOST + drafted + accepted) * 2 + own
+        key = ((modelled * MOST + asked) * MOST + drafted + accepted) * 2 + own
         found = due.leads.get(key)
         if found is None:
             found = due.leads[key] = self._lead(due, asked, drafted, accepted, own, modelled)

@@ -1,6 +1,6 @@
 """Operations of a run, one request at a time, priced and written down many at once.
 
-An operation that equals an earlier one in all but its time is the same row of a table. Letters: N operations.
+Operations that are equal in all but their seconds are the same row of a table.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ from ..charges import row_draft_forwards, total_s
 from ..cost.base import CostModel
 from .automaton import Lead
 
-MOST_WAITING = 1 << 16  # operations before they are written down
-MOST_ROWS = 1 << 17  # of the table before it is begun anew
+MOST_WAITING = 1 << 13  # operations before they are written down
+MOST_PRICED = 1 << 17  # seconds that are kept before they are asked for anew
 
 # kind, level, num_forwards, new_tokens, asked, drafted, judged, accepted, own, emitted, modelled, prefill
 _Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
@@ -43,9 +43,9 @@ class OpRows:
         self._decide_s = decide_s
         self._ledger = ledger
         self._rows: list[_Row] = []
-        self._seconds: list[float] = []
+        self._row_of: dict[Lead, int] = {}  # of what is fed the same however long the text is
         self._priced: list[Lead] = []
-        self._ops: list[int] = []
+        self._ops: list[tuple[int, float]] = []
         self._requests: list[tuple[str, str, int]] = []
         self._first_ops: list[int] = []
         self._num_requests = 0
@@ -66,19 +66,19 @@ class OpRows:
         """
         ops = self._ops
         for lead in path:
-            row = lead.priced.get(num_committed)
-            ops.append(self._price(lead, num_committed) if row is None else row)
+            ops.append(lead.priced.get(num_committed) or self._price(lead, num_committed))
 
     def flush(self) -> None:
         """Tell the ledger of all that waits."""
         count = len(self._ops)
         if count:
-            index = np.array(self._ops)
+            rows, seconds = zip(*self._ops, strict=True)
+            index = np.array(rows)
             columns = dict(zip(_FIELDS, np.array(self._rows)[index].T, strict=True))
             clock = np.zeros(2 * count + 1)
             clock[0] = self._now_s
             clock[1::2] = np.where(columns["prefill"], 0.0, self._decide_s)
-            clock[2::2] = np.array(self._seconds)[index]
+            clock[2::2] = seconds
             # One addition after the other, as a clock goes on.
             at_s = np.add.accumulate(clock)
             ones, none = np.ones(count, np.int8), np.zeros(count, np.int8)
@@ -91,7 +91,7 @@ class OpRows:
             self._now_s = float(at_s[-1])
         for waiting in (self._ops, self._requests, self._first_ops):
             waiting.clear()
-        if len(self._rows) > MOST_ROWS:
+        if len(self._priced) > MOST_PRICED:
             self._forget_prices()
 
     def _admit(self, ends_s: list[float]) -> None:
@@ -101,10 +101,9 @@ class OpRows:
             self._ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=at_s, now_s=at_s)
         self._num_requests += len(self._requests)
 
-    def _price(self, lead: Lead, num_committed: int) -> int:
-        """Write a row for what is met for the first time; returns its index."""
-        op, due = lead.op, lead.due
-        name = self._names[op.level]
+    def _price(self, lead: Lead, num_committed: int) -> tuple[int, float]:
+        """Row and seconds of what is met for the first time."""
+        op, name = lead.op, self._names[lead.op.level]
         new, held = lead.new_tokens, lead.held + num_committed
         if lead.whole:
             new, held = new + num_committed, 0
@@ -117,23 +116,29 @@ class OpRows:
         else:
             seconds = self._cost.forward_s(name, num_rows=1, new_tokens=new, context_tokens=held)
             forwards = [(1, new, 1, seconds)]
-        kind = DRAFT if op.drafts else VERIFY
-        num_forwards = sum(repeats for _, fed, repeats, _ in forwards if fed)
-        num_fed = sum(repeats * fed for _, fed, repeats, _ in forwards)
-        judged = 0 if op.drafts else op.judged
-        # fmt: off
-        self._rows.append((
-            kind, op.level, num_forwards, num_fed, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted,
-            op.modelled, due.prefill,
-        ))
-        # fmt: on
-        self._seconds.append(seconds)
+        row = None if lead.whole else self._row_of.get(lead)
+        if row is None:
+            row = self._row_of[lead] = len(self._rows)
+            self._rows.append(_row(lead, forwards))
         self._priced.append(lead)
-        lead.priced[num_committed] = len(self._rows) - 1
-        return len(self._rows) - 1
+        priced = lead.priced[num_committed] = (row, seconds)
+        return priced
 
     def _forget_prices(self) -> None:
         for lead in self._priced:
             lead.priced.clear()
-        for table in (self._rows, self._seconds, self._priced):
-            table.clear()
+        for known in (self._rows, self._row_of, self._priced):
+            known.clear()
+
+
+def _row(lead: Lead, forwards: list[Forward]) -> _Row:
+    op = lead.op
+    kind, judged = (DRAFT, 0) if op.drafts else (VERIFY, op.judged)
+    num_forwards = sum([repeats for _, fed, repeats, _ in forwards if fed])
+    num_fed = sum([repeats * fed for _, fed, repeats, _ in forwards])
+    # fmt: off
+    return (
+        kind, op.level, num_forwards, num_fed, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted,
+        op.modelled, lead.due.prefill,
+    )
+    # fmt: on

@@ -9,7 +9,7 @@ from ...decoding.loop import IDLE_STEPS
 from ...decoding.session import Session
 from ..tries.answers import UNKNOWN, TrieAnswers
 from ..tries.request_tables import RequestTables
-from .automaton import Automaton, Due, Lead, Pending
+from .automaton import MOST, Automaton, Due, Lead, Pending
 
 
 class TrieWalk:
@@ -89,7 +89,8 @@ class TrieWalk:
             places.append(at)
             if token in eos:
                 break
-        return self._automaton.lead(due, asked=asked, drafted=len(tokens) - before)
+        drafted = len(tokens) - before
+        return due.leads.get((asked * MOST + drafted) * 2) or self._automaton.lead(due, asked=asked, drafted=drafted)
 
     def _judge(self, due: Due) -> Lead:
         if due.level == self._target:
@@ -120,7 +121,9 @@ class TrieWalk:
             tokens.append(own_token)
             places.append(own_place)
             own = 1
-        return self._automaton.lead(due, accepted=kept - due.first, own=own, modelled=modelled)
+        accepted = kept - due.first
+        lead = None if modelled else due.leads.get(accepted * 2 + own)
+        return lead or self._automaton.lead(due, accepted=accepted, own=own, modelled=modelled)
 
     def _commit(self, due: Due) -> Lead:
         """The target keeps what is its own text, which is recorded."""
@@ -131,7 +134,7 @@ class TrieWalk:
                 break
             accepted += 1
         own = 1 if position + accepted < min(self._budget, self.length) else 0
-        return self._automaton.lead(due, accepted=accepted, own=own)
+        return due.leads.get(accepted * 2 + own) or self._automaton.lead(due, accepted=accepted, own=own)
 
     # -- what the recording has to be asked
 

@@ -109,7 +109,7 @@ def test_walked_requests_leave_the_log_of_the_loop(data):
 @pytest.mark.parametrize("policy", ["plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target"])
 def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, monkeypatch):
     monkeypatch.setattr(op_rows, "MOST_WAITING", 7)
-    monkeypatch.setattr(op_rows, "MOST_ROWS", 12)
+    monkeypatch.setattr(op_rows, "MOST_PRICED", 12)
     scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace))
     one, other = (came_of(scenario, make_policy(policy, SMALL.pool), stepwise=stepwise) for stepwise in (False, True))
     same(one, other)
