@@ -2,7 +2,9 @@
 
 from typing import cast
 
+from ....decoding.results import Forward
 from ....decoding.world import DraftOp, Op, VerifyOp
+from ..clock import to_s
 from .served_session import ServedSession
 from .served_world import EngineWorld
 
@@ -31,7 +33,7 @@ def within_budget(op: Op, budget: int) -> tuple[Op, Op | None]:
     return VerifyOp(op.level, op.items[:count]), VerifyOp(op.level, op.items[count:])
 
 
-def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, int]:
+def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, list[Forward]]:
     """Run forwards of at most `budget` tokens until what the rows of an operation are still to be fed is no more.
 
     Sessions learn what their caches hold now. Rows are served in their order.
@@ -43,7 +45,7 @@ def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, int]:
     sessions = _sessions(op)
     spare = {session: _spare(session, level, drafts=drafts) for session in sessions}
     total = sum(spare.values()) + sum(_least(session, level, drafts=drafts) for session in sessions)
-    duration_ps = num_forwards = 0
+    duration_ps, forwards = 0, list[Forward]()
     while total > budget and sum(spare.values()) > 0:
         left = budget
         chunks = []
@@ -59,9 +61,9 @@ def catch_up(world: EngineWorld, op: Op, budget: int) -> tuple[int, int]:
             spare[session] -= session.chunk
             session.chunk = 0
         duration_ps += world.duration_ps
-        num_forwards += 1
+        forwards.append((len(chunks), budget - left, 1, to_s(world.duration_ps)))
         total -= budget - left
-    return duration_ps, num_forwards
+    return duration_ps, forwards
 
 
 def _sessions(op: Op) -> list[ServedSession]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from ....decoding.ledger import VERIFY, op_record
-from ....decoding.results import Results, VerifyResults, made
+from ....decoding.results import Forward, Results, VerifyResults, made
 from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
 from ....traces.workloads.arrival import Arrival
 from ..clock import to_ps, to_s
@@ -27,7 +27,7 @@ from .served_session import ServedSession, ServedView
 class Going(NamedTuple):
     """What a replica runs: an operation, if any, with its results, and chunks of prefills beside it.
 
-    `forwards` are those of a step of the target, or of a catch-up before the operation.
+    `forwards` are those of a step of the target; an operation below it says its own.
     """
 
     op: Op | None
@@ -225,15 +225,17 @@ class Replica:
             op = made(VerifyOp, (level, self._scheduler.below(level, op.items, now_ps)))
         if not op.items:
             return None
-        duration_ps = num_forwards = 0
+        duration_ps, caught_up = 0, list[Forward]()
         if self._memory.members[level] is not None and behind(op, self._budget):
             op, self._kept = within_budget(op, self._budget)
-            duration_ps, num_forwards = catch_up(world, op, self._budget)
+            duration_ps, caught_up = catch_up(world, op, self._budget)
         rows, forwards, _, _ = results = op.run(world)
+        if caught_up:
+            forwards = caught_up + forwards
         duration_ps += world.duration_ps
         results = made(results.__class__, (rows, forwards, to_s(duration_ps), self._memory.free_share))
         end_ps = start_ps + duration_ps
-        return made(Going, (op, results, [], [], level, num_forwards, start_ps, end_ps))
+        return made(Going, (op, results, [], [], level, 0, start_ps, end_ps))
 
     def _step(self, op: Op | None, now_ps: int, start_ps: int) -> Going | None:
         """Run a step of the target; None: nobody is there."""
