@@ -70,6 +70,30 @@ def test_it_hears_of_acceptance_where_nothing_pays():
     assert policy.best >= 4
 
 
+def test_one_request_drafts_where_nothing_pays():
+    """All of them at once would have the drafter read all of their texts."""
+    tables = recording(0.05, requests=64, tokens=48)
+    watched = Rounds(Goodput(tables.pool, explore=4))
+    replayed(tables, compute_bound(draft_s=0.3), watched, batch=16)
+    full = [window for num_running, window in watched.begun if num_running == 16]
+    late = full[len(full) // 2 :]
+    assert set(late) == {0, 1}
+    assert late.count(1) <= len(late) // 16
+
+
+@pytest.mark.parametrize(("prompt_tokens", "drafts"), [(4, True), (400, False)])
+def test_a_drafter_that_reads_more_than_it_saves_is_left_alone(prompt_tokens, drafts):
+    spec = SyntheticSpec(
+        requests=96, tokens=24, prompt_tokens=prompt_tokens, models=("draft", "target"), acceptance=(0.7,)
+    )
+    lines = {
+        "draft": CostLine(intercept_s=0.01, per_new_token_s=0.001),
+        "target": CostLine(intercept_s=0.1, per_new_token_s=0.003),
+    }
+    means = mean(windows(TrieTables(make_trace(spec)), FileCost("lines", lines), 16))
+    assert (means > 0.5) == drafts
+
+
 def test_a_lookup_that_finds_nothing_leaves_plain_decoding():
     policy = Goodput(check_pool(), draft="ngram")
     nothing = [0] * 5
