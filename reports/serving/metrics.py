@@ -85,6 +85,8 @@ class ServingMetrics:
         rejected_for: rejected requests by reason.
         prompt_tokens, output_tokens: of finished requests.
         unfinished_tokens: that came out of requests which did not finish.
+        output_tokens_per_s: of finished requests, as vLLM and AIPerf count.
+        emitted_tokens_per_s: of all, also those that did not finish.
         duration_s: from the first arrival to the end of the run.
         slo_met: requests that finished and met every promise; None where nothing is promised, as of the two after it.
         slo_share: of all that arrived and are promised anything.
@@ -114,6 +116,7 @@ class ServingMetrics:
     duration_s: float
     requests_per_s: float | None
     output_tokens_per_s: float | None
+    emitted_tokens_per_s: float | None
     slo_met: int | None
     slo_share: float | None
     goodput_per_s: float | None
@@ -152,6 +155,7 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
     duration_ps = log.meta.ended_at_ps - int(columns["arrived_at_ps"].min(initial=log.meta.ended_at_ps))
     duration_s = duration_ps / PS_PER_S
     output_tokens = int(columns["output_tokens"][finished].sum())
+    unfinished_tokens = int(columns["emitted_tokens"][~finished].sum())
     replicas = _replicas(log, duration_ps)
     return ServingMetrics(
         requests=len(finished),
@@ -161,10 +165,11 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         rejected_for=dict(Counter(rejected)),
         prompt_tokens=int(columns["prompt_tokens"][finished].sum()),
         output_tokens=output_tokens,
-        unfinished_tokens=int(columns["emitted_tokens"][~finished].sum()),
+        unfinished_tokens=unfinished_tokens,
         duration_s=duration_s,
         requests_per_s=ratio(int(finished.sum()), duration_s),
         output_tokens_per_s=ratio(output_tokens, duration_s),
+        emitted_tokens_per_s=ratio(output_tokens + unfinished_tokens, duration_s),
         **_promises(log, promised, duration_s),
         ttft_s=latency_spread(log, "ttft", finished),
         tpot_s=latency_spread(log, "tpot", finished),

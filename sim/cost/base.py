@@ -156,4 +156,28 @@ class OperationCost(CostModel, Protocol):
 
 
 class CostRangeError(ArgumentError):
-    """A cost model was asked outside what it knows."""
+    """A cost model was asked outside what it knows.
+
+    Args:
+        told: what it knows, and what it was asked for.
+        advice: what can be done where requests run in batches of a given size.
+        under_load: what can be done where an engine makes the batches; "" is the same.
+    """
+
+    def __init__(self, told: str, advice: str = "", under_load: str = "") -> None:
+        super().__init__(told, advice, under_load)  # of which SimPy makes it anew
+        self._told, self._advice, self._under_load = told, advice, under_load
+
+    def __str__(self) -> str:
+        return f"{self._told}; {self._advice}" if self._advice else self._told
+
+    def loaded(self) -> "CostRangeError":
+        """The same where an engine makes the batches."""
+        return CostRangeError(self._told, self._under_load) if self._under_load else self
+
+
+# What bounds a forward of an engine, and how measured costs go beyond what was measured there.
+LOADED_ADVICE = (
+    "lower max_num_seqs or token_budget of the cluster, use a smaller window or another cost, or give `cost` with "
+    "`extrapolate`"
+)

@@ -7,7 +7,7 @@ from math import inf
 from pydantic import Field, model_validator
 
 from ...traces.meta import LEAST_SECONDS, MOST_SECONDS, Record
-from .base import CostRangeError
+from .base import LOADED_ADVICE, CostRangeError
 from .context_line import ContextLine
 from .profile import Profile, interpolated
 
@@ -97,7 +97,9 @@ class GridProfile:
             if not self._extrapolate:
                 raise CostRangeError(
                     f"{self._whose} was measured with {contexts[0]} to {contexts[-1]} tokens held, asked for "
-                    f"{context_tokens}; use another cost or `extrapolate`"
+                    f"{context_tokens}",
+                    "use another cost or `extrapolate`",
+                    LOADED_ADVICE,
                 )
             self._beyond_context = True
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from .base import CostRangeError
+from .base import LOADED_ADVICE, CostRangeError
 
 
 class Profile:
@@ -38,8 +38,9 @@ class Profile:
             if not self._extrapolate:
                 measured = f"{points[0]} to {points[-1]}" if len(points) > 1 else f"{points[0]}"
                 raise CostRangeError(
-                    f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}; "
-                    "use a smaller batch or window, another cost, or `extrapolate`"
+                    f"{self._whose} was measured for {measured} new tokens a forward, asked for {new_tokens}",
+                    "use a smaller batch or window, another cost, or `extrapolate`",
+                    LOADED_ADVICE,
                 )
             self.extrapolated = True
         return interpolated(points, self._seconds.__getitem__, new_tokens)

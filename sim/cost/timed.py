@@ -62,7 +62,10 @@ class TimedCost:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. What is held is in the means, and so are a drafter's new tokens."""
         if num_rows > 1:
-            raise CostRangeError(f"cost {TIMED}: measured with one request at a time, asked for {num_rows}")
+            raise CostRangeError(
+                f"cost {TIMED}: measured with one request at a time, asked for {num_rows}",
+                under_load="give the cluster max_num_seqs = 1, or use another cost",
+            )
         if model == self._target:
             if self._verifying is None:
                 raise CostRangeError(

@@ -29,8 +29,8 @@ class SharedPrefixCost:
     def __init__(self, cost: CostModel, rule: SharedPrefix, common_tokens: Callable[[], int]) -> None:
         if not isinstance(cost, SharingCost):
             raise ArgumentError(
-                "`shared_prefix` needs a cost that tells what is read: a device of the sheet, or a FILE.json with "
-                f"grids or lines; {cost.name} does not"
+                "shared_prefix of a replica needs a cost that tells what is read, a device of the sheet or a FILE.json "
+                f"with grids or lines; {cost.name} does not"
             )
         self.name = cost.name
         self.lookup_s = cost.lookup_s

@@ -9,6 +9,7 @@ from ...policies.about import about_of
 from ...runs.serving.log import ServingLog
 from ...runs.serving.meta import ServingAbout
 from ...runs.serving.recorder import ServingRecorder
+from ...sim.cost.base import CostRangeError
 from ...sim.replay_tables import ReplayTables
 from ...sim.serving.clock import to_ps
 from ...sim.serving.cluster.cluster import Replica
@@ -102,25 +103,29 @@ def serving_run(
 
     Raises:
         ValueError: as `sim.serving.simulate.serve`.
+        CostRangeError: seconds that a cost does not know, with what can be done under load.
         PolicyError: a policy broke the contract.
         KeyboardInterrupt: a second interrupt came before the first was heard.
     """
     policies = policies_of(setting, policy)
     replicas = setting.cluster.replicas
     recorder = recorder_of(tables, replicas)
-    served = serve(
-        workload,
-        tables,
-        [_spec(setting, tables, *pair) for pair in zip(replicas, policies, strict=True)],
-        dispatch=_dispatch(setting, seed),
-        recorder=recorder,
-        transfer=setting.cluster.transfer,
-        horizon_ps=None if setting.horizon_s is None else to_ps(setting.horizon_s),
-        seed=seed,
-        strict=setting.replay.strict,
-        deadlines=setting.deadlines,
-        watcher=watched,
-    )
+    try:
+        served = serve(
+            workload,
+            tables,
+            [_spec(setting, tables, *pair) for pair in zip(replicas, policies, strict=True)],
+            dispatch=_dispatch(setting, seed),
+            recorder=recorder,
+            transfer=setting.cluster.transfer,
+            horizon_ps=None if setting.horizon_s is None else to_ps(setting.horizon_s),
+            seed=seed,
+            strict=setting.replay.strict,
+            deadlines=setting.deadlines,
+            watcher=watched,
+        )
+    except CostRangeError as error:
+        raise error.loaded() from None
     return recorder.log(_about(setting, policies, workload, served, rate=rate, seed=seed)), served
 
 

@@ -56,6 +56,7 @@ def test_counts_by_hand():
     assert found.rejected_for == {"longer than the memory": 1}
     assert (found.prompt_tokens, found.output_tokens, found.unfinished_tokens) == (30, 6, 2)
     assert (found.duration_s, found.requests_per_s, found.output_tokens_per_s) == (6.0, 2 / 6, 1.0)
+    assert found.emitted_tokens_per_s == 8 / 6
     assert (found.slo_met, found.slo_share, found.goodput_per_s) == (1, 0.25, 1 / 6)
     assert (found.preemptions, found.preempted_requests) == (0, 0)
 

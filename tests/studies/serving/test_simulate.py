@@ -333,3 +333,15 @@ def test_classes_have_promises_and_deadlines_of_their_own(tmp_path):
         simulate(load, "plain", cluster="h100", slo={"chta": {"ttft": 1.0}})
     with pytest.raises(ArgumentError, match="got 'chta'"):
         paceline.metrics(found.log, slo={"chta": {"ttft": 1.0}})
+
+
+def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_under_load():
+    told = (
+        "cost cpu: target was measured for 1 to 2048 new tokens a forward, asked for 3000; lower max_num_seqs or "
+        "token_budget of the cluster, use a smaller window or another cost, or give `cost` with `extrapolate`"
+    )
+    load = "poisson:rate=4,requests=2,prompt=3000,output=2"
+    with pytest.raises(ArgumentError) as raised:
+        simulate(load, "plain", cluster="h100", cost="cpu")
+    assert str(raised.value) == told
+    assert simulate(load, "plain", cluster="h100", cost="cpu", extrapolate=True).log.finished.all()

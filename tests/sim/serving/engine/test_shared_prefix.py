@@ -139,5 +139,7 @@ def test_a_roofline_by_hand():
 
 
 def test_a_cost_that_does_not_tell_what_is_read_is_refused():
-    with pytest.raises(ArgumentError, match=r"`shared_prefix` needs a cost that tells what is read: .*; line does not"):
+    with pytest.raises(
+        ArgumentError, match=r"shared_prefix of a replica needs a cost that tells what is read, .*; line does not"
+    ):
         served(same_prompts(2), ALWAYS, cost=LineCost(pico()))
