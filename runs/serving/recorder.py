@@ -119,6 +119,13 @@ class ServingRecorder:
         """
         self._gaps += _GAP.pack(first_ps, increment_ps, count, rows)
 
+    def single_gaps(self, gaps_ps: Sequence[int], rows: int) -> None:
+        """`rows` requests each saw these gaps between outputs."""
+        count = len(gaps_ps)
+        packed = [0] * (len(GAP_FIELDS) * count)
+        packed[0::4], packed[2::4], packed[3::4] = gaps_ps, [1] * count, [rows] * count
+        self._gaps += array("q", packed).tobytes()
+
     def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
         """A member judged `drafted` tokens of `rows` requests together; `accepted` stayed, and it added `own` itself.
 

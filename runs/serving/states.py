@@ -72,6 +72,17 @@ class ReplicaStates:
         """`[2 + L]` `sums` until the end of the run, and `most`, of all states: nothing is added up here."""
         self.sums, self.most, self._holds = list(sums), list(most), False
 
+    def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
+        """Used blocks of a level rose between states.
+
+        Args:
+            level: of the member.
+            block_ps: used blocks, added up over picoseconds, beyond what the states say.
+            most_blocks: used at once.
+        """
+        self.sums[_HELD + level] += block_ps
+        self.most[_HELD + level] = max(self.most[_HELD + level], most_blocks)
+
     def until(self, at_ps: int) -> list[int]:
         """`[2 + L]` the sums over time until `at_ps`, the end of the run, which is not before the newest state."""
         if not self._holds:

@@ -47,7 +47,7 @@ def make_replica(
     else:
         why = may_table.why_stepwise(spec, keeps_outputs=keeps_outputs)
         if not why:
-            return TabledReplica(index, spec, shared), ROUNDS
+            return TabledReplica(index, spec, shared, moment), ROUNDS
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica

@@ -226,6 +226,23 @@ class ReplicaMemory:
         self._has_changed = True
         return True
 
+    def take(self, level: int, num_blocks: int) -> bool:
+        """Take blocks of a member for requests that are told apart later, by `hold`; a number below 0 gives back.
+
+        Returns:
+            False, and nothing has changed, if memory is short.
+        """
+        kv = self.members[level]
+        self._has_changed = True
+        return kv is None or kv.take(num_blocks)
+
+    def hold(self, session: KvOwner, level: int, num_blocks: int) -> None:
+        """Let a request have so many blocks of a member in all, of those that were taken."""
+        kv = self.members[level]
+        if kv is not None:
+            session.room_held[level] = num_blocks * kv.limits.block_tokens
+            kv.hold(session.serial, session.room_held[level])
+
     def commit(self, session: KvOwner) -> None:
         """Full blocks of what is computed and committed enter the prefix caches."""
         for index, level, kv in self._caching:

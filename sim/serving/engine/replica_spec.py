@@ -8,12 +8,12 @@ from ....decoding.pool import Pool
 from ....runs.serving.recorder import ServingRecorder
 from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
-from ...fixed.shared_rounds import SharedRounds
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
 from ..limits import EngineLimits, Preemption
 from ..roles import Role
 from ..shared_prefix import SharedPrefixCost
+from ..tabled.superposed.shared_paths import SharedPaths
 from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline, ServedSession
@@ -93,7 +93,7 @@ class ServedFrom:
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
-        rounds: of policies that pending tokens decide.
+        paths: of rounds under policies that pending tokens decide.
     """
 
     pool: Pool
@@ -105,7 +105,7 @@ class ServedFrom:
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]
-    rounds: SharedRounds = field(default_factory=SharedRounds)
+    paths: SharedPaths = field(default_factory=SharedPaths)
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
         """Take note of a request that comes to the replica at `index`.

@@ -32,6 +32,21 @@ class RequestQueue:
         self._ready: list[TabledRequest] = []
         self._waiting: dict[tuple[int, bool], list[TabledRequest]] = {}
 
+    @property
+    def is_between_rounds(self) -> bool:
+        """Whether everybody is about to begin a round."""
+        return not self._waiting and all(request.round is None for request in self._ready)
+
+    def take_all(self) -> list[TabledRequest]:
+        """Those that are ready, in their order; they are with whoever asks from now on."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def waits(self, request: TabledRequest) -> None:
+        """A request has run all but the last operation of its round, after others that have."""
+        op = request.op
+        self._waiting.setdefault((op.level, not op.drafts), []).append(request)
+
     def goes_on(self, request: TabledRequest) -> None:
         """A request is ready for its next operation, after all that are."""
         self._ready.append(request)

@@ -104,7 +104,7 @@ class TabledBatch:
         if not self.was_short:
             chunks += self.admit(left, now_ps)
         self.was_short = False
-        return self._laid_out([request for request in taken if request.order != NEVER], chunks)
+        return self.laid_out([request for request in taken if request.order != NEVER], chunks)
 
     def ended(self, request: TabledRequest) -> None:
         """A request is done, and releases its blocks."""
@@ -153,7 +153,7 @@ class TabledBatch:
                 left -= tokens
         return chunks
 
-    def _laid_out(self, rows: list[TabledRequest], chunks: Sequence[tuple[TabledRequest, int]]) -> TargetStep:
+    def laid_out(self, rows: list[TabledRequest], chunks: Sequence[tuple[TabledRequest, int]]) -> TargetStep:
         """Tell chunks that end a prefill from others."""
         step = TargetStep(rows, [], [])
         for request, tokens in chunks:

@@ -18,14 +18,21 @@ class TabledCharges:
         cost: seconds; not by operations (`OperationCost`).
         pool: its members in level order.
         num_free: model-free members, which come first in the pool.
+
+    Attributes:
+        names: of the members.
+        num_free: see above.
+        lookup_ps: of one prompt lookup.
+        drafts_are_forwards: whether a draft costs its forwards and nothing else.
     """
 
     def __init__(self, cost: CostModel, pool: Pool, num_free: int) -> None:
         self._cost = cost
-        self._names = pool.names
-        self._num_free = num_free
+        self.names = pool.names
+        self.num_free = num_free
         self._target = pool.target_level
         self.lookup_ps = to_ps(cost.lookup_s)
+        self.drafts_are_forwards = all(cost.draft_terms(name) is None for name in pool.names[num_free:])
         self._lines = ForwardLines(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else None
         self._known: dict[tuple[int, int, int], PsLine] = {}  # the latest by level, rows and new tokens
 
@@ -34,7 +41,7 @@ class TabledCharges:
         if self._lines is None:
             # fmt: off
             return to_ps(self._cost.forward_s(
-                self._names[level], num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens,
+                self.names[level], num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens,
             ))
             # fmt: on
         return self.line(level, num_rows, new_tokens, context_tokens).ps(context_tokens)
@@ -46,7 +53,7 @@ class TabledCharges:
         if known is not None and known.start <= context_tokens < known.end:
             return known
         assert self._lines is not None
-        found = self._lines.line(self._names[level], num_rows, new_tokens, context_tokens)
+        found = self._lines.line(self.names[level], num_rows, new_tokens, context_tokens)
         self._known[key] = found
         return found
 
@@ -80,9 +87,9 @@ class TabledCharges:
 
     def drafted(self, op: RequestsOp) -> tuple[int, int]:
         """Of a draft: (picoseconds, forwards)."""
-        if op.level < self._num_free:
+        if op.level < self.num_free:
             return len(op.requests) * self.lookup_ps, 0
-        terms = self._cost.draft_terms(self._names[op.level])
+        terms = self._cost.draft_terms(self.names[op.level])
         if terms is None:
             return self._tokens_drafted(op)
         if terms.per_token_s is not None:

@@ -1,66 +1,80 @@
-"""A replica whose policy's rounds are fixed: as `engine.Replica`, from numbers alone."""
+"""A replica whose policy's rounds are fixed: as `engine.Replica`, many cycles at once.
 
-from collections.abc import Sequence
+While its requests decode, they are superposed: each is known to its end, and what they cost together is a sum. Where
+memory is short, or a forward would be fed more than the token budget, operations run one by one (`SingleOps`).
+"""
+
 from functools import partial
-from typing import NamedTuple
 
 from ....traces.workloads.arrival import Arrival
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
-from ..engine.served_session import NEVER
+from ..jumps.moment import Moment
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
-from .catch_up import catch_up, within_budget
-from .request_queue import RequestQueue, RequestsOp
-from .tabled_batch import TabledBatch, TargetStep
+from .request_queue import RequestQueue
+from .single_ops import Going, SingleOps
+from .superposed.superposition import Superposition
+from .tabled_batch import TabledBatch
+from .tabled_books import TabledBooks
 from .tabled_charges import TabledCharges
 from .tabled_request import TabledRequest
 
 
-class _Going(NamedTuple):
-    """What runs: an operation below the target, or a step of it."""
-
-    op: RequestsOp | None
-    step: TargetStep | None
-    level: int
-    forwards: int
-    start_ps: int
-    end_ps: int
-
-
 class TabledReplica:
-    """Driven as `engine.Replica` is.
+    """Driven as `engine.Replica` is; what a request cuts ends earlier than `plan` said, see `end_ps`.
 
     Args:
         index: among the replicas of the run.
-        spec: what it is; `may_table.why_not` has nothing against it.
+        spec: what it is; `may_table.why_stepwise` has nothing against it.
         shared: what it shares with the others.
+        moment: of the run.
 
     Attributes:
-        end_ps: of what was planned.
-        num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
-        num_modelled: decisions that were modelled rather than replayed.
         may_lag: nobody else learns what it does.
     """
 
     may_lag = True
 
-    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom) -> None:
+    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment) -> None:
         pool = shared.pool
         self._index = index
         self._shared = shared
+        self._moment = moment
         self._num_levels = len(pool.members)
         self._target = pool.target_level
-        self._recorder = shared.recorder
-        self._budget = spec.limits.token_budget
+        self._limits = spec.limits
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
         self._charges = TabledCharges(spec.cost, pool, shared.answers.num_free)
-        rounds = shared.rounds.of(spec.policy, spec.policy_name, pool, shared.answers)
-        self._queue = RequestQueue(rounds)
+        paths = self._paths = shared.paths.of(spec.policy, spec.policy_name, pool, shared.answers)
+        self._queue = RequestQueue(self._paths.rounds)
         self._batch = TabledBatch(spec.limits, self._queue, self._memory, shared)
-        self._kept: RequestsOp | None = None
-        self._going: _Going | None = None
-        self.end_ps = self.num_cycled = self.num_emitted = self.num_modelled = 0
+        self._books = TabledBooks(index, shared.recorder, self._memory.members)
+        self._ops = SingleOps(
+            queue=self._queue,
+            batch=self._batch,
+            memory=self._memory,
+            charges=self._charges,
+            books=self._books,
+            shared=shared,
+            budget=spec.limits.token_budget,
+        )
+        self._superposed = Superposition(
+            index,
+            spec.limits,
+            paths=paths,
+            queue=self._queue,
+            batch=self._batch,
+            memory=self._memory,
+            charges=self._charges,
+            books=self._books,
+            ops=self._ops,
+            moment=moment,
+        )
+        self._one_by_one = not self._charges.drafts_are_forwards
+        self._going: Going | None = None
+        self._used: list[int] = []  # blocks as they were noted last
+        self.end_ps = 0
 
     # -- what others see
 
@@ -74,8 +88,24 @@ class TabledReplica:
         """Requests that wait, those that were put back among them."""
         return len(self._batch.waiting)
 
+    @property
+    def num_emitted(self) -> int:
+        """Tokens that came out, those of requests that decode now left out until the end."""
+        return self._books.num_emitted
+
+    @property
+    def num_cycled(self) -> int:
+        """Of these, those after the first pass of a recorded answer."""
+        return self._books.num_cycled
+
+    @property
+    def num_modelled(self) -> int:
+        """Decisions that were modelled rather than replayed, as far as the books are closed."""
+        return self._books.num_modelled
+
     def signals(self) -> ReplicaSignals:
         """See `routers.WatchedReplica`."""
+        self._superposed.settle()
         batch = self._batch
         return ReplicaSignals(
             len(batch.running), len(batch.waiting), batch.queued_tokens, self._memory.target.free_share
@@ -83,10 +113,12 @@ class TabledReplica:
 
     def cached_tokens(self, arrival: Arrival) -> int:
         """See `routers.WatchedReplica`."""
+        self._superposed.settle()
         return self._memory.cached_tokens(arrival, self._memory.target)
 
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
+        self._superposed.settle()
         return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
 
     # -- the machine
@@ -96,160 +128,81 @@ class TabledReplica:
         serial = self._shared.enter(arrival, self._index, at_ps, refused=self._memory.refuses(arrival))
         if serial is None:
             return
-        self._batch.arrived(TabledRequest(arrival, serial, self._num_levels))
+        batch, flight = self._batch, self._superposed.flight
+        if flight is not None and not batch.waiting and len(batch.running) < self._limits.max_num_seqs:
+            self._superposed.cut(at_ps)
+            self.end_ps = flight.end_ps
+        batch.arrived(TabledRequest(arrival, serial, self._num_levels))
         self._note_state(at_ps)
 
     def plan(self, now_ps: int) -> int | None:
         """Decide what runs next; see `ServedReplica.plan`."""
-        while True:
-            op, self._kept = self._kept, None
-            op = op or self._queue.next_op()
-            if op is not None and op.level < self._target:
-                self._going = self._below(op, now_ps)
+        self._may_superpose()
+        superposed = self._superposed
+        self._going = None
+        if not self._one_by_one:
+            if superposed.needs_step:
+                self._going = superposed.plan_step(now_ps)
+                self._one_by_one = self._going is None
             else:
-                self._going = self._step([] if op is None else op.requests, now_ps)
-                if self._going is None:
-                    return None
-            if self._going is not None:
-                break
+                self._one_by_one = superposed.fly(now_ps) is None
+            if self._one_by_one:
+                superposed.dissolve()
+        if self._one_by_one:
+            self._going = self._ops.plan(now_ps)
+        planned = self._going or superposed.flight
+        if planned is None:
+            return None
         self._note_state(now_ps)
-        self.end_ps = self._going.end_ps
+        self.end_ps = planned.end_ps
         return self.end_ps
 
     def commit(self) -> None:
         """What was planned has run, to its end: requests, caches and the recorder learn of it."""
-        going, self._going = self._going, None
-        assert going is not None
-        if going.forwards:
-            self._recorder.busy(self._index, going.level, going.end_ps - going.start_ps, going.forwards)
-        if going.op is not None:
-            self._commit_below(going.op)
-        if going.step is not None:
-            self._commit_step(going.step, going.end_ps)
-        self._note_state(going.end_ps)
+        going, superposed = self._going, self._superposed
+        self._going = None
+        if going is None:
+            superposed.commit_flight()
+        elif self._one_by_one:
+            superposed.unfit.difference_update(self._ops.commit(going))
+        else:
+            self._one_by_one = not superposed.commit_step(going)
+        self._note_state(self.end_ps)
 
     def close_books(self) -> None:
-        """Tell the recorder what it is told once: look-ups in prefix caches, and the answers of who has not ended."""
-        for level, kv in enumerate(self._memory.members):
-            if kv is not None:
-                hits = kv.hits
-                asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
-                self._recorder.looked_up(self._index, level, asked, found)
-        for request in (*self._batch.running.values(), *self._batch.waiting):
-            if request.num_answer:
-                self._recorder.emitted(request.serial, request.num_answer)
+        """Write down what ran until now, where the run ends, and what the recorder is told once."""
+        superposed = self._superposed
+        superposed.settle(begun=False)
+        flight, superposed.flight = superposed.flight, None
+        if not self._one_by_one:
+            superposed.dissolve()
+        if flight is not None:
+            self._run_until_now(flight.start_ps)
+        self._books.close(self._paths.shapes, (*self._batch.running.values(), *self._batch.waiting))
 
-    # -- operations
+    def _run_until_now(self, start_ps: int) -> None:
+        """Run the operations of the beat in which the run ends, as far as it comes."""
+        now_ps, passed = self._moment.now_ps, self._moment.passed(self._index)
+        while True:
+            going = self._ops.plan(start_ps)
+            assert going is not None
+            for level, (used, noted) in enumerate(zip(self._memory.used_blocks, self._used, strict=True)):
+                self._books.grew(level, (used - noted) * (min(going.end_ps, now_ps) - start_ps), used)
+            if going.end_ps >= now_ps + passed:
+                return
+            self._ops.commit(going)
+            start_ps = going.end_ps
 
-    def _below(self, op: RequestsOp, now_ps: int) -> _Going | None:
-        """Run an operation of a member below the target; None: nobody is left in it."""
-        op = self._batch.below(op, now_ps)
-        if not op.requests:
-            return None
-        duration_ps = num_forwards = 0
-        if self._memory.members[op.level] is not None:
-            op, self._kept = within_budget(op, self._budget)
-            duration_ps, num_forwards = catch_up(self._charges, op, self._budget)
-        if op.drafts:
-            drafted_ps, forwards = self._charges.drafted(op)
-        else:
-            drafted_ps, forwards = self._charges.judged(op), 1
-        return _Going(op, None, op.level, num_forwards + forwards, now_ps, now_ps + duration_ps + drafted_ps)
-
-    def _step(self, rows: Sequence[TabledRequest], now_ps: int) -> _Going | None:
-        """Run a step of the target; None: nobody is there."""
-        step = self._batch.step(rows, now_ps)
-        if not (step.rows or step.ending or step.chunks):
-            assert not self._batch.running, "a batch that has nothing to run"
-            assert not self._batch.waiting, "requests that wait beside an empty batch"
-            return None
-        duration_ps = self._charges.stepped(step.rows, [*step.ending, *step.chunks])
-        return _Going(None, step, self._target, 1, now_ps, now_ps + duration_ps)
-
-    # -- what comes of them
-
-    def _commit_below(self, op: RequestsOp) -> None:
-        """A member below the target has run."""
-        keeps = self._memory.members[op.level] is not None
-        drafted = accepted = own = 0
-        for request in op.requests:
-            step = request.op
-            self.num_modelled += step.modelled
-            if op.drafts:
-                request.draft(step, keeps=keeps)
-            else:
-                drafted += step.judged
-                accepted += step.accepted
-                own += step.own
-                request.judge(step)
-            self._queue.goes_on(request)
-        if not op.drafts:
-            self._recorder.judged(op.level, drafted, accepted, own, len(op.requests))
-
-    def _commit_step(self, step: TargetStep, end_ps: int) -> None:
-        """The target has run: chunks are read, answers have grown, full blocks are cached."""
-        memory, batch = self._memory, self._batch
-        ended = self._judged(step.rows) if step.rows else []
-        for request, tokens in step.chunks:
-            request.cached[-1] += tokens
-            memory.commit(request)
-        rows = step.rows
-        for request, _ in step.ending:
-            del batch.prefilling[request]
-            if request.commit_first():
-                ended.append(request)
-            else:
-                self._queue.goes_on(request)
-            rows.append(request)
-        self._note_outputs(rows, end_ps)
-        for request in rows:
-            memory.commit(request)
-        for request in sorted(ended, key=lambda request: request.order):
-            batch.ended(request)
-            self._recorder.finished(request.serial, end_ps)
-            self._shared.on_ended(request.arrival, end_ps)
-
-    def _judged(self, rows: Sequence[TabledRequest]) -> list[TabledRequest]:
-        """The target has judged; returns requests that are done."""
-        drafted = accepted = own = 0
-        ended = []
-        for request in rows:
-            step = request.op
-            assert request.round is not None
-            self.num_modelled += step.modelled
-            drafted += step.judged
-            accepted += step.accepted
-            own += step.own
-            _, committed, ends, _ = request.round
-            if request.commit(step.accepted, committed, ends=ends):
-                ended.append(request)
-            else:
-                self._queue.goes_on(request)
-        self._recorder.judged(self._target, drafted, accepted, own, len(rows))
-        return ended
-
-    # -- what is written down
-
-    def _note_outputs(self, requests: Sequence[TabledRequest], at_ps: int) -> None:
-        """Tokens have come out."""
-        recorder = self._recorder
-        gaps: dict[int, int] = {}
-        for request in requests:
-            if request.out_at_ps == NEVER:
-                recorder.first_token(request.serial, at_ps)
-            else:
-                gap = at_ps - request.out_at_ps
-                gaps[gap] = gaps.get(gap, 0) + 1
-            request.out_at_ps = at_ps
-            new = request.num_answer - request.num_noted
-            self.num_emitted += new
-            first = request.answer_tokens
-            if request.num_answer > first:
-                self.num_cycled += request.num_answer - max(request.num_noted, first)
-            request.num_noted += new
-        for gap_ps, rows in gaps.items():
-            recorder.gaps(gap_ps, 0, 1, rows)
+    def _may_superpose(self) -> None:
+        """Superpose requests again once they are all about to begin a round."""
+        if not (self._one_by_one and self._ops.is_between_rounds and self._charges.drafts_are_forwards):
+            return
+        if self._batch.was_short or any(request in self._superposed.unfit for request in self._batch.running.values()):
+            return
+        self._one_by_one = not self._superposed.join(self._queue.take_all())
 
     def _note_state(self, at_ps: int) -> None:
+        if self._superposed.flight is None or self.end_ps <= at_ps or not self._used:
+            self._used = list(self._memory.used_blocks)
         running, waiting = len(self._batch.running), len(self._batch.waiting)
-        self._recorder.state(self._index, at_ps, running, waiting, self._memory.used_blocks)
+        self._shared.recorder.state(self._index, at_ps, running, waiting, self._used)

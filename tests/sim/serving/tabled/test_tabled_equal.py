@@ -37,6 +37,8 @@ def tight(draw, tables):
     drop_units = draw(st.sampled_from([0, 0, 1]))
     kv = {name: replace(member, drop_units=drop_units) for name, member in found.kv.items()}
     if draw(st.booleans()):
+        found = replace(found, token_budget=4096)
+    if draw(st.booleans()):
         name = draw(st.sampled_from(sorted(kv)))
         kv[name] = replace(kv[name], num_blocks=10**6, prefix_cache=draw(st.booleans()))
     return replace(found, kv=kv)
@@ -68,6 +70,18 @@ def test_rounds_equal_steps(data):
         cost=cost,
         horizon_ps=data.draw(st.sampled_from([None, None, 1, 10**8, 10**9, 3 * 10**9])),
     )
+
+
+@pytest.mark.parametrize("policy", ["draft:4/target", "draft:3/mid:6/target", "confident,below=0.6,most=5"])
+def test_requests_side_by_side_are_added_up(policy):
+    """Many cycles between two states that are told, with memory and budget for all; equal all the same."""
+    tables = pico()
+    arrivals = [Arrival(f"q{index}", index * 3 * 10**10, 9 + 7 * index % 50, 40 + index % 90) for index in range(40)]
+    for prefix_cache in (False, True):
+        ample = limits_of(tables, max_num_seqs=64, prefix_cache=prefix_cache)
+        run = check(arrivals, tables, policy, limits=ample)
+        steps = Run(arrivals, tables, policy, limits=ample, stepwise=True, cost=LinedLineCost(tables)).go()
+        assert run.log.meta.replicas[0].states * 2 < steps.log.meta.replicas[0].states
 
 
 @pytest.mark.parametrize("policy", TRIES[:3])
