@@ -79,9 +79,8 @@ def test_requests_side_by_side_are_added_up(policy):
     arrivals = [Arrival(f"q{index}", index * 3 * 10**10, 9 + 7 * index % 50, 40 + index % 90) for index in range(40)]
     for prefix_cache in (False, True):
         ample = limits_of(tables, max_num_seqs=64, prefix_cache=prefix_cache)
-        run = check(arrivals, tables, policy, limits=ample)
-        steps = Run(arrivals, tables, policy, limits=ample, stepwise=True, cost=LinedLineCost(tables)).go()
-        assert run.log.meta.replicas[0].states * 2 < steps.log.meta.replicas[0].states
+        told_of = check(arrivals, tables, policy, limits=ample).log.meta.replicas[0]
+        assert told_of.states < sum(member.forwards for member in told_of.members) / 4
 
 
 @pytest.mark.parametrize("policy", TRIES[:3])
