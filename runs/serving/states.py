@@ -39,6 +39,7 @@ class ReplicaStates:
         self._stride = 1
         self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
         self._sampled: list[tuple[int, ...]] = []
+        self._next_sample = 1  # number of the next state that is sampled
         self._holds = True  # the newest state, until the end of the run
 
     def add(self, rows: NDArray[np.int64]) -> None:
@@ -60,13 +61,16 @@ class ReplicaStates:
 
     def sample(self, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
         """A state for the series alone, in which only one level uses blocks."""
-        if not self.count % self._stride:
-            others = len(self.sums) - _HELD - level - 1
-            self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
-            if len(self._sampled) > MOST_POINTS:
-                del self._sampled[1::2]
-                self._stride *= 2
         self.count += 1
+        if self.count < self._next_sample:
+            return
+        self._next_sample += self._stride
+        others = len(self.sums) - _HELD - level - 1
+        self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
+        if len(self._sampled) > MOST_POINTS:
+            del self._sampled[1::2]
+            self._stride *= 2
+            self._next_sample = len(self._sampled) * self._stride + 1
 
     def held(self, sums: Sequence[int], most: Sequence[int]) -> None:
         """`[2 + L]` `sums` until the end of the run, and `most`, of all states: nothing is added up here."""

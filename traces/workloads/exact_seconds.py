@@ -11,7 +11,7 @@ MOST_READ_PS = 10**9 * PS_PER_S  # some thirty years: what files may say before 
 
 _PLACES = 12  # of seconds, as picoseconds
 _MOST_DIGITS = 40
-_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,40}))?(?:Z|\+00:00)?", re.ASCII)
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:\.(\d{1,40}))?(?:Z|\+00:00)?", re.ASCII)
 _SECONDS = re.compile(r"(\d{1,10})(?:\.(\d{0,40}))?", re.ASCII)
 
 
@@ -52,12 +52,11 @@ def ps_of_moment(text: str) -> int | None:
     found = _MOMENT.fullmatch(text)
     if found is None:
         return None
-    day, hours, minutes, seconds, fraction = found.groups()
-    days = _days(day)
-    if days is None or hours > "23" or minutes > "59" or seconds > "59":
+    minute, seconds, fraction = found.groups()
+    minutes = _minutes(minute)
+    if minutes is None or seconds > "59":
         return None
-    whole = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    return whole * PS_PER_S + _fraction(fraction or "")
+    return (minutes * 60 + int(seconds)) * PS_PER_S + _fraction(fraction or "")
 
 
 def _fraction(digits: str) -> int:
@@ -68,8 +67,13 @@ def _fraction(digits: str) -> int:
 
 
 @lru_cache(maxsize=64)
-def _days(text: str) -> int | None:
+def _minutes(text: str) -> int | None:
+    """Minutes since year 1 of a day, an hour and a minute."""
+    hours, minutes = text[11:13], text[14:16]
+    if hours > "23" or minutes > "59":
+        return None
     try:
-        return date.fromisoformat(text).toordinal()
+        days = date.fromisoformat(text[:10]).toordinal()
     except ValueError:
         return None
+    return (days * 24 + int(hours)) * 60 + int(minutes)

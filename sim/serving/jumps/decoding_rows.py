@@ -59,9 +59,16 @@ class DecodingRows:
     def beats_left(self) -> int:
         """Beats until the first row is done, >= 1; there must be a row."""
         ends = self._ends
-        while ends[0][2].base is None or ends[0][2].order != ends[0][1]:
+        while True:
+            end, order, request = ends[0]
+            if request.order == order and request.base is not None:
+                return end - self.beats
             heappop(ends)
-        return ends[0][0] - self.beats
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether a row is done, or left the batch before it was."""
+        return bool(self._ends) and self._ends[0][0] <= self.beats
 
     def pop_finished(self) -> list[JumpingRequest]:
         """Rows that are done, which leave; those admitted earlier first."""
@@ -96,26 +103,29 @@ class DecodingRows:
                 most = middle
         return least
 
-    def used_until(self, jump: Jump, beats: int) -> tuple[int, int]:
-        """Blocks used in the last of a jump's first so many beats, and in all of them, times picoseconds.
+    def later_blocks(self, jump: Jump, beats: int) -> tuple[int, int]:
+        """Blocks that come after a jump's first beat, in so many beats, and their picoseconds until these are over.
 
-        The rows stand where they stood before the jump.
+        The rows stand where they stood before the jump. Blocks come after some beats, and after every b-th one from
+        then on. Of all times when one comes, what a sum of picoseconds needs is added up: their number, their beats n,
+        and n (n - 1) / 2.
         """
-        size, first_ps, increment_ps, last = self._block_tokens, jump.first_ps, jump.increment_ps, beats - 1
-        end_ps = beats * first_ps + increment_ps * (beats * last // 2)
-        used, next_place = jump.used_blocks, self.beats + 1
-        block_ps = used * end_ps
+        size, last, next_place = self._block_tokens, beats - 1, self.beats + 1
+        comings = all_beats = all_pairs = 0
         for place, blocks in self._filling.items():
             done = (place - next_place) % size + 1
             if done <= last:
-                # Blocks come with the beat after these, and with every b-th one after it: so often, after so many.
                 times = (last - done) // size + 1
                 pairs = times * (times - 1) // 2
                 sums = times * done + size * pairs
                 squares = (times * done + 2 * size * pairs) * done + size * size * (pairs * (2 * times - 1) // 3)
-                used += blocks * times
-                block_ps += blocks * (times * end_ps - first_ps * sums - increment_ps * ((squares - sums) // 2))
-        return used, block_ps
+                comings += blocks * times
+                all_beats += blocks * sums
+                all_pairs += blocks * ((squares - sums) // 2)
+        if not comings:
+            return 0, 0
+        began_ps = jump.first_ps * all_beats + jump.increment_ps * all_pairs
+        return comings, comings * jump.lasts_ps(beats) - began_ps
 
     def pass_beats(self, beats: int) -> None:
         """So many beats are over."""

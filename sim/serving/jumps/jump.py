@@ -3,7 +3,7 @@
 Letter: j steps done, of those that are left.
 """
 
-from math import isqrt
+from math import sqrt
 
 
 class Jump:
@@ -26,7 +26,7 @@ class Jump:
         self.increment_ps = increment_ps
         self.num_steps = num_steps
         self.used_blocks = 0
-        self.end_ps = start_ps + num_steps * first_ps + increment_ps * (num_steps * (num_steps - 1) // 2)
+        self.end_ps = start_ps + (first_ps if num_steps == 1 else self.lasts_ps(num_steps))
 
     def lasts_ps(self, steps: int) -> int:
         """How long the first so many steps take."""
@@ -35,14 +35,12 @@ class Jump:
     def done(self, at_ps: int, *, inclusive: bool) -> int:
         """How many steps, the last one apart, have ended before an instant, or until it if that is inclusive."""
         span_ps, most = at_ps - self.start_ps + inclusive, self.num_steps - 1
-        first, increment = self.first_ps, self.increment_ps
-        # Whole steps in the span, of a sum of so many that is a quadratic in them; what roots cut off is put right.
-        if increment > 0:
-            linear = 2 * first - increment
-            steps = (isqrt(linear * linear + 8 * increment * max(span_ps, 0)) - linear) // (2 * increment)
-        else:
-            steps = span_ps // first if first else most
-        steps = min(max(steps, 0), most)
+        if span_ps <= self.first_ps:
+            return 0
+        # So many steps last a quadratic in them, whose root is nearly right; what is rounded off is put right.
+        linear = 2 * self.first_ps - self.increment_ps
+        root = linear + sqrt(max(0, linear * linear + 8 * self.increment_ps * span_ps))
+        steps = min(int(4 * span_ps / root), most) if root > 0 else most
         while steps < most and self.lasts_ps(steps + 1) < span_ps:
             steps += 1
         while steps and self.lasts_ps(steps) >= span_ps:

@@ -26,6 +26,7 @@ class JumpingBooks:
         self._index = index
         self._recorder = recorder
         self._states = recorder.states_of(index)
+        self._gaps = recorder.gaps
         self._members = members
         self._target = target
         # Those below the target are asked for each text as well, and never have it.
@@ -75,7 +76,7 @@ class JumpingBooks:
         if request.out_at_ps == NEVER:
             self._recorder.first_token(request.serial, at_ps)
         else:
-            self._recorder.gaps(at_ps - request.out_at_ps, 0, 1, 1)
+            self._gaps(at_ps - request.out_at_ps, 0, 1, 1)
 
     def ended(self, request: JumpingRequest, at_ps: int) -> None:
         """A request has all of its tokens."""
@@ -105,25 +106,26 @@ class JumpingBooks:
             self._most_blocks = used
         self._states.sample(at_ps, running, waiting, self._target, used)
 
-    def ran(self, jump: Jump, steps: int, rows: int, used: int, block_ps: int) -> None:
+    def ran(self, jump: Jump, steps: int, rows: int, later: int, later_ps: int) -> None:
         """Steps of a jump have run.
 
         Args:
             jump: which.
             steps: of it.
             rows: that got a token in each.
-            used: blocks in the last of the steps.
-            block_ps: blocks in all of them, times picoseconds.
+            later: blocks that came after the first of the steps.
+            later_ps: how long these were used, added up.
         """
-        first_ps, increment_ps = jump.first_ps, jump.increment_ps
-        self._busy_ps += steps * first_ps + increment_ps * (steps * (steps - 1) // 2)
+        lasted_ps = jump.end_ps - jump.start_ps if steps == jump.num_steps else jump.lasts_ps(steps)
+        used = jump.used_blocks
+        self._busy_ps += lasted_ps
         self._num_steps += steps
-        self._block_ps += block_ps
-        if used > self._most_blocks:
-            self._most_blocks = used
+        self._block_ps += used * lasted_ps + later_ps
+        if used + later > self._most_blocks:
+            self._most_blocks = used + later
         if rows:
             self._num_judged += rows * steps
-            self._recorder.gaps(first_ps, increment_ps, steps, rows)
+            self._gaps(jump.first_ps, jump.increment_ps, steps, rows)
 
     def in_step(self, jump: Jump, at_ps: int) -> None:
         """The run ends within the first step of a jump."""

@@ -143,7 +143,7 @@ class JumpingReplica:
         self._jump = None
         end_ps = jump.end_ps
         self._write_down(jump, jump.num_steps)
-        ended = self._rows.pop_finished()
+        ended = self._rows.pop_finished() if self._rows.has_finished else []
         if self._chunks:
             ended += self._read_chunks(end_ps)
         for request in ended:
@@ -200,11 +200,13 @@ class JumpingReplica:
     def _write_down(self, jump: Jump, steps: int) -> None:
         """The first so many steps of a jump have run; the blocks of the first one are taken already."""
         rows = self._rows
-        used, block_ps = rows.used_until(jump, steps)
-        if used > jump.used_blocks:
-            enough = self._kv.take(used - jump.used_blocks)
-            assert enough, "a jump ends where memory does"
-        self._books.ran(jump, steps, rows.count, used, block_ps)
+        later = later_ps = 0
+        if steps > 1:
+            later, later_ps = rows.later_blocks(jump, steps)
+            if later:
+                enough = self._kv.take(later)
+                assert enough, "a jump ends where memory does"
+        self._books.ran(jump, steps, rows.count, later, later_ps)
         rows.pass_beats(steps)
 
     def _read_chunks(self, at_ps: int) -> list[JumpingRequest]:

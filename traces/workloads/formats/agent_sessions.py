@@ -151,7 +151,7 @@ class _Line:
         }
         kept, new = runs_of_prompt(self.reading, self.line, here, found, before, unit=self.unit, offset=self.offset)
         every = (*head_of(before, kept), *new)
-        tokens = self.reading.lengths(self.line, **counts)
+        tokens = self.reading.lengths(self.line, *counts.values(), names=tuple(counts))
         if tokens is None:
             self.held_ps += wait_ps
             self.parted = True

@@ -1,6 +1,6 @@
 """What a format of workloads is: how its files are told, and who reads them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,17 +64,18 @@ class Reading:
         """What to raise of a field that breaks `rule`."""
         return TraceFormatError(self.place(line), field, rule, value)
 
-    def lengths(self, line: int, **counts: int) -> tuple[int, int] | None:
+    def lengths(self, line: int, prompt: int, output: int, *, names: Sequence[str]) -> tuple[int, int] | None:
         """(tokens of the prompt, of the output), each >= 1; None for a request that is dropped.
 
         Args:
             line: where they stand.
-            counts: both, >= 0, by the names of their fields.
+            prompt: tokens, >= 0.
+            output: tokens, >= 0.
+            names: of the two fields.
 
         Raises:
             TraceFormatError: one is 0, and the options do not say what becomes of that.
         """
-        prompt, output = counts.values()
         if prompt and output:
             return prompt, output
         if self.options.zero_tokens == "drop":
@@ -83,9 +84,8 @@ class Reading:
         if self.options.zero_tokens == "one":
             self.tally.served_as_one += 1
             return prompt or 1, output or 1
-        named = next(name for name, count in counts.items() if not count)
         rule = "must be >= 1 (with `zero_tokens` such requests are dropped, or served with one token)"
-        raise self.error(line, named, rule, 0)
+        raise self.error(line, names[bool(prompt)], rule, 0)
 
     def time(self, line: int, field: str, found: int | None, value: object, *, most_ps: int) -> int:
         """A time or a wait, checked.

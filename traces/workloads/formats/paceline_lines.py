@@ -93,7 +93,7 @@ def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: 
         keys = ("prompt_tokens", "output_tokens")
         counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in keys}
         blocks = _blocks(reading, line, f"{of}blocks", one.get("blocks", []), one["prompt_tokens"], unit)
-        tokens = reading.lengths(line, **counts)
+        tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
         if tokens is not None:
             yield Turn(
                 request_id=_text(reading, line, f"{of}request_id", one.get("request_id", default)),

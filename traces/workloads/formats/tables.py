@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from ...errors import TraceFormatError
 from ...importers.reading.lines import lines_of
@@ -80,25 +80,23 @@ def read_table(table: Table, reading: Reading) -> Iterator[tuple[int, Arrival]]:
     rows = _rows(reading)
     line, head = next(rows)
     check_head(table, reading, line, head)
-    places = [head.index(name) for name in table.needed]
+    arrives, prompts, outputs = (head.index(name) for name in table.needed)
     total = head.index(table.total) if table.total in head else None
     start: int | None = None
     for line, cells in rows:
         if len(cells) != len(head):
             raise reading.error(line, "row", f"must have {len(head)} cells as the head has", len(cells))
-        moment, prompt_text, output_text = (cells[place] for place in places)
+        moment = cells[arrives]
         found = table.ps(moment)
         if found is None:
             raise reading.error(line, table.arrives, f"must be a time, {table.times}", moment)
         if start is None:
             start = found if table.clock else 0
-        counts = {
-            table.prompt: _count(reading, line, table.prompt, prompt_text),
-            table.output: _count(reading, line, table.output, output_text),
-        }
+        prompt = _count(reading, line, table.prompt, cells[prompts])
+        output = _count(reading, line, table.output, cells[outputs])
         if total is not None:
-            _check_total(table, reading, line, cells[total], counts)
-        tokens = reading.lengths(line, **counts)
+            _check_total(table, reading, line, cells[total], prompt + output)
+        tokens = reading.lengths(line, prompt, output, names=(table.prompt, table.output))
         if tokens is not None:
             since = found - start
             if since < 0 and table.clock:
@@ -149,13 +147,20 @@ def _rows(reading: Reading) -> Iterator[tuple[int, list[str]]]:
 
 
 def _count(reading: Reading, line: int, field: str, text: str) -> int:
+    count = _count_of(text)
+    if count is None:
+        raise reading.error(line, field, f"must be a whole number in [1, {MOST_COUNT}]", text)
+    return count
+
+
+@lru_cache(maxsize=2**12)
+def _count_of(text: str) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and (count := int(text)) <= MOST_COUNT:
         return count
-    raise reading.error(line, field, f"must be a whole number in [1, {MOST_COUNT}]", text)
+    return None
 
 
-def _check_total(table: Table, reading: Reading, line: int, text: str, counts: dict[str, int]) -> None:
-    wanted = sum(counts.values())
+def _check_total(table: Table, reading: Reading, line: int, text: str, wanted: int) -> None:
     if text != str(wanted) and _count(reading, line, table.total, text) != wanted:
         rule = f"must be the sum of {table.prompt} and {table.output}, {wanted}"
         raise TraceFormatError(reading.place(line), table.total, rule, text)
