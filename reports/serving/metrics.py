@@ -18,6 +18,8 @@ from ..summary import PERCENTILES, Spread
 from .gap_quantiles import gap_percentiles
 from .latencies import latency_spread, spread_of
 from .member_metrics import MemberMetrics, member_metrics, ratio
+from .moved_kv.host_metrics import HostMetrics, host_metrics
+from .moved_kv.transfer_metrics import TransferMetrics, transfer_metrics
 from .slo.class_metrics import ClassMetrics, class_metrics
 from .slo.promises import Promises
 
@@ -41,39 +43,6 @@ class ReplicaMetrics:
     running_max: int
     waiting_mean: float | None
     waiting_max: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferMetrics:
-    """Requests that were prefilled on one replica and decoded on another.
-
-    Attributes:
-        handed_over: requests.
-        sent: transfers; a text that the other prefix cache holds needs none.
-        bytes: of them all.
-        busy_share: time of the link for them, over `duration_s`.
-        queued_s_mean, queued_s_max: that a transfer waited for others before it.
-        held_s_mean: from the end of a prefill until blocks and a place were there for the request.
-    """
-
-    handed_over: int
-    sent: int
-    bytes: int
-    busy_share: float | None
-    queued_s_mean: float | None
-    queued_s_max: float
-    held_s_mean: float | None
-
-    @property
-    def words(self) -> str:
-        """All of it in a line."""
-        queued = "-" if self.queued_s_mean is None else f"{1e3 * self.queued_s_mean:,.3f} ms"
-        held = "-" if self.held_s_mean is None else f"{1e3 * self.held_s_mean:,.3f} ms"
-        busy = "-" if self.busy_share is None else f"{self.busy_share:.1%}"
-        return (
-            f"{self.handed_over:,} requests handed over, {self.bytes / 1e9:,.3f} GB sent; link busy {busy}, queue at "
-            f"it {queued} (mean), {1e3 * self.queued_s_max:,.3f} ms (most); before it {held} (mean) for blocks"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +72,7 @@ class ServingMetrics:
         members: in level order.
         replicas: in their order.
         transfers: between replicas; None where every one prefills and decodes.
+        host: memory of hosts, of all replicas; None where none has any.
     """
 
     requests: int
@@ -137,12 +107,14 @@ class ServingMetrics:
     members: tuple[MemberMetrics, ...]
     replicas: tuple[ReplicaMetrics, ...]
     transfers: TransferMetrics | None = None
+    host: HostMetrics | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/serving-metrics.md): `classes`, `members`, `replicas` by name."""
         found = asdict(self)
-        if self.transfers is None:
-            del found["transfers"]
+        for key in ("transfers", "host"):
+            if found[key] is None:
+                del found[key]
         for key in ("classes", "members", "replicas"):
             found[key] = {one.pop("name"): one for one in found[key]}
         return found
@@ -183,22 +155,8 @@ def metrics_of(log: ServingLog, promised: Promises) -> ServingMetrics:
         classes=class_metrics(log, promised, duration_s),
         members=member_metrics(log, duration_ps),
         replicas=replicas,
-        transfers=_transfers(log, duration_ps),
-    )
-
-
-def _transfers(log: ServingLog, duration_ps: int) -> TransferMetrics | None:
-    found = log.meta.transfers
-    if found is None:
-        return None
-    return TransferMetrics(
-        handed_over=found.handed_over,
-        sent=found.sent,
-        bytes=found.bytes,
-        busy_share=ratio(found.busy_ps, duration_ps),
-        queued_s_mean=ratio(found.queued_ps / PS_PER_S, found.sent),
-        queued_s_max=found.most_queued_ps / PS_PER_S,
-        held_s_mean=ratio(found.held_ps / PS_PER_S, found.handed_over),
+        transfers=transfer_metrics(log, duration_ps),
+        host=host_metrics(log),
     )
 
 

@@ -87,8 +87,8 @@ class ServingReport(Printed):
             if left_out:
                 requests = counted(metrics.requests, "request")
                 remarks.append(f"{run.folder}: of {requests} {', '.join(left_out)}: in no latency but ITL")
-            if metrics.transfers is not None:
-                remarks.append(f"{run.folder}: {metrics.transfers.words}")
+            moved = (metrics.transfers, metrics.host)
+            remarks += [f"{run.folder}: {one.words}" for one in moved if one is not None]
             if run.meta.stopped:
                 at_s = run.meta.ended_at_ps / PS_PER_S
                 remarks.append(f"{run.folder}: partial, stopped at {at_s:,.3f} s ({run.meta.stopped})")

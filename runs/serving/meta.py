@@ -69,6 +69,24 @@ class MemberTotals(Record):
         return self
 
 
+class HostTotals(Record):
+    """What host memory did for the prefix caches of a replica.
+
+    Attributes:
+        stored: blocks of each member that came, by its name.
+        loaded: blocks that were read again.
+        dropped: blocks that went.
+        most_bytes: that were used at once.
+        load_ps: that steps took longer for what was read.
+    """
+
+    stored: dict[str, Count]
+    loaded: dict[str, Count]
+    dropped: dict[str, Count]
+    most_bytes: Count
+    load_ps: Count
+
+
 class ReplicaTotals(Record):
     """What one replica did.
 
@@ -81,6 +99,7 @@ class ReplicaTotals(Record):
         most_waiting: requests in its queue at once, preempted ones among them.
         waiting_ps: requests in its queue, added up over time.
         members: `[L]`.
+        host: what host memory did for it; None where it has none.
     """
 
     name: str = Field(pattern=NAME_PATTERN)
@@ -91,6 +110,7 @@ class ReplicaTotals(Record):
     most_waiting: Count
     waiting_ps: Count
     members: tuple[MemberTotals, ...]
+    host: HostTotals | None = None
 
 
 class LevelTotals(Record):

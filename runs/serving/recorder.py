@@ -18,6 +18,7 @@ from .arrived_requests import ArrivedRequests
 from .log import GAP_FIELDS, PREEMPTION_FIELDS, REQUEST_FIELDS, UNKNOWN, ServingLog
 from .meta import (
     STEP_BY_STEP,
+    HostTotals,
     LevelTotals,
     Lookups,
     MemberTotals,
@@ -64,6 +65,7 @@ class ServingRecorder:
         self._states = States(len(replicas), levels)
         self._paths: dict[int, str] = {}
         self._stopped: tuple[int, str] | None = None
+        self._hosts: dict[int, HostTotals] = {}
         self._transfers: TransferTotals | None = None
 
     def arrived(self, arrival: Arrival, replica: int) -> int:
@@ -167,6 +169,10 @@ class ServingRecorder:
         """The run ends before all of its requests have; `reason` is not empty."""
         self._stopped = at_ps, reason
 
+    def offloaded(self, replica: int, totals: HostTotals) -> None:
+        """What host memory did for a replica, in all."""
+        self._hosts[replica] = totals
+
     def transferred(self, totals: TransferTotals) -> None:
         """What crossed the link between replicas, in all."""
         self._transfers = totals
@@ -253,6 +259,7 @@ class ServingRecorder:
                     most_waiting=most_waiting,
                     waiting_ps=waiting,
                     members=members,
+                    host=self._hosts.get(index),
                 )
             )
         return tuple(found)

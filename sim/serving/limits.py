@@ -69,6 +69,48 @@ class SharedPrefix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadedMember:
+    """One member's part in offloading.
+
+    Attributes:
+        block_bytes: of a block, >= 1.
+        block_ps: picoseconds that a block takes from host memory, >= 0.
+        device: that it lies on; members of a device share its link.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    block_bytes: int
+    block_ps: int
+    device: str
+
+    def __post_init__(self) -> None:
+        check_least("`block_bytes`", self.block_bytes, 1)
+        check_least("`block_ps`", self.block_ps, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Where blocks go that prefix caches evict.
+
+    Attributes:
+        host_bytes: of host memory for all members together, >= 1.
+        members: by name; others are not offloaded.
+
+    Raises:
+        ArgumentError: a number out of range, or no member.
+    """
+
+    host_bytes: int
+    members: Mapping[str, OffloadedMember]
+
+    def __post_init__(self) -> None:
+        check_least("`host_bytes`", self.host_bytes, 1)
+        check_least("`offload` members", len(self.members), 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
     """What an engine may do at once.
 
@@ -79,8 +121,8 @@ class EngineLimits:
         preemption: who is put back where blocks are short.
         max_model_len: tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request
             is rejected. Of members that are not named, memory alone is the limit.
-
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
+        offload: where blocks go that prefix caches evict, and come back from; None: nowhere.
 
     Raises:
         ArgumentError: a number out of range, or no member.
@@ -92,6 +134,7 @@ class EngineLimits:
     preemption: Preemption = Preemption.latest
     max_model_len: Mapping[str, int] = field(default_factory=dict)
     shared_prefix: SharedPrefix | None = None
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         check_least("`max_num_seqs`", self.max_num_seqs, 1)

@@ -97,6 +97,10 @@ def _unusual(cluster: Cluster) -> list[str]:
         if limits.max_model_len:
             parts = ", ".join(f"{member} {most:,}" for member, most in limits.max_model_len.items())
             found.append(f"{name}: max_model_len of {parts}")
+        if limits.offload is not None:
+            host, members = limits.offload.host_bytes, limits.offload.members
+            parts = ", ".join(f"{member} {own.block_ps / 1e6:,g} us" for member, own in members.items())
+            found.append(f"{name}: evicted blocks go to {host / 1e9:,g} GB of host memory; one back: {parts}")
     if cluster.transfer is not None:
         roles = [f"{name} {replicas[0].role}" for name, replicas in cluster.groups.items()]
         link = cluster.transfer
@@ -189,6 +193,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
         "preemption": str(one.limits.preemption),
         "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
         "max_model_len": dict(one.limits.max_model_len),
+        "offload": None if one.limits.offload is None else asdict(one.limits.offload),
         "memory": [_device_json(device) for device in one.memory],
     }
 

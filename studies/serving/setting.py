@@ -153,6 +153,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
         "preemption": str(first.limits.preemption),
         "shared_prefix": None if first.limits.shared_prefix is None else asdict(first.limits.shared_prefix),
         "max_model_len": dict(first.limits.max_model_len),
+        "offload": None if first.limits.offload is None else asdict(first.limits.offload),
         "kv": {name: asdict(kv) for name, kv in first.limits.kv.items()},
     }
 

@@ -102,6 +102,18 @@ class SharedPrefixTable(Table):
     least_rows: Annotated[int, Field(ge=2, le=MOST)] = COMMON_ROWS
 
 
+class OffloadTable(Table):
+    """Host memory for blocks that prefix caches evict.
+
+    Attributes:
+        host_bytes: of each replica, for all members together.
+        bytes_per_s: of the link of each device.
+    """
+
+    host_bytes: Annotated[float, Field(ge=1, le=1e18)]
+    bytes_per_s: Annotated[float, Field(ge=1, le=1e18)]
+
+
 class ReplicaTable(Table):
     """Replicas that are alike.
 
@@ -123,6 +135,7 @@ class ReplicaTable(Table):
         prefix_cache: whether full blocks are kept for later requests.
         preemption: who is put back where blocks are short, and where it waits then.
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
+        offload: where blocks go that prefix caches evict; None: nowhere.
         members: by name, what they have of their own.
     """
 
@@ -143,6 +156,7 @@ class ReplicaTable(Table):
     prefix_cache: bool = PREFIX_CACHE
     preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
     shared_prefix: SharedPrefixTable | None = None
+    offload: OffloadTable | None = None
     members: dict[str, MemberTable] = Field(default_factory=dict)
 
     def member(self, name: str) -> MemberTable:

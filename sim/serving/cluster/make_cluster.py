@@ -1,6 +1,6 @@
 """From a cluster file, or the name of a device, and a recording to a cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -12,11 +12,12 @@ from ...cost.base import CostModel
 from ...cost.devices import Device, device_sheet
 from ...cost.make import make_cost, roofline_of
 from ...recorded_pool import recorded_pool
-from ..limits import EngineLimits, SharedPrefix
+from ..limits import EngineLimits, Offload, SharedPrefix
 from ..routers import RouterSetting, RouterSpec
 from .cluster import Cluster, Replica
 from .cluster_devices import batch_limits, known_devices
 from .cluster_file import ClusterContent, ClusterFileError, ReplicaTable, read_cluster_file
+from .cluster_offload import offload_of
 from .cluster_roles import transfer_of
 from .device_memory import DeviceMemory, MemoryRuleError, device_memory
 from .placed_cost import PlacedCost
@@ -98,6 +99,7 @@ class _Group:
             preemption=self.table.preemption,
             max_model_len=self._most_tokens(placement),
             shared_prefix=self._shared_prefix(),
+            offload=self._offload(memory),
         )
         return [
             Replica(
@@ -159,6 +161,12 @@ class _Group:
         target = self.recording.about.target
         found = {name: self.table.max_model_len_of(name, target=target) for name in placement}
         return {name: most for name, most in found.items() if most is not None}
+
+    def _offload(self, memory: Sequence[DeviceMemory]) -> Offload | None:
+        try:
+            return offload_of(self.table, memory)
+        except MemoryRuleError as error:
+            self._refuse(error.key, error.rule, error.value)
 
     def _memory(self, placement: Mapping[str, Device]) -> tuple[DeviceMemory, ...]:
         shapes = _shapes(self.recording)

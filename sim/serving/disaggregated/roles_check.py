@@ -19,5 +19,7 @@ def check_roles(replicas: Iterable[ReplicaSpec], transfer: Transfer | None) -> N
         raise ArgumentError("`transfer` must be given where replicas prefill for others, got None")
     if transfer is not None and not found[Role.prefill]:
         raise ArgumentError(f"`transfer` must be None where no replica prefills for others, got {transfer}")
+    if any(spec.role == Role.decode and spec.limits.offload is not None for spec in specs):
+        raise ArgumentError("`replicas` of role decode must offload nothing: what they lack is sent to them")
     if found[Role.prefill] and any(spec.make_world is not None for spec in specs):
         raise ArgumentError("`replicas` that hand over must be simulated: their keys and values are nowhere else")

@@ -249,6 +249,8 @@ class Replica:
         judged, forwards, duration_s, _ = self._world.verify(level, step.rows, step.chunks)
         results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share))
         end_ps = start_ps + self._world.duration_ps
+        if self._memory.host is not None:
+            end_ps += self._memory.host.take_load_ps()
         ran = made(VerifyOp, (level, step.rows)) if step.rows else None
         return made(Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
 

@@ -65,6 +65,8 @@ class ReplicaBooks:
                 hits = kv.hits
                 asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
                 self._recorder.looked_up(self._index, level, asked, found)
+        if self._memory.host is not None:
+            self._recorder.offloaded(self._index, self._memory.host.totals())
         for session in sessions:
             if session.num_noted:
                 self._recorder.emitted(session.serial, session.num_noted)

@@ -7,6 +7,7 @@ from ....arguments import ArgumentError
 from ....decoding.pool import Pool
 from ....traces.workloads.arrival import Arrival
 from ..kv.block_keys import BlockKeys
+from ..kv.host_memory import HostMemory
 from ..kv.member_kv import MemberKv
 from ..limits import EngineLimits, KvLimits, Preemption
 
@@ -73,6 +74,7 @@ class ReplicaMemory:
     Attributes:
         members: `[L]` of each member; None for one that keeps no keys and values. Whoever holds or releases blocks
             other than through this object reads their figures there.
+        host: takes what prefix caches evict; None: nobody does.
 
     Raises:
         ArgumentError: a model without limits, blocks that do not go with the units of the workload.
@@ -84,7 +86,10 @@ class ReplicaMemory:
             raise ArgumentError(f"`kv` must hold limits of every model, {missing[0]} has none")
         for name, kv in limits.kv.items():
             self._check_units(name, kv, unit_tokens)
-        self.members = tuple(None if member.model_free else MemberKv(limits.kv[member.name]) for member in pool.members)
+        self.host = None if limits.offload is None else HostMemory(limits.offload)
+        self.members = tuple(
+            None if member.model_free else self._member(limits, member.name) for member in pool.members
+        )
         self._names = pool.names
         self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
         self._target = pool.target_level
@@ -164,7 +169,7 @@ class ReplicaMemory:
         text = session.num_text
         keys = self._keys_of(session)
         target_keys, target = keys[-1], self._models[-1][1]
-        hit = target.hit_tokens(target_keys, text)
+        hit = target.usable_tokens(target_keys, text)
         chunk = min(text - hit, budget)
         upto = hit + chunk
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
@@ -198,7 +203,7 @@ class ReplicaMemory:
         members = [(own_keys, level, kv) for own_keys, (level, kv) in zip(keys, self._models, strict=True)]
         if not all(kv.fits(own, text, tokens) for (own, _, kv), tokens in zip(members, wanted, strict=True)):
             return False
-        for own_keys, level, kv in members:
+        for own_keys, level, kv in reversed(members):  # the target first: whose hit is as it was told
             held = kv.open(serial, own_keys, text, resumes=resumes)
             session.cached[level] = session.room_held[level] = session.full_at[level] = held
         self._has_changed = True
@@ -275,6 +280,9 @@ class ReplicaMemory:
         self._has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)
+
+    def _member(self, limits: EngineLimits, name: str) -> MemberKv:
+        return MemberKv(limits.kv[name]) if self.host is None else self.host.member(name, limits.kv[name])
 
     @staticmethod
     def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:

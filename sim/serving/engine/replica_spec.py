@@ -52,6 +52,8 @@ class ReplicaSpec:
             return f"role is {self.role}"
         if self.limits.preemption != Preemption.latest:
             return f"preemption is {self.limits.preemption}"
+        if self.limits.offload is not None:
+            return "evicted blocks go to host memory"
         return ""
 
     def world(

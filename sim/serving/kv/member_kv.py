@@ -102,8 +102,12 @@ class MemberKv:
         return self._tree.match(list(keys)).num_blocks
 
     def hit_tokens(self, keys: Keys, text_tokens: int) -> int:
-        """What `open` would return; changes nothing."""
+        """Tokens of a text that the prefix cache holds; changes nothing."""
         return self._hit(keys, text_tokens)[0] * self._block_tokens
+
+    def usable_tokens(self, keys: Keys, text_tokens: int) -> int:
+        """What `open` would return; changes nothing."""
+        return self.hit_tokens(keys, text_tokens)
 
     def frozen(self) -> "MemberKv":
         """A copy of the prefix cache as it is now, for `lookup` and `hit_tokens` only."""

@@ -14,7 +14,7 @@ those released at once, when it is last in the text. Being looked at moves nothi
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 
@@ -40,12 +40,14 @@ class Match(NamedTuple):
 class PrefixTree:
     """Cached blocks by the texts that they hold the end of. Keys need be equal for equal blocks after equal texts only.
 
-    `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well.
+    `num_evictable` are the blocks that nobody refers to, `num_blocks` those with references as well. `on_evicted` is
+    told of blocks before they go: the keys of the text up to and with them, and how many of the last they are.
     """
 
-    __slots__ = ("_evictable", "num_blocks", "num_evictable", "root")
+    __slots__ = ("_evictable", "_on_evicted", "num_blocks", "num_evictable", "root")
 
-    def __init__(self) -> None:
+    def __init__(self, on_evicted: Callable[[list[Hashable], int], None] | None = None) -> None:
+        self._on_evicted = on_evicted
         self.root = Node(None, [], 0)
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self.num_evictable = 0
@@ -125,6 +127,8 @@ class PrefixTree:
         self.num_blocks -= num_blocks
         while num_blocks:
             node = next(iter(self._evictable))
+            if self._on_evicted is not None:
+                self._on_evicted(_text(node), min(num_blocks, len(node.keys)))
             if len(node.keys) > num_blocks:
                 del node.keys[-num_blocks:]
                 return
@@ -157,6 +161,15 @@ class PrefixTree:
         if not head.num_references:
             self._evictable[head] = None
         return head
+
+
+def _text(node: Node) -> list[Hashable]:
+    """The keys from the root to the end of a node."""
+    runs = [node.keys]
+    while node.parent is not None:
+        node = node.parent
+        runs.append(node.keys)
+    return [key for run in reversed(runs) for key in run]
 
 
 def _num_equal(run: list[Hashable], keys: list[Hashable], start: int) -> int:

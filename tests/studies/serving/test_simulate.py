@@ -249,6 +249,27 @@ def test_prefill_and_decode_apart(tmp_path):
     }
 
 
+KV_BYTES = {"draft": 512, "target": 22_528}
+
+
+def test_blocks_go_to_the_host_and_come_back(tmp_path):
+    """Five prompts of four units, again and again, where memory holds two."""
+    rows = [{"workload": "again", "unit_tokens": 32}]
+    for number in range(20):
+        blocks = [number % 5 * 4 + place for place in range(4)]
+        rows.append({"arrives_s": number / 10, "prompt_tokens": 100, "output_tokens": 8, "blocks": blocks})
+    (tmp_path / "again.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "host.toml").write_text(
+        '[[replicas]]\ndevice = "h100"\nkv_blocks = 16\noffload = { host_bytes = 1e9, bytes_per_s = 1e9 }\n'
+    )
+    found = simulate(tmp_path / "again.jsonl", "draft:4/target", cluster=tmp_path / "host.toml", out=tmp_path / "run")
+    assert closes(found.log) == (20, 0, 0)
+    host = paceline.metrics(tmp_path / "run").rows[0].runs[0].metrics.host
+    assert {name for name, count in host.loaded.items() if count} == set(KV_BYTES)
+    assert host.load_s == pytest.approx(sum(host.loaded[name] * size * 16 / 1e9 for name, size in KV_BYTES.items()))
+    assert "blocks to host memory: draft" in repr(found)
+
+
 def test_a_cluster_file_that_was_changed_makes_another_row(tmp_path):
     path = tmp_path / "same.toml"
     for most in (4, 8):

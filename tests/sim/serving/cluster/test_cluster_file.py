@@ -61,7 +61,13 @@ def written(tmp_path):
         (f"{ONE}[transfer]\nbytes_per_s = 0", "transfer.bytes_per_s input should be greater than or equal to 1, got 0"),
         (f"{ONE}[transfer]\nbytes_per_s = 1e9\nlatency_s = -1", "transfer.latency_s input should be greater than"),
         ("[[replicas]]\nmax_model_len = 0", "replicas[0].max_model_len input should be greater than or equal to 1"),
-        ("[[replicas]]\noffload = true", "replicas[0].offload is not a known key, got True"),
+        ("[[replicas]]\nhost_bytes = 5", "replicas[0].host_bytes is not a known key, got 5"),
+        ("[[replicas]]\noffload = true", "replicas[0].offload input should be"),
+        ("[[replicas]]\noffload = { host_bytes = 1e9 }", "replicas[0].offload.bytes_per_s must be given, got None"),
+        (
+            "[[replicas]]\noffload = { host_bytes = 0, bytes_per_s = 1e9 }",
+            "replicas[0].offload.host_bytes input should be greater than or equal to 1, got 0",
+        ),
         ("[[replicas]]\nprefix_cache = 1", "replicas[0].prefix_cache input should be a valid boolean, got 1"),
         ("[[replicas]]\n[replicas.members.draft]\ndrop_units = -1", "replicas[0].members.draft.drop_units input"),
         ("[[replicas]]\n[replicas.members.draft]\nprefill = 1", "replicas[0].members.draft.prefill is not a known key"),
@@ -133,6 +139,14 @@ memory_bytes = 80e9
         (f'{ONE}{ONE}role = "decode"', "replicas[1].role must be both where no replicas are of role prefill"),
         (f'{ONE}role = "prefill"\n{ONE}role = "decode"', "transfer must be given where replicas prefill for others"),
         (f"{ONE}[transfer]\nbytes_per_s = 1e9", "transfer must be left out where no replicas prefill for others"),
+        (
+            f"{ONE}prefix_cache = false\noffload = {{ host_bytes = 1e9, bytes_per_s = 1e9 }}",
+            "replicas[0].offload must be left out without a prefix cache, got 'a table'",
+        ),
+        (
+            f'{ONE}role = "decode"\noffload = {{ host_bytes = 1e9, bytes_per_s = 1e9 }}\n{ONE}role = "prefill"',
+            "replicas[0].offload must be left out on replicas of role decode",
+        ),
         (f'{ONE}name = "a"\n{ONE}name = "a"', "replicas[1].name must be unique, got 'a'"),
     ],
 )

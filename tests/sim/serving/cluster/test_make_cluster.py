@@ -7,7 +7,7 @@ from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.make import make_cost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.limits import EngineLimits, KvLimits, Preemption, SharedPrefix
+from paceline.sim.serving.limits import EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix
 from paceline.sim.serving.roles import Transfer
 
 from .small_pools import llamas
@@ -101,6 +101,26 @@ def test_each_member_costs_what_its_own_device_takes(cluster):
     # The bandwidth and the peak are those of the sheet's L40S; only the memory is the file's.
     assert placed.forward_s("draft", **shape) == make_cost("l40s", llamas()).forward_s("draft", **shape)
     assert placed.name == "draft on my-l40s, target on h100"
+
+
+OFFLOADING = """
+[[replicas]]
+device = "h100"
+tensor_parallel = 2
+offload = { host_bytes = 64e9, bytes_per_s = 25e9 }
+members.draft = { device = "l40s", block_tokens = 32 }
+"""
+
+
+def test_blocks_that_go_to_the_host(tmp_path):
+    path = tmp_path / "host.toml"
+    path.write_text(OFFLOADING)
+    offload = open_cluster(path, llamas()).replicas[0].limits.offload
+    assert offload.host_bytes == 64_000_000_000
+    assert offload.members == {
+        "draft": OffloadedMember(block_bytes=32 * 32_768, block_ps=20_971_520, device="l40s"),
+        "target": OffloadedMember(block_bytes=16 * 131_072, block_ps=41_943_040, device="h100"),
+    }
 
 
 APART = """

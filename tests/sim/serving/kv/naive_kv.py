@@ -35,11 +35,14 @@ class NaiveKv:
         if more > self.free + len(self.queue):
             return False
         while self.free < more:
-            del self.references[self.queue.pop(0)]
-            self.free += 1
+            self.evict(self.queue.pop(0))
         self.free -= more
         self.owners[owner][1] += more
         return True
+
+    def evict(self, path):
+        del self.references[path]
+        self.free += 1
 
     def commit(self, owner, num_tokens, keys):
         paths = self.owners[owner][0]
@@ -58,3 +61,55 @@ class NaiveKv:
             assert self.references[path] >= 0
             if not self.references[path]:
                 self.queue.append(path)
+
+
+class NaiveOffloading(NaiveKv):
+    """With a host that keeps copies, which members share."""
+
+    def __init__(self, limits, host, name, size):
+        super().__init__(limits)
+        self.host, self.name, self.size = host, name, size
+
+    def found(self, keys, text_tokens):
+        """Paths of a hit, and how many of them are on the device."""
+        if not self.limits.prefix_cache:
+            return [], 0
+        within = keys[: (text_tokens - 1) // self.limits.block_tokens]
+        on_device = whole = self.lookup(within)
+        while whole < len(within) and (self.name, tuple(within[: whole + 1])) in self.host.paths:
+            whole += 1
+        whole = max(0, whole - self.limits.drop_units)
+        return [tuple(keys[: n + 1]) for n in range(whole)], min(on_device, whole)
+
+    def open(self, owner, keys, text_tokens):
+        paths, on_device = self.found(keys, text_tokens)
+        for path in reversed(paths[on_device:]):
+            self.host.newest(self.name, path)
+        for path in paths[:on_device]:
+            self.refer(path)
+        self.owners[owner] = [paths[:on_device], on_device]
+        num_tokens = len(paths) * self.limits.block_tokens
+        assert self.reserve(owner, num_tokens)
+        self.commit(owner, num_tokens, keys)
+        return num_tokens
+
+    def evict(self, path):
+        super().evict(path)
+        self.host.put(self.name, path, self.size)
+
+
+class NaiveHost:
+    def __init__(self, num_bytes):
+        self.num_bytes = num_bytes
+        self.paths = {}  # (member, path): bytes, the oldest in front
+
+    def newest(self, name, path):
+        self.paths[name, path] = self.paths.pop((name, path))
+
+    def put(self, name, path, size):
+        if size > self.num_bytes:
+            return
+        self.paths.pop((name, path), None)
+        self.paths[name, path] = size
+        while sum(self.paths.values()) > self.num_bytes:
+            del self.paths[next(iter(self.paths))]

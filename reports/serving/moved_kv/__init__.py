@@ -1,0 +1,1 @@
+"""Keys and values that moved: between replicas, and between devices and hosts."""
