@@ -81,8 +81,8 @@ def _speaks_for_itself(policy: object) -> bool:
 
 
 def _methods(kind: type) -> list[str]:
-    """Of a class itself, but for those that Python calls."""
-    return [name for name, value in vars(kind).items() if callable(value) and not name.startswith("__")]
+    """Methods and properties of a class itself, but for those that Python calls."""
+    return [name for name, value in vars(kind).items() if hasattr(value, "__get__") and not name.startswith("__")]
 
 
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:

@@ -47,17 +47,18 @@ class RequestTables:
         trunk_tokens: the tokens of the trunk, which the target writes.
         trunk_log_prob: the sum of its log-probabilities of them, nats.
         next_token, child: `[L][N]` the token each member writes and the node after it (-1: not recorded).
+        token: `[N]` token that leads to each node; built at first use, as what follows.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
             member, which has no distribution.
-        token: `[N]` token that leads to each node; built at first use, as what follows.
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
     """
 
-    __slots__ = ("__weakref__", "_num_free", "_record", "child", "entropy", "gap", "next_log_prob", "next_token",
-                 "num_nodes", "own_log_prob", "request_id", "token", "top_log_prob", "trunk", "trunk_log_prob",
-                 "trunk_tokens", "tvd")  # fmt: skip
+    __slots__ = ("__weakref__", "_distances", "_num_free", "_pairs", "_record", "child", "entropy", "gap",
+                 "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id", "token", "top_log_prob",
+                 "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
     token: list[int]
+    tvd: list[list[list[float]]]
     next_log_prob: list[list[float]]
     top_log_prob: list[list[float]]
     gap: list[list[float]]
@@ -67,8 +68,9 @@ class RequestTables:
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
         # Not the trie, which may be part of an array of many requests.
-        self._record, self._num_free = record, num_free
+        self._record, self._num_free, self._pairs = record, num_free, meta.pairs
         trie = record.trie
+        self._distances = trie.tvd.copy()
         free: list[list[int]] = [[] for _ in range(num_free)]
         trunk = trie.trunk
         self.num_nodes = trie.num_nodes
@@ -77,24 +79,29 @@ class RequestTables:
         self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
         self.next_token: list[list[int]] = free + integers.to_list(trie.next_token)
         self.child: list[list[int]] = free + integers.to_list(trie.children())
-        levels = num_free + len(meta.models)
-        zeros, unknown = [0.0] * trie.num_nodes, [nan] * trie.num_nodes
-        self.tvd: list[list[list[float]]] = [
-            [zeros if a == b else unknown for b in range(levels)] for a in range(levels)
-        ]
-        for row, (low, high) in zip(trie.tvd.tolist(), meta.pairs, strict=True):
-            self.tvd[low + num_free][high + num_free] = row
-            self.tvd[high + num_free][low + num_free] = row
 
     def __getattr__(self, name: str) -> object:
         """Asked for a list that is not there yet."""
         if name not in RequestTables.__annotations__:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self)
-        listed: list[Any] = getattr(self._record.trie, name).tolist()
-        if name != "token":
-            listed = [[] for _ in range(self._num_free)] + listed
+        listed: list[Any]
+        if name == "tvd":
+            listed = self._by_levels(self._distances.tolist())
+        elif name == "token":
+            listed = self._record.trie.token.tolist()
+        else:
+            listed = [[] for _ in range(self._num_free)] + getattr(self._record.trie, name).tolist()
         setattr(self, name, listed)
         return listed
+
+    def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:
+        """Distances of pairs of models as a table of all levels."""
+        free, levels = self._num_free, len(self.next_token)
+        zeros, unknown = [0.0] * self.num_nodes, [nan] * self.num_nodes
+        table = [[zeros if a == b else unknown for b in range(levels)] for a in range(levels)]
+        for row, (low, high) in zip(pairs, self._pairs, strict=True):
+            table[low + free][high + free] = table[high + free][low + free] = row
+        return table
 
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""

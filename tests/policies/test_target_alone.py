@@ -71,7 +71,17 @@ def test_any_method_may_decide_otherwise():
         def __init__(self, pool):
             super().__init__(pool, most=2)
 
+    class Windows(Confident):
+        @property
+        def _draft(self):
+            return self.drafts.pop()
+
+        @_draft.setter
+        def _draft(self, draft):
+            self.drafts = [draft]
+
     assert not decides_by_pending(Blocks(pool))
+    assert not decides_by_pending(Windows(pool))
     assert decides_by_pending(Options(pool))
     patched = Confident(pool)
     patched.judge = Confident(pool).judge
