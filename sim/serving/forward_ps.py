@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...traces.workloads.exact_seconds import PS_PER_S
 from ..cost.base import CostModel, DraftTerms
 from ..cost.context_line import ContextLine, LinedCost, why_unlined
-from .clock import to_ps, to_s
+from .clock import to_ps
 
 MOST_ERROR = 5e-8
 MOST_KEPT = 2**14  # pieces of lines, a few MB
@@ -41,6 +41,14 @@ class ForwardLines:
         self._cost = cost
         self._latest: dict[tuple[str, int, int], PsLine] = {}
 
+    def ps(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> int:
+        """Picoseconds of one forward; arguments and errors as of `line`."""
+        known = self._latest.get((model, num_rows, new_tokens))
+        if known is None or not known.start <= context_tokens < known.end:
+            known = self.line(model, num_rows, new_tokens, context_tokens)
+        start, _, start_ps, slope_ps = known
+        return start_ps + slope_ps * (context_tokens - start)
+
     def line(self, model: str, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
         """The line that `context_tokens` lies on; arguments and errors as of `CostModel.forward_s`."""
         key = (model, num_rows, new_tokens)
@@ -59,17 +67,20 @@ class WholeSeconds:
 
     Args:
         cost: which has lines.
+
+    Attributes:
+        lines: of its forwards.
     """
 
     def __init__(self, cost: LinedCost) -> None:
         self.name = cost.name
         self.lookup_s = cost.lookup_s
         self._cost = cost
-        self._lines = ForwardLines(cost)
+        self.lines = ForwardLines(cost)
 
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`."""
-        return to_s(self._lines.line(model, num_rows, new_tokens, context_tokens).ps(context_tokens))
+        return self.lines.ps(model, num_rows, new_tokens, context_tokens) / PS_PER_S
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""

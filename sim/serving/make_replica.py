@@ -12,6 +12,7 @@ from .jumps.jumping_replica import JumpingReplica
 from .jumps.moment import Moment
 from .roles import Role
 from .served_replica import ServedReplica
+from .steady.steady_replica import SteadyReplica
 from .tabled import may_table
 from .tabled.tabled_replica import TabledReplica
 
@@ -54,4 +55,5 @@ def make_replica(
         return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
     may_lag = not stepwise and spec.make_world is None
-    return Replica(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"
+    fast = SteadyReplica if may_lag else Replica
+    return fast(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"

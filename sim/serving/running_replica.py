@@ -59,7 +59,7 @@ class RunningReplica:
             if self._busy:
                 self._busy = False
                 replica.commit()
-            end_ps = replica.plan(now_ps)
+            end_ps = replica.plan(now_ps, until_ps)
             if end_ps is not None:
                 self._busy = True
                 self.next_ps = end_ps

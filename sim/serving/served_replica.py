@@ -51,8 +51,12 @@ class ServedReplica(WatchedReplica, Protocol):
         """A request comes; one that can never run is rejected."""
         ...
 
-    def plan(self, now_ps: int) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Decide what runs next.
+
+        Args:
+            now_ps: the instant.
+            until_ps: what ends before may be done at once, since nobody looks earlier; that is then no more what runs.
 
         Returns:
             When it ends, >= `now_ps`; None: nothing is there to run.

@@ -74,7 +74,7 @@ class DecodeReplica(Replica):
         """See `Decoder`."""
         self._received.append(handover.session)
 
-    def plan(self, now_ps: int) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """See `Replica`."""
         while True:
             if not self._in_cycle:

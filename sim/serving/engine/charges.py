@@ -50,7 +50,10 @@ class ServingCharges:
             forwards, seconds = self._operations.draft(level, items, drafted)
             return forwards, to_ps(seconds)
         forwards = draft_forwards(self._cost, self._names[level], items, drafted, level)
-        return forwards, sum(repeats * to_ps(each_s) for _, _, repeats, each_s in forwards)
+        duration_ps = 0
+        for _, _, repeats, each_s in forwards:
+            duration_ps += repeats * to_ps(each_s)
+        return forwards, duration_ps
 
     def verified(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, int]:
         """The one forward of a Verify, or of a catch-up; each row is fed what `Session.feed` says."""

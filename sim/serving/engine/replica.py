@@ -147,7 +147,7 @@ class Replica:
         self._loop.load.num_waiting += 1
         self._books.note_state(at_ps)
 
-    def plan(self, now_ps: int) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Decide what runs next.
 
         Returns:
@@ -194,9 +194,7 @@ class Replica:
         if level == self._target:
             self._commit_step(going)
         if op.__class__ is not DraftOp:
-            num_rows, drafted, accepted, own = self._notes.take_judged(level)
-            if num_rows:
-                self._recorder.judged(level, drafted, accepted, own, num_rows)
+            self._tell_judged()
         if loop.finished:
             self._end_finished(end_ps)
         loop.load.free_kv_share = self._memory.free_share
@@ -283,6 +281,12 @@ class Replica:
                 self._shared.outputs[session.request_id] = session.earlier + session.emitted
             self._recorder.finished(session.serial, at_ps)
             self._shared.on_ended(session.arrival, at_ps)
+
+    def _tell_judged(self) -> None:
+        for level in range(self._target + 1):
+            num_rows, drafted, accepted, own = self._notes.take_judged(level)
+            if num_rows:
+                self._recorder.judged(level, drafted, accepted, own, num_rows)
 
     def _opened(self, waiting: Waiting) -> ServedSession:
         """The session of a request that is looked at for the first time."""

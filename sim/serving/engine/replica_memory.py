@@ -104,6 +104,11 @@ class ReplicaMemory:
         self._prefilled: dict[int, int] = {}  # where requests are retracted: text that their latest prefill reads
 
     @property
+    def has_caches(self) -> bool:
+        """Whether any member has a prefix cache."""
+        return bool(self._caching)
+
+    @property
     def used_blocks(self) -> list[int]:
         """`[L]`, 0 for a member without memory; not to be changed."""
         if self._has_changed:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from ....decoding.contract import Draft
 from ....decoding.loop import Loop
-from ....decoding.world import DraftItem, VerifyItem
+from ....decoding.world import DraftItem, Op, VerifyItem
 from ....runs.serving.recorder import ServingRecorder
 from ..limits import EngineLimits, Preemption
 from .batch import Batch, Waiting, retracted_last
@@ -75,6 +75,27 @@ class Scheduler:
         self._late: list[VerifyItem] = []
         self._was_short = False
         self._num_put_back = 0
+
+    @property
+    def only_decodes(self) -> bool:
+        """Whether all requests take part in what is asked for next: nobody waits, reads a prompt or was left over."""
+        return not (self.batch.waiting or self.batch.prefilling or self._late)
+
+    def held_by_all(self, op: Op) -> bool:
+        """Hold blocks for an operation as `below` and `step` do, as long as nobody has to be put back for them.
+
+        Returns:
+            False: memory is short, and the rest is left to these.
+        """
+        items: list[DraftItem | VerifyItem] = [*op.items]
+        for one, step in sorted(items, key=self._rank):
+            session = cast(ServedSession, one)
+            asked = min(step.tokens, session.room) if isinstance(step, Draft) else 0
+            wanted = session.context_tokens + asked + 1
+            for member in (op.level, self._target):
+                if not self._memory.reserve(session, member, wanted):
+                    return False
+        return True
 
     def below(self, level: int, items: list[Item], now_ps: int) -> list[Item]:
         """Hold blocks for an operation of a member below the target, as many as are asked for.

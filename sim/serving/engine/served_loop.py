@@ -1,13 +1,15 @@
 """The loop of a replica, and what it tells: steps are added up, not written down."""
 
+from typing import cast
+
 from ....decoding.contract import Draft, Outcome
 from ....decoding.ledger import COMMIT, OpRecord, StepRecord
 from ....decoding.loop import Loop
 from ....decoding.observation import Observation
 from ....decoding.policy import Policy
 from ....decoding.pool import Pool
-from ....decoding.results import Drafted, Judged
-from ....decoding.world import World
+from ....decoding.results import Drafted, Judged, Results
+from ....decoding.world import DraftOp, Op, World
 
 
 class BatchNotes:
@@ -69,6 +71,30 @@ class ServedLoop(Loop):
     ) -> None:
         super().__init__(pool=pool, policy=policy, name=name, world=world, ledger=notes, decide_s=decide_s, view=view)
         self._notes = notes
+
+    def take(self, op: Op, results: Results, now_s: float) -> None:
+        """`finish`, of an operation whose rows have all run and none of which is a prefill."""
+        level, items, (rows, forwards, duration_s, free_kv_share) = op.level, op.items, results
+        num_rows, num_forwards, new_tokens = len(items), 0, 0
+        for _, new, repeats, _ in forwards:
+            num_forwards += repeats if new else 0
+            new_tokens += repeats * new
+        load = self.load
+        load.now_s = now_s
+        load.free_kv_share = free_kv_share
+        load.batch[level], load.duration_s[level] = num_rows, duration_s
+        load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
+        self._notes.num_forwards = num_forwards
+        if isinstance(op, DraftOp):
+            for (session, draft), drafted in zip(op.items, cast(list[Drafted], rows), strict=True):
+                outcome = session.drafted(draft, level, drafted, duration_s=duration_s, num_rows=num_rows)
+                self._notes.num_modelled += drafted.num_modelled
+                self._feed_back(session, outcome)
+        else:
+            for (session, verify), judged in zip(op.items, cast(list[Judged], rows), strict=True):
+                outcome = session.judged(verify, level, judged, duration_s=duration_s, num_rows=num_rows)
+                self._note_judged(level, judged, outcome, 0)
+                self._feed_back(session, outcome)
 
     def _note_drafted(self, level: int, step: Draft, row: Drafted, outcome: Outcome) -> None:
         self._notes.num_modelled += row.num_modelled

@@ -115,7 +115,7 @@ class JumpingReplica:
             jump.cut(self._done(jump) + 1)
         batch.arrive(JumpingRequest(arrival, serial, at_ps))
 
-    def plan(self, now_ps: int) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Decide what runs next; see `ServedReplica.plan`. Raises CostRangeError."""
         rows, batch, kv = self._rows, self._batch, self._kv
         more = rows.next_blocks()

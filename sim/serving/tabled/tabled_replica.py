@@ -135,7 +135,7 @@ class TabledReplica:
         batch.arrived(TabledRequest(arrival, serial, self._num_levels))
         self._note_state(at_ps)
 
-    def plan(self, now_ps: int) -> int | None:
+    def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Decide what runs next; see `ServedReplica.plan`."""
         self._may_superpose()
         superposed = self._superposed
