@@ -173,6 +173,11 @@ class ServingRecorder:
         """What host memory did for a replica, in all."""
         self._hosts[replica] = totals
 
+    @property
+    def stopped_by(self) -> str:
+        """Why the run ended before all of its requests have; "" if it has not."""
+        return self._stopped[1] if self._stopped is not None else ""
+
     def transferred(self, totals: TransferTotals) -> None:
         """What crossed the link between replicas, in all."""
         self._transfers = totals

@@ -8,6 +8,7 @@ import simpy
 
 from ...arguments import ArgumentError
 from ...traces.workloads.arrival import Arrival, Workload
+from .engine.drawn_requests import DrawnRequests
 from .jumps.moment import Moment
 from .ranked_event import ARRIVALS, SNAPSHOT, RankedEvent
 from .running_replicas import RunningReplicas
@@ -47,6 +48,10 @@ class Arrivals:
         dispatcher: says who gets them.
         replicas: get them.
         watcher: may stop the run.
+        drawn: knows the tags of the recording.
+
+    Attributes:
+        is_broken: whether a row of the workload ended the run: it cannot be read, or cannot be served.
     """
 
     def __init__(
@@ -57,7 +62,10 @@ class Arrivals:
         dispatcher: Dispatches,
         replicas: RunningReplicas,
         watcher: Watcher,
+        drawn: DrawnRequests,
     ) -> None:
+        self.is_broken = False
+        self._drawn = drawn
         self._env = env
         self._moment = moment
         self._dispatcher = dispatcher
@@ -90,21 +98,31 @@ class Arrivals:
     def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
         """Nobody looks before the next event, so what comes earlier needs none of its own."""
         env, moment = self._env, self._moment
-        before_ps = 0
-        for arrival in _in_batches(workload):
+        for arrival in self._read(workload):
             at_ps = arrival.arrives_ps
-            if at_ps < before_ps:
-                raise ArgumentError(
-                    f"request {arrival.request_id}: arrives_ps must be >= {before_ps}, that of the one before, "
-                    f"got {at_ps}"
-                )
-            before_ps = at_ps
             if at_ps >= env.peek():
                 yield RankedEvent(env, at_ps, ARRIVALS)
             moment.now_ps = at_ps
             self._deliver(arrival)
         self._to_come -= 1
         self._replicas.wait_for_all()
+
+    def _read(self, workload: Workload) -> Iterator[Arrival]:
+        """The requests of a workload; of one that cannot be served `is_broken` tells."""
+        before_ps = 0
+        try:
+            for arrival in _in_batches(workload):
+                if arrival.arrives_ps < before_ps:
+                    raise ArgumentError(
+                        f"request {arrival.request_id}: arrives_ps must be >= {before_ps}, that of the one before, "
+                        f"got {arrival.arrives_ps}"
+                    )
+                before_ps = arrival.arrives_ps
+                self._drawn.check(arrival.request_id, arrival.tag)
+                yield arrival
+        except ValueError:
+            self.is_broken = True
+            raise
 
     def _follow(self, arrival: Arrival) -> None:
         self._to_come -= 1
@@ -132,5 +150,13 @@ class Arrivals:
 def _in_batches(workload: Workload) -> Iterator[Arrival]:
     """The same, read some at a time: code that takes turns for each request drives the other's out of the caches."""
     arrivals = iter(workload)
-    while batch := list(islice(arrivals, _AT_ONCE)):
+    while True:
+        batch: list[Arrival] = []
+        try:
+            batch.extend(islice(arrivals, _AT_ONCE))
+        except ValueError:
+            yield from batch  # what came before it, comes before it
+            raise
+        if not batch:
+            return
         yield from batch

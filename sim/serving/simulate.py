@@ -37,6 +37,7 @@ Dispatch = Callable[[Sequence[ServedReplica]], Dispatcher]
 
 # Why a run was stopped; the last, since a log holds no later time.
 INTERRUPTED, HORIZON, LATEST = "interrupted", "horizon", "latest time of a log"
+BROKEN = "error in the workload"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +169,7 @@ class _Run:
             self._recorder.path(index, path)
         self._running = RunningReplicas(env, moment, self._replicas, lambda: stop_if_interrupted(watcher))
         first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
-        self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher)
+        self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
 
     def go(self, horizon_ps: int | None) -> Served:
         """To the end, the horizon, or an interrupt; whatever ends it, the recorder is told all."""
@@ -177,7 +178,7 @@ class _Run:
             with paused_collector():
                 stopped = self._stopped_by(horizon_ps)
         except BaseException as error:
-            stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
+            stopped = self._failed_by(error)
             raise
         finally:
             for replica in self._replicas:
@@ -193,6 +194,13 @@ class _Run:
             stopped=stopped,
             paths=self._paths,
         )
+
+    def _failed_by(self, error: BaseException) -> str:
+        """Why an error stopped the run; before a row of the workload that did, all is served up to its instant."""
+        if isinstance(error, ValueError) and self._arrivals.is_broken:
+            self._running.catch_up()
+            return BROKEN
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"
 
     def _wake(self, index: int) -> None:
         self._running.wake(index)

@@ -24,6 +24,7 @@ from ...traces.recording import Recording
 from ...traces.workloads import Workload
 from ..comparing.setting import STRICT, check_kinds
 from ..named_policies import NamedPolicy, PoliciesGiven, named_policies
+from .broken_workload import BrokenWorkloadError
 from .metrics import measured_run
 from .serving_run import Watched, check_policy, notes_on, serving_run, shares_of
 from .setting import LoadOptions, ServingSetting, serving_setting
@@ -212,7 +213,10 @@ class _Runs:
         self, policy: NamedPolicy, workload: Workload, tables: ReplayTables, rate: float | None, seed: int
     ) -> ServingLog:
         watched = Watched(interrupts=self.interrupts, on_ended=_nothing)
-        log, served = serving_run(self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched)
+        try:
+            log, served = serving_run(self.setting, policy, workload, tables, rate=rate, seed=seed, watched=watched)
+        except BrokenWorkloadError as broken:  # at which every other run would end as well
+            raise broken.error from None
         self._notes.append(workload.about.notes)
         self.served.append((policy.name, served))
         if self.folder is not None and log.meta.stopped != INTERRUPTED:

@@ -16,11 +16,12 @@ from ...sim.serving.cluster.cluster import Replica
 from ...sim.serving.engine.replica_spec import ReplicaSpec
 from ...sim.serving.routers import Dispatcher, RouterSetting
 from ...sim.serving.served_replica import ServedReplica
-from ...sim.serving.simulate import Dispatch, Served, serve
+from ...sim.serving.simulate import BROKEN, Dispatch, Served, serve
 from ...sim.simulate import seconds_to_decide
 from ...traces.workloads import Workload
 from ..comparing.policy_runs import built
 from ..named_policies import NamedPolicy, named_policy
+from .broken_workload import BrokenWorkloadError
 from .setting import ServingSetting
 
 
@@ -102,6 +103,7 @@ def serving_run(
         watched: hears interrupts.
 
     Raises:
+        BrokenWorkloadError: a row of the workload ended the run.
         ValueError: as `sim.serving.simulate.serve`.
         CostRangeError: seconds that a cost does not know, with what can be done under load.
         PolicyError: a policy broke the contract.
@@ -126,7 +128,13 @@ def serving_run(
         )
     except CostRangeError as error:
         raise error.loaded() from None
-    return recorder.log(_about(setting, policies, workload, served, rate=rate, seed=seed)), served
+    except ValueError as error:
+        if recorder.stopped_by != BROKEN:
+            raise
+        about = _about(setting, policies, workload, [str(error)], rate=rate, seed=seed)
+        raise BrokenWorkloadError(recorder.log(about), error) from error
+    shares = shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
+    return recorder.log(_about(setting, policies, workload, shares, rate=rate, seed=seed)), served
 
 
 def recorder_of(tables: ReplayTables, replicas: Sequence[Replica]) -> ServingRecorder:
@@ -165,7 +173,7 @@ def _about(
     setting: ServingSetting,
     policies: list[NamedPolicy],
     workload: Workload,
-    served: Served,
+    said: Sequence[str],
     *,
     rate: float | None,
     seed: int,
@@ -176,15 +184,7 @@ def _about(
         workload=setting.workload if rate is None else f"{setting.workload} at {rate:g}/s",
         cluster=setting.cluster.name,
         seed=seed,
-        notes=tuple(
-            dict.fromkeys(
-                (
-                    *notes_on(setting),
-                    *workload.about.notes,
-                    *shares_of(served.num_emitted, served.num_cycled, served.num_modelled),
-                )
-            )
-        ),
+        notes=tuple(dict.fromkeys((*notes_on(setting), *workload.about.notes, *said))),
         setting=told,
     )
 

@@ -19,9 +19,10 @@ from ...sim.serving.simulate import INTERRUPTED
 from ...traces.recording import Recording
 from ..comparing.setting import STRICT, check_kinds
 from ..named_policies import PolicyGiven, named_policy
+from .broken_workload import BrokenWorkloadError
 from .metrics import measured_run
 from .serving_run import Watched, check_policy, serving_run
-from .setting import ServingOptions, serving_setting
+from .setting import ServingOptions, ServingSetting, serving_setting
 
 
 @with_config(STRICT)
@@ -81,7 +82,8 @@ def simulate(
 ) -> Simulated:
     """Serve a workload under a policy: latencies, throughput, goodput, memory, acceptance.
 
-    Ctrl-C stops the run; what was simulated until then is returned, and written, marked partial.
+    Ctrl-C stops the run; what was simulated until then is returned, and written, marked partial. A row of the workload
+    that cannot be read or served ends the run as well: what came before it is written, and is the error's `run`.
 
     Args:
         workload: a file of requests, or a generator's text; see `paceline.traces.workloads.open_workload`.
@@ -98,7 +100,8 @@ def simulate(
             `allow_foreign_profile`, `strict`, `lossless` as of `compare`. `seed`: of all that is drawn.
 
     Raises:
-        ValueError: an argument, a row of the workload, a cluster or a policy that will not do, in one line.
+        BrokenWorkloadError: a row of the workload ended the run.
+        ValueError: an argument, a cluster or a policy that will not do, in one line.
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
@@ -112,8 +115,17 @@ def simulate(
     setting.check_classes(opened)
     with held_interrupts() as interrupts, Progress("serving", opened.about.num_requests, unit="requests") as progress:
         watched = Watched(interrupts=interrupts, on_ended=progress.advance)
-        log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)
-        if out is not None:
-            write_serving(log, Path(out))
+        try:
+            log, _ = serving_run(setting, named, opened, tables, rate=rate, seed=seed, watched=watched)
+        except BrokenWorkloadError as broken:
+            broken.run = _simulated(broken.log, setting, out)
+            raise
+        return _simulated(log, setting, out)
+
+
+def _simulated(log: ServingLog, setting: ServingSetting, out: str | Path | None) -> Simulated:
+    """A run with its figures, written if it is to be."""
+    if out is not None:
+        write_serving(log, Path(out))
     row = SeedRow(runs=(measured_run(log, "the run" if out is None else str(out), setting.promised),))
     return Simulated(log=log, report=ServingReport(rows=(row,), promised=setting.promised))

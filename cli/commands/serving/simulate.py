@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ....counted import counted
+from ....studies.serving.broken_workload import BrokenWorkloadError
 from ....studies.serving.simulate import simulate as serve_workload
 from ...errors import Interrupted
 from ...options.comparison import ReplayAsked, TraceOption
@@ -29,14 +30,19 @@ def simulate(
 ) -> None:
     """Serve a workload under one policy: latencies, throughput, goodput, memory, acceptance.
 
-    Ctrl-C stops the run and keeps what was simulated.
+    Ctrl-C stops the run and keeps what was simulated, and so does a row of the workload that is wrong.
     """
     name = _at_most_one(policy)
     check_json_path(json, Path(workload), Path(cluster), out, *([] if replay.cost is None else [Path(replay.cost)]))
     check_new_folder("--out", out)
-    found = serve_workload(
-        workload, name, trace, cluster=cluster, rate=rate, out=out, **load.options(), **replay.setting()
-    )
+    try:
+        found = serve_workload(
+            workload, name, trace, cluster=cluster, rate=rate, out=out, **load.options(), **replay.setting()
+        )
+    except BrokenWorkloadError as broken:
+        if broken.run is not None:
+            show(json, broken.run)
+        raise broken.error from None
     show(json, found)
     if found.interrupted:
         metrics = found.report.rows[0].runs[0].metrics

@@ -26,6 +26,13 @@ class DrawnRequests:
             if request.tag:
                 self._by_tag.setdefault(request.tag, []).append(request.request_id)
 
+    def check(self, request_id: str, tag: str) -> None:
+        """Raises ArgumentError for a tag that no recorded request has."""
+        if tag not in self._by_tag:
+            raise ArgumentError(
+                f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}"
+            )
+
     def of(self, request_id: str, tag: str) -> str:
         """Id of the recorded request that stands for a served one: any of its tag, of all if `tag` is "".
 
@@ -34,11 +41,8 @@ class DrawnRequests:
         Raises:
             ArgumentError: a tag that no recorded request has.
         """
-        ids = self._by_tag.get(tag)
-        if ids is None:
-            raise ArgumentError(
-                f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}"
-            )
+        self.check(request_id, tag)
+        ids = self._by_tag[tag]
         digest = blake2b(f"{self._seed}\0{request_id}".encode(), digest_size=8).digest()
         return ids[int.from_bytes(digest) % len(ids)]
 

@@ -9,7 +9,9 @@ import paceline
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.runs.serving.store import read_serving
+from paceline.studies.serving.broken_workload import BrokenWorkloadError
 from paceline.studies.serving.simulate import simulate
+from paceline.traces.errors import TraceFormatError
 
 from ...data_folder import data_files
 
@@ -366,3 +368,37 @@ def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_und
         simulate(load, "plain", cluster="h100", cost="cpu")
     assert str(raised.value) == told
     assert simulate(load, "plain", cluster="h100", cost="cpu", extrapolate=True).log.finished.all()
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "told"),
+    [
+        ({"arrives_s": 1.0, "prompt_tokens": 0, "output_tokens": 8}, TraceFormatError, "prompt_tokens"),
+        ({"arrives_s": 0.001, "prompt_tokens": 9, "output_tokens": 8}, TraceFormatError, "must not go back in time"),
+        ({"arrives_s": 1.0, "prompt_tokens": 9, "output_tokens": 8, "tag": "no"}, ArgumentError, "has the tag 'no'"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["plain", "draft:4/target", "adaptive"])
+def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told, policy):
+    """The same as if the workload were stopped at that instant, whichever path works the steps out."""
+    load = tmp_path / "load.jsonl"
+    load.write_text(CLASSES + json.dumps({"request_id": "late", **row}) + "\n", encoding="utf-8")
+    with pytest.raises(BrokenWorkloadError, match=told) as raised:
+        simulate(load, policy, cluster="h100", out=tmp_path / "run")
+    broken = raised.value
+    assert isinstance(broken.error, error)
+    assert broken.log.meta.stopped == "error in the workload"
+    written = read_serving(tmp_path / "run")
+    assert written.requests["ended_at_ps"].tolist() == broken.log.requests["ended_at_ps"].tolist()
+    assert str(broken) in written.meta.about.notes
+    assert "partial, stopped at" in repr(broken.run)
+    finished, rejected, unfinished = closes(broken.log)
+    assert (finished + rejected + unfinished, finished > 0) == (20, True)
+    load.write_text(CLASSES, encoding="utf-8")
+    whole = simulate(load, policy, cluster="h100").log
+    ended = broken.log.requests["ended_at_ps"]
+    # The last that came is the latest instant that is simulated.
+    done = (whole.requests["ended_at_ps"] <= broken.log.meta.ended_at_ps).tolist()
+    assert [at if early else -1 for at, early in zip(whole.requests["ended_at_ps"].tolist(), done, strict=True)] == (
+        ended.tolist()
+    )
