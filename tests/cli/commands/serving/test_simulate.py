@@ -8,7 +8,7 @@ import pytest
 from paceline.studies.serving.compare_under_load import compare_under_load
 from paceline.studies.serving.simulate import simulate
 
-from ...command_line import done, refused
+from ...command_line import done, paceline, refused
 
 LOAD = "poisson:rate=400,requests=30"
 ALL = ("--workload", LOAD, "--cluster", "h100")
@@ -131,3 +131,14 @@ def test_ctrl_c_keeps_what_was_simulated(command, tmp_path):
     else:
         assert last == "paceline: error: interrupted: 1 row more were asked for"
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]
+
+
+def test_a_row_that_is_wrong_keeps_what_came_before_it(tmp_path):
+    rows = [{"request_id": str(n), "arrives_s": n, "prompt_tokens": 9, "output_tokens": 4} for n in range(3)]
+    load = tmp_path / "load.jsonl"
+    load.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {**rows[2], "output_tokens": 0})))
+    ran = paceline("simulate", "--workload", load, "--cluster", "h100", "--policy", "plain", "--out", tmp_path / "run")
+    assert ran.code == 2
+    assert ran.err.startswith(f"paceline: error: {load}: line 4")
+    assert f"{tmp_path / 'run'}: partial, stopped at 2.000 s (error in the workload)" in ran.out.replace("\n", " ")
+    assert done("metrics", tmp_path / "run") == ran.out
