@@ -65,11 +65,6 @@ class DecodingRows:
                 return end - self.beats
             heappop(ends)
 
-    @property
-    def has_finished(self) -> bool:
-        """Whether a row is done, or left the batch before it was."""
-        return bool(self._ends) and self._ends[0][0] <= self.beats
-
     def pop_finished(self) -> list[JumpingRequest]:
         """Rows that are done, which leave; those admitted earlier first."""
         ends, found = self._ends, []

@@ -143,7 +143,7 @@ class JumpingReplica:
         self._jump = None
         end_ps = jump.end_ps
         self._write_down(jump, jump.num_steps)
-        ended = self._rows.pop_finished() if self._rows.has_finished else []
+        ended = self._rows.pop_finished()
         if self._chunks:
             ended += self._read_chunks(end_ps)
         for request in ended:

@@ -1,17 +1,20 @@
 """Keys of a request's blocks: the workload's ids where it has them, private ones behind."""
 
-from itertools import chain
+from array import array
+
+import numpy as np
 
 _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
 
 
 class BlockKeys:
-    """One integer per block of a member, made when first asked for; as many as anybody asks for.
+    """One integer of 64 bits per block of a member, made when first asked for; as many as anybody asks for.
 
-    A block that lies in the prompt in whole, and has an id for all of its text, has a key made of that id, >= 0, equal
-    for all requests. Any other, such as those of generated tokens, has a key of the request's own, < 0: nobody else
-    finds it, but the request itself does when it resumes. Two prompts that part within a unit share none of that
-    unit's blocks, however small, since ids tell units apart and not what is equal in them.
+    A block that lies in the prompt in whole, and has an id for all of its text, has that id, >= 0, as its key, equal
+    for all requests; blocks of one unit have the same key, and are told apart by what they follow. Any other, such as
+    those of generated tokens, has a key of the request's own, < 0: nobody else finds it, but the request itself does
+    when it resumes. Two prompts that part within a unit share none of that unit's blocks, however small, since ids tell
+    units apart and not what is equal in them.
     """
 
     __slots__ = ("_block_tokens", "_blocks", "_keys", "_num_shared", "_private", "_unit_tokens")
@@ -40,32 +43,30 @@ class BlockKeys:
         self._block_tokens = block_tokens
         self._num_shared = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
         self._private = -1 - serial * _MOST_BLOCKS
-        self._keys: list[int] = []
+        self._keys = array("q")
 
-    def __getitem__(self, blocks: slice, /) -> list[int]:
+    def __getitem__(self, blocks: slice, /) -> "array[int]":
         """Keys of a range of blocks, which has an end."""
         if blocks.stop > len(self._keys):
             self._make(blocks.stop)
         return self._keys[blocks]
 
-    def of_prompt(self) -> list[int]:
+    def of_prompt(self) -> "array[int]":
         """Keys of the blocks that others may share."""
         return self[: self._num_shared]
 
     def _make(self, num_blocks: int) -> None:
         keys = self._keys
         if not keys:
-            keys += self._shared()
-        keys += range(self._private - len(keys), self._private - num_blocks, -1)
+            keys.extend(self._shared())
+        keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
 
-    def _shared(self) -> list[int]:
+    def _shared(self) -> "array[int]":
         unit, block, count = self._unit_tokens, self._block_tokens, self._num_shared
         if block >= unit:
             width = block // unit if unit else 1
-            return list(self._blocks[width - 1 : count * width : width])
-        parts = unit // block
-        ids = self._blocks[: -(-count // parts)]
-        return list(chain.from_iterable(range(one * parts, (one + 1) * parts) for one in ids))[:count]
+            return array("q", self._blocks[width - 1 : count * width : width])
+        return array("q", np.array(self._blocks, dtype=np.int64).repeat(unit // block)[:count].tobytes())
 
 
 def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:

@@ -4,18 +4,17 @@ Every block is free, used (by one owner or more) or evictable (cached, used by n
 where it lies makes no difference to seconds.
 """
 
-from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 from ..limits import KvLimits
 from .prefix_hits import PrefixHits
-from .prefix_tree import Node, PrefixTree
+from .prefix_tree import Node, PrefixTree, Run
 
 
 class Keys(Protocol):
-    """One key per block of a text, such as `BlockKeys` or a list. Equal keys after equal keys: equal blocks."""
+    """One key per block of a text, such as `BlockKeys` or a `Run`. Equal keys after equal keys: equal blocks."""
 
-    def __getitem__(self, blocks: slice, /) -> Sequence[Hashable]:
+    def __getitem__(self, blocks: slice, /) -> Run:
         """Keys of a range of blocks; fewer where the text has an end."""
 
 
@@ -82,11 +81,6 @@ class MemberKv:
         return num_blocks * self._block_tokens
 
     @property
-    def cached_blocks(self) -> int:
-        """Blocks that a text to come may find, used ones included."""
-        return self._tree.num_blocks
-
-    @property
     def free_share(self) -> float:
         """Share of the blocks that owners may still get, in [0, 1]: free and evictable ones."""
         return self.available_blocks / self.limits.num_blocks
@@ -97,9 +91,9 @@ class MemberKv:
         found = self._found_blocks
         return PrefixHits(self._asked_blocks, found, self._asked_tokens, found * self._block_tokens)
 
-    def lookup(self, keys: Sequence[Hashable]) -> int:
+    def lookup(self, keys: Run) -> int:
         """How many leading blocks are cached; changes nothing."""
-        return self._tree.match(list(keys)).num_blocks
+        return self._tree.match(keys).num_blocks
 
     def hit_tokens(self, keys: Keys, text_tokens: int) -> int:
         """Tokens of a text that the prefix cache holds; changes nothing."""
@@ -152,7 +146,7 @@ class MemberKv:
         if self.limits.prefix_cache:
             num_blocks = self._hit(keys, text_tokens)[0]
             if num_blocks:
-                tip = self._tree.take(list(keys[:num_blocks]))
+                tip = self._tree.take(keys[:num_blocks])
             if not resumes:
                 self._asked_blocks += text_tokens // self._block_tokens
                 self._asked_tokens += text_tokens
@@ -208,7 +202,7 @@ class MemberKv:
         more = full - held.num_cached
         if more <= 0 or not self.limits.prefix_cache:
             return
-        new = list(keys[held.num_cached : full])
+        new = keys[held.num_cached : full]
         if len(new) < more:
             raise ValueError(f"keys of owner {owner} must be >= {full}, got {held.num_cached + len(new)}")
         held.tip, shared = self._tree.extend(held.tip, new)
@@ -225,6 +219,6 @@ class MemberKv:
         """Blocks of a hit, and how many of them somebody uses."""
         if not self.limits.prefix_cache:
             return 0, 0
-        found = self._tree.match(list(keys[: (text_tokens - 1) // self._block_tokens]))
+        found = self._tree.match(keys[: (text_tokens - 1) // self._block_tokens])
         hit = max(0, found.num_blocks - self.limits.drop_units)
         return hit, min(found.num_referenced, hit)

@@ -1,11 +1,9 @@
 """Memory of one member whose evicted blocks go to host memory, and come back from there."""
 
-from collections.abc import Hashable, Sequence
-
 from ..limits import KvLimits
 from .host_tier import HostTier
 from .member_kv import Keys, MemberKv
-from .prefix_tree import PrefixTree
+from .prefix_tree import PrefixTree, Run
 
 
 class OffloadingKv(MemberKv):
@@ -40,7 +38,7 @@ class OffloadingKv(MemberKv):
         """See `MemberKv`; there must be room for all of the hit, as `fits` says of the tokens of the text."""
         on_device, whole, _ = self._whole_hit(keys, text_tokens)
         if on_device < whole:  # what goes to the host while room is made must not push out what is read
-            self._host.load(self._member, list(keys[:whole]), on_device)
+            self._host.load(self._member, keys[:whole], on_device)
         super().open(owner, keys, text_tokens, resumes=resumes)
         num_tokens = whole * self._block_tokens
         enough = self.reserve(owner, num_tokens)
@@ -56,11 +54,11 @@ class OffloadingKv(MemberKv):
         """Leading blocks of a hit on the device, of all of it, and of those on the device that somebody uses."""
         if not self.limits.prefix_cache:
             return 0, 0, 0
-        within = list(keys[: (text_tokens - 1) // self._block_tokens])
+        within = keys[: (text_tokens - 1) // self._block_tokens]
         found = self._tree.match(within)
         whole = found.num_blocks + self._host.num_found(self._member, within, found.num_blocks)
         whole = max(0, whole - self.limits.drop_units)
         return min(found.num_blocks, whole), whole, min(found.num_referenced, whole)
 
-    def _evicted(self, path: Sequence[Hashable], num_blocks: int) -> None:
+    def _evicted(self, path: Run, num_blocks: int) -> None:
         self._host.put(self._member, path, len(path) - num_blocks)

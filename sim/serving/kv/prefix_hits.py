@@ -13,13 +13,3 @@ class PrefixHits(NamedTuple):
     found_blocks: int
     asked_tokens: int  # of the texts, their last, partial blocks included
     found_tokens: int
-
-    @property
-    def block_share(self) -> float | None:
-        """Found of the blocks asked for, in [0, 1]; None if none was."""
-        return self.found_blocks / self.asked_blocks if self.asked_blocks else None
-
-    @property
-    def token_share(self) -> float | None:
-        """Found of the tokens asked for, in [0, 1); None if none was."""
-        return self.found_tokens / self.asked_tokens if self.asked_tokens else None

@@ -13,9 +13,13 @@ those that it follows in the text, the front is always a leaf, and a block goes 
 those released at once, when it is last in the text. Being looked at moves nothing, being taken leaves the queue.
 """
 
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+# Keys of blocks that follow one another; never changed in place, so that copies share it.
+Run: TypeAlias = "array[int]"
 
 
 class Node:
@@ -23,11 +27,11 @@ class Node:
 
     __slots__ = ("children", "keys", "num_references", "parent")
 
-    def __init__(self, parent: "Node | None", keys: list[Hashable], num_references: int) -> None:
+    def __init__(self, parent: "Node | None", keys: Run, num_references: int) -> None:
         self.parent = parent  # None: the root, which has no blocks
         self.keys = keys
         self.num_references = num_references
-        self.children: dict[Hashable, Node] = {}  # by their first key
+        self.children: dict[int, Node] = {}  # by their first key
 
 
 class Match(NamedTuple):
@@ -46,9 +50,9 @@ class PrefixTree:
 
     __slots__ = ("_evictable", "_on_evicted", "num_blocks", "num_evictable", "root")
 
-    def __init__(self, on_evicted: Callable[[list[Hashable], int], None] | None = None) -> None:
+    def __init__(self, on_evicted: Callable[[Run, int], None] | None = None) -> None:
         self._on_evicted = on_evicted
-        self.root = Node(None, [], 0)
+        self.root = Node(None, array("q"), 0)
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self.num_evictable = 0
         self.num_blocks = 0
@@ -61,11 +65,11 @@ class PrefixTree:
         while pairs:
             ours, theirs = pairs.pop()
             for first, child in ours.children.items():
-                twin = theirs.children[first] = Node(theirs, list(child.keys), 0)
+                twin = theirs.children[first] = Node(theirs, child.keys, 0)
                 pairs.append((child, twin))
         return copied
 
-    def match(self, keys: list[Hashable]) -> Match:
+    def match(self, keys: Run) -> Match:
         """The leading blocks that are cached; changes nothing."""
         node, end, num_referenced = self.root, 0, 0
         while end < len(keys) and (child := node.children.get(keys[end])) is not None:
@@ -77,7 +81,7 @@ class PrefixTree:
                 break
         return Match(end, num_referenced)
 
-    def take(self, keys: list[Hashable]) -> Node:
+    def take(self, keys: Run) -> Node:
         """The tip of a new reference to leading blocks, all of which must be cached."""
         node, end = self.root, 0
         while end < len(keys):
@@ -86,12 +90,12 @@ class PrefixTree:
             end += len(node.keys)
         return node
 
-    def extend(self, tip: Node, keys: list[Hashable]) -> tuple[Node, int]:
+    def extend(self, tip: Node, keys: Run) -> tuple[Node, int]:
         """Move an owner's reference from its tip over the blocks that follow it, which enter the tree.
 
         Args:
             tip: where the owner's reference ends, as `take` or `extend` returned it.
-            keys: of the next blocks, at least one; the tree keeps the list.
+            keys: of the next blocks, at least one.
 
         Returns:
             The new tip, and how many of the blocks were cached before, which the owner now shares.
@@ -106,7 +110,7 @@ class PrefixTree:
         new = keys[end:] if end else keys
         self.num_blocks += len(new)
         if tip.num_references == 1 and not tip.children:  # the owner's alone, so that the run may just grow
-            tip.keys += new
+            tip.keys = tip.keys + new
             return tip, end
         tip.children[new[0]] = node = Node(tip, new, 1)
         return node, end
@@ -130,7 +134,7 @@ class PrefixTree:
             if self._on_evicted is not None:
                 self._on_evicted(_text(node), min(num_blocks, len(node.keys)))
             if len(node.keys) > num_blocks:
-                del node.keys[-num_blocks:]
+                node.keys = node.keys[:-num_blocks]
                 return
             num_blocks -= len(node.keys)
             del self._evictable[node]
@@ -155,7 +159,7 @@ class PrefixTree:
         parent = node.parent
         assert parent is not None
         head = Node(parent, node.keys[:num_blocks], node.num_references)
-        del node.keys[:num_blocks]
+        node.keys = node.keys[num_blocks:]
         node.parent = parent.children[head.keys[0]] = head
         head.children[node.keys[0]] = node
         if not head.num_references:
@@ -163,16 +167,16 @@ class PrefixTree:
         return head
 
 
-def _text(node: Node) -> list[Hashable]:
+def _text(node: Node) -> Run:
     """The keys from the root to the end of a node."""
-    runs = [node.keys]
-    while node.parent is not None:
-        node = node.parent
-        runs.append(node.keys)
-    return [key for run in reversed(runs) for key in run]
+    text = node.keys
+    while (parent := node.parent) is not None and parent.parent is not None:  # the root has none
+        text = parent.keys + text
+        node = parent
+    return text
 
 
-def _num_equal(run: list[Hashable], keys: list[Hashable], start: int) -> int:
+def _num_equal(run: Run, keys: Run, start: int) -> int:
     """How many blocks of a run a text has from block `start` on."""
     same = keys[start : start + len(run)]
     if run == same:

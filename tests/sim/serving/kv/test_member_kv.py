@@ -110,11 +110,10 @@ def test_a_hit_leaves_the_last_token_and_what_is_dropped(text_tokens, drop_units
 
 def test_shares_by_block_and_by_token():
     kv = kv_of(9)
-    assert kv.hits.block_share is kv.hits.token_share is None
+    assert kv.hits == (0, 0, 0, 0)
     run(kv, 1, "ab")
     kv.open(2, "abc", 10)
     assert kv.hits == PrefixHits(asked_blocks=4, found_blocks=2, asked_tokens=18, found_tokens=8)
-    assert (kv.hits.block_share, kv.hits.token_share) == (2 / 4, 8 / 18)
 
 
 def test_without_prefix_cache_nothing_is_found_and_all_is_free_again():
@@ -122,7 +121,7 @@ def test_without_prefix_cache_nothing_is_found_and_all_is_free_again():
     for owner in (1, 2):
         assert run(kv, owner, "abc") == 0
         kv.close(owner)
-    assert (kv.free_blocks, kv.cached_blocks, kv.hits.asked_blocks) == (3, 0, 0)
+    assert (kv.free_blocks, kv.evictable_blocks, kv.hits.asked_blocks) == (3, 0, 0)
 
 
 def test_misuse_is_refused():

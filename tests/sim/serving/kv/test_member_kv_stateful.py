@@ -109,7 +109,7 @@ class MemberKvMachine(RuleBasedStateMachine):
         assert self.order() == naive.queue
         assert kv.free_blocks == naive.free
         assert kv.evictable_blocks == len(naive.queue)
-        assert kv.cached_blocks == len(naive.references)
+        assert kv._tree.num_blocks == len(naive.references)
         private = sum(blocks - len(paths) for paths, blocks in naive.owners.values())
         assert kv.used_blocks == private + sum(num > 0 for num in naive.references.values())
         owners = len(naive.owners)

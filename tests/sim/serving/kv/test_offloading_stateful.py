@@ -91,7 +91,7 @@ class OffloadingMachine(RuleBasedStateMachine):
             return
         for kv, naive in zip(self.members, self.naives, strict=True):
             assert (kv.free_blocks, kv.evictable_blocks) == (naive.free, len(naive.queue))
-            assert kv.cached_blocks == len(naive.references)
+            assert kv._tree.num_blocks == len(naive.references)
         assert [(place.member, path_of(place)) for place in self.host._held] == list(self.naive_host.paths)
         assert self.host.used_bytes == sum(self.naive_host.paths.values()) <= self.host.most_bytes
         kept = [sum(place.member == member for place in self.host._held) for member in (0, 1)]
