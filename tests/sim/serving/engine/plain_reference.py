@@ -36,27 +36,19 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
         nonlocal free
         running.remove(request)
         free += request.held
-        request.read = request.held = 0
-        request.decodes = False
+        request.read = request.held = request.decodes = 0
         waiting.insert(len(waiting) if retracts else 0, request)
         put_back.append((request.arrival.request_id, now))
 
     def hold(request, tokens):
         nonlocal free
         while (more := lacks(request, tokens)) > free:
-            latest = request if retracts else running[-1]
-            release(latest)
-            if latest is request:
+            release(request if retracts else running[-1])
+            if request not in running:
                 return False
         free -= more
         request.held += more
         return True
-
-    def retract():
-        while sum(lacks(one, one.text + 1) for one in running if one.decodes) > free:
-            best_last = sorted(enumerate(running), key=lambda n: (n[1].out, -n[1].arrival.prompt_tokens, -n[0]))
-            decoding = [one for _, one in best_last if one.decodes]
-            release(decoding[0] if len(decoding) > 1 else next(one for one in running if not one.decodes))
 
     while coming or waiting or running:
         if not waiting and not running:
@@ -68,8 +60,9 @@ def serve_plainly(arrivals, limits, forward_ps, *, retracts=False):
             else:
                 waiting.append(request)
         left, step, before = limits.token_budget, [], len(put_back)
-        if retracts:
-            retract()
+        while retracts and sum(lacks(one, one.text + 1) for one in running if one.decodes) > free:
+            decoding = [(one.out, -one.arrival.prompt_tokens, -n, one) for n, one in enumerate(running) if one.decodes]
+            release(min(decoding)[3] if len(decoding) > 1 else next(one for one in running if not one.decodes))
         for request in [one for one in running if one.decodes]:
             if left and request in running and hold(request, request.text + 1):
                 step.append((request, 1))
