@@ -19,7 +19,7 @@ class DrawnRequests:
     """
 
     def __init__(self, requests: Iterable[Request], *, seed: int) -> None:
-        self._seed = seed
+        self._seeded = blake2b(f"{seed}\0".encode(), digest_size=8)
         self._by_tag: dict[str, list[str]] = {"": []}
         for request in requests:
             self._by_tag[""].append(request.request_id)
@@ -43,8 +43,9 @@ class DrawnRequests:
         """
         self.check(request_id, tag)
         ids = self._by_tag[tag]
-        digest = blake2b(f"{self._seed}\0{request_id}".encode(), digest_size=8).digest()
-        return ids[int.from_bytes(digest) % len(ids)]
+        drawn = self._seeded.copy()
+        drawn.update(request_id.encode())
+        return ids[int.from_bytes(drawn.digest()) % len(ids)]
 
     def _tags(self) -> str:
         tags = sorted(tag for tag in self._by_tag if tag)

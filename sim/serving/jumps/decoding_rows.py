@@ -5,6 +5,7 @@ text is always `base + beats`. It holds the blocks of its text, and needs one mo
 Letters: b tokens of a block, j beats from now on.
 """
 
+from functools import lru_cache
 from heapq import heappop, heappush
 
 from .jump import Jump
@@ -101,22 +102,19 @@ class DecodingRows:
     def later_blocks(self, jump: Jump, beats: int) -> tuple[int, int]:
         """Blocks that come after a jump's first beat, in so many beats, and their picoseconds until these are over.
 
-        The rows stand where they stood before the jump. Blocks come after some beats, and after every b-th one from
-        then on. Of all times when one comes, what a sum of picoseconds needs is added up: their number, their beats n,
-        and n (n - 1) / 2.
+        The rows stand where they stood before the jump.
         """
         size, last, next_place = self._block_tokens, beats - 1, self.beats + 1
         comings = all_beats = all_pairs = 0
         for place, blocks in self._filling.items():
             done = (place - next_place) % size + 1
             if done <= last:
+                # Blocks come after so many beats, and after every b-th one from then on.
                 times = (last - done) // size + 1
-                pairs = times * (times - 1) // 2
-                sums = times * done + size * pairs
-                squares = (times * done + 2 * size * pairs) * done + size * size * (pairs * (2 * times - 1) // 3)
+                sums, pairs = _added_up(done, size, times)
                 comings += blocks * times
                 all_beats += blocks * sums
-                all_pairs += blocks * ((squares - sums) // 2)
+                all_pairs += blocks * pairs
         if not comings:
             return 0, 0
         began_ps = jump.first_ps * all_beats + jump.increment_ps * all_pairs
@@ -126,3 +124,12 @@ class DecodingRows:
         """So many beats are over."""
         self.beats += beats
         self.held_tokens += beats * self.count
+
+
+@lru_cache(maxsize=2**12)
+def _added_up(first: int, stride: int, times: int) -> tuple[int, int]:
+    """Of n = first, first + stride, ..., so many of them: all n, and all n (n - 1) / 2."""
+    pairs = times * (times - 1) // 2
+    sums = times * first + stride * pairs
+    squares = (times * first + 2 * stride * pairs) * first + stride * stride * (pairs * (2 * times - 1) // 3)
+    return sums, (squares - sums) // 2

@@ -41,6 +41,9 @@ class Dispatcher:
         label: of the router, for messages.
         replicas: `[R]`, in order.
         stale_ps: between two snapshots, >= 0; 0: signals are never stale.
+
+    Attributes:
+        looks: whether the router may look at replicas when a request arrives, so that they have to be as they are then.
     """
 
     def __init__(self, router: Router, label: str, replicas: Sequence[WatchedReplica], stale_ps: int = 0) -> None:
@@ -51,15 +54,11 @@ class Dispatcher:
         self._stale_ps = stale_ps
         self._reads_prefixes = bool(getattr(router, "reads_prefixes", False))
         self._reads_signals = bool(getattr(router, "reads_signals", True))
+        self.looks = stale_ps == 0 and (self._reads_signals or self._reads_prefixes)
         self._taken = 0
         self._signals: tuple[ReplicaSignals, ...] | None = None
         self._cached: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
         self.take_snapshot()
-
-    @property
-    def looks(self) -> bool:
-        """Whether the router may look at replicas when a request arrives, so that they have to be as they are then."""
-        return self._stale_ps == 0 and (self._reads_signals or self._reads_prefixes)
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
         """When the first snapshot after now is due; None where signals are never stale."""
@@ -81,7 +80,7 @@ class Dispatcher:
         Raises:
             RouterError: the router raised, or picked what is no replica.
         """
-        if not self._stale_ps:
+        if self.looks:
             self.take_snapshot()
         try:
             picked = self._router.pick(arrival, _Seen(self, arrival))
