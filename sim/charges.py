@@ -55,6 +55,18 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
     return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
 
 
+def later_held(context_tokens: int, length: int) -> int:
+    """Tokens held in the forwards after the first of a lone draft of `length` >= 2 tokens.
+
+    Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
+
+    Args:
+        context_tokens: held after the first forward.
+        length: of the draft.
+    """
+    return context_tokens + (length - 2) // 2
+
+
 def total_s(forwards: Sequence[Forward]) -> float:
     """Seconds of forwards that run one after another."""
     seconds = 0.0
@@ -90,8 +102,7 @@ def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: 
     seconds = cost.forward_s(model, num_rows=1, new_tokens=new_tokens, context_tokens=context_tokens)
     if length == 1:
         return [(1, new_tokens, 1, seconds)]
-    # Cost models are linear in the tokens held between their corners, so the middle of a run stands for it.
-    held = context_tokens + new_tokens + (length - 2) // 2
+    held = later_held(context_tokens + new_tokens, length)
     later_s = cost.forward_s(model, num_rows=1, new_tokens=1, context_tokens=held)
     return [(1, new_tokens, 1, seconds), (1, 1, length - 1, later_s)]
 
@@ -111,7 +122,7 @@ def _later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]
         repeats = length - done
         if repeats:
             rows = len(running)
-            # As above. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
+            # As in `later_held`. After `done` forwards a row's cache holds its context and `done - 1` drafted tokens.
             mean_held = sum(running) + rows * (2 * done + repeats - 3) // 2
             seconds = cost.forward_s(model, num_rows=rows, new_tokens=rows, context_tokens=mean_held)
             forwards.append((rows, rows, repeats, seconds))

@@ -5,6 +5,7 @@ whole ones for each token more. A piece is short enough that this rounding takes
 forward, and half a picosecond. Elsewhere each forward's seconds are rounded once.
 """
 
+from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
@@ -94,6 +95,18 @@ class WholeSeconds:
 def in_whole_ps(cost: CostModel) -> CostModel:
     """A cost whose forwards take whole picoseconds on lines, if it has lines; else as it is."""
     return WholeSeconds(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else cost
+
+
+def forward_ps_of(cost: CostModel) -> Callable[[str, int, int, int], int]:
+    """Picoseconds of one forward, by model, rows, new tokens and tokens held, of a cost as `in_whole_ps` returns it."""
+    if isinstance(cost, WholeSeconds):
+        return cost.lines.ps
+
+    def forward_ps(model: str, num_rows: int, new_tokens: int, context_tokens: int) -> int:
+        asked = {"num_rows": num_rows, "new_tokens": new_tokens, "context_tokens": context_tokens}
+        return to_ps(cost.forward_s(model, **asked))
+
+    return forward_ps
 
 
 def _whole(line: ContextLine, context_tokens: int) -> PsLine:

@@ -11,6 +11,7 @@ from ....decoding.ledger import VERIFY, op_record
 from ....decoding.results import Forward, Results, VerifyResults, made
 from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
 from ....traces.workloads.arrival import Arrival
+from ....traces.workloads.exact_seconds import PS_PER_S
 from ..clock import to_ps, to_s
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
@@ -205,7 +206,7 @@ class Replica:
     def _asked(self, now_ps: int) -> tuple[Op | None, int]:
         """The operation that the loop wants next, and when everybody has been asked."""
         loop = self._loop
-        now_s = to_s(now_ps)
+        now_s = now_ps / PS_PER_S
         op = loop.next_op(now_s)
         if self._decide_s:
             now_ps += round((loop.load.now_s - now_s) / self._decide_s) * self._decide_ps

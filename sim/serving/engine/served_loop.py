@@ -72,29 +72,31 @@ class ServedLoop(Loop):
         super().__init__(pool=pool, policy=policy, name=name, world=world, ledger=notes, decide_s=decide_s, view=view)
         self._notes = notes
 
-    def take(self, op: Op, results: Results, now_s: float) -> None:
-        """`finish`, of an operation whose rows have all run and none of which is a prefill."""
-        level, items, (rows, forwards, duration_s, free_kv_share) = op.level, op.items, results
-        num_rows, num_forwards, new_tokens = len(items), 0, 0
+    def take(self, op: Op, results: Results, now_s: float) -> int:
+        """`finish`, of an operation whose rows have all run and none of which is a prefill; returns its forwards.
+
+        The free share of memory is left to the caller.
+        """
+        level, rows, forwards, duration_s = op.level, results.rows, results.forwards, results.duration_s
+        num_rows, num_forwards, new_tokens = len(op.items), 0, 0
         for _, new, repeats, _ in forwards:
             num_forwards += repeats if new else 0
             new_tokens += repeats * new
-        load = self.load
+        load, notes = self.load, self._notes
         load.now_s = now_s
-        load.free_kv_share = free_kv_share
         load.batch[level], load.duration_s[level] = num_rows, duration_s
         load.num_forwards[level], load.new_tokens[level] = num_forwards, new_tokens
-        self._notes.num_forwards = num_forwards
         if isinstance(op, DraftOp):
             for (session, draft), drafted in zip(op.items, cast(list[Drafted], rows), strict=True):
                 outcome = session.drafted(draft, level, drafted, duration_s=duration_s, num_rows=num_rows)
-                self._notes.num_modelled += drafted.num_modelled
+                notes.num_modelled += drafted.num_modelled
                 self._feed_back(session, outcome)
         else:
             for (session, verify), judged in zip(op.items, cast(list[Judged], rows), strict=True):
                 outcome = session.judged(verify, level, judged, duration_s=duration_s, num_rows=num_rows)
                 self._note_judged(level, judged, outcome, 0)
                 self._feed_back(session, outcome)
+        return num_forwards
 
     def _note_drafted(self, level: int, step: Draft, row: Drafted, outcome: Outcome) -> None:
         self._notes.num_modelled += row.num_modelled

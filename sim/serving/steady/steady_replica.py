@@ -7,10 +7,10 @@ unusual after all (memory is short, rows that lag, a Commit that ends a request)
 
 from typing import cast
 
-from ....decoding.contract import Draft
-from ....decoding.results import made
+from ....decoding.contract import Draft, Verify
+from ....decoding.results import Results, made
 from ....decoding.world import Op
-from ..clock import to_s
+from ....traces.workloads.exact_seconds import PS_PER_S
 from ..engine.replica import Going, Replica
 from ..engine.served_session import ServedSession
 
@@ -32,7 +32,7 @@ class SteadyReplica(Replica):
         Returns:
             When the last one ended. The next one has been asked for, and is kept, or is what runs now.
         """
-        loop, notes = self._loop, self._notes
+        loop, world, memory, target = self._loop, self._world, self._memory, self._target
         while self._batch.running:
             op, _ = self._asked(now_ps)
             if op is None:  # the last ones have ended, by Commits
@@ -40,27 +40,33 @@ class SteadyReplica(Replica):
             if loop.finished or not self._may_run(op, now_ps):
                 self._kept = op
                 break
-            going = self._ran(op, now_ps)
-            if going.end_ps >= until_ps:
-                self._going, self.end_ps = going, going.end_ps
+            results, level = op.run(world), op.level
+            duration_ps = world.duration_ps
+            if now_ps + duration_ps >= until_ps:
+                self._begin(op, results, now_ps, now_ps + duration_ps)
                 break
-            now_ps = going.end_ps
-            assert going.results is not None
-            loop.take(op, going.results, to_s(now_ps))
-            num_forwards = going.forwards or notes.num_forwards
+            now_ps += duration_ps
+            loop.load.free_kv_share = memory.free_share
+            num_forwards = loop.take(op, results, now_ps / PS_PER_S)
             if num_forwards:
-                self._recorder.busy(self._index, op.level, now_ps - going.start_ps, num_forwards)
-            if op.level == self._target:
+                self._recorder.busy(self._index, level, duration_ps, 1 if level == target else num_forwards)
+            if level == target:
                 self._end_step(op, now_ps)
         self._tell_judged()
         return now_ps
 
+    def _begin(self, op: Op, results: Results, now_ps: int, end_ps: int) -> None:
+        """Let an operation run that ends when others may look."""
+        rows, forwards, duration_s, _ = results
+        told = made(results.__class__, (rows, forwards, duration_s, self._memory.free_share))
+        num_forwards = 1 if op.level == self._target else 0
+        self._going = made(Going, (op, told, [], [], op.level, num_forwards, now_ps, end_ps))
+        self.end_ps = end_ps
+
     def _may_run(self, op: Op, now_ps: int) -> bool:
         """Whether the operation is as most are: everybody holds enough blocks, or gets them, and lags little."""
-        level, items = op.level, op.items
-        target, fed, is_short = self._target, 0, False
-        for one, step in items:
-            session = cast(ServedSession, one)
+        level, target, fed, is_short = op.level, self._target, 0, False
+        for session, step in cast(list[tuple[ServedSession, Draft | Verify]], op.items):
             text = session.num_prompt + len(session.emitted)
             context = text + len(session.tokens)
             cached, held = session.cached[level], session.room_held
@@ -75,13 +81,6 @@ class SteadyReplica(Replica):
                 return False
             self._books.note_state(now_ps)
         return True
-
-    def _ran(self, op: Op, now_ps: int) -> Going:
-        """The operation, as it runs from now on."""
-        rows, forwards, duration_s, _ = results = op.run(self._world)
-        results = made(results.__class__, (rows, forwards, duration_s, self._memory.free_share))
-        num_forwards, end_ps = int(op.level == self._target), now_ps + self._world.duration_ps
-        return made(Going, (op, results, [], [], op.level, num_forwards, now_ps, end_ps))
 
     def _end_step(self, op: Op, now_ps: int) -> None:
         """The target has run; see `Replica.commit`."""
