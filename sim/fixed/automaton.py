@@ -29,14 +29,14 @@ class Pending:
     Attributes:
         drafters, judges: of each pending token, by level.
         cached: `[L]` see `Cached`.
-        found_nothing: the draft that came back empty in the step before, if it was one.
+        found_nothing: whether the step before was a draft that came back empty.
         open, full: what is due with and without room, once somebody came here with it.
     """
 
     drafters: tuple[int, ...]
     judges: tuple[int, ...]
     cached: Cached
-    found_nothing: Draft | None
+    found_nothing: bool
     open: "Due | None" = None
     full: "Due | None" = None
 
@@ -107,7 +107,7 @@ class Automaton:
         self._target = fixed.pool.target_level
         self._states: dict[tuple[object, ...], Pending] = {}
         self._steps: dict[tuple[object, ...], tuple[Draft | Verify, int]] = {}
-        self._bare = self._state((), (), (None,) * len(fixed.pool.members), None)
+        self._bare = self._state((), (), (None,) * len(fixed.pool.members))
         prefill = Verify(fixed.pool.target)
         self._prefill = Due(self._bare, prefill, self._target, 0, 0, walked=True, prefill=1)
 
@@ -158,8 +158,9 @@ class Automaton:
         )
         session.tokens, session.places = [0] * count, [0] * count
         session.drafters, session.judges = list(state.drafters), list(state.judges)
-        if state.found_nothing is not None:
-            session.last = made(Outcome, ("", state.found_nothing, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
+        if state.found_nothing:
+            draft = Draft(self._fixed.drafter, 1)
+            session.last = made(Outcome, ("", draft, 0, 0, 0, 0, 0, None, (), 0.0, 1, False, 0))
         step: Step = self._fixed.policy.decide(PendingView(session, Load(len(pool.members)), _no_signal))
         level = check_step(session, step)
         self._fixed.check(step, "")
@@ -196,27 +197,26 @@ class Automaton:
 
     def _after_draft(self, due: Due, drafted: int) -> Pending:
         state, level = due.state, due.level
-        assert isinstance(due.step, Draft)
         drafters, judges = state.drafters + (level,) * drafted, state.judges + (level,) * drafted
         cached = state.cached
         if drafted and level >= self._num_free:
             cached = _replaced(cached, level, len(judges) - 1)
-        return self._state(drafters, judges, cached, None if drafted else due.step)
+        return self._state(drafters, judges, cached, found_nothing=not drafted)
 
     def _after_judgement(self, due: Due, accepted: int, own: int) -> Pending:
         state, level, kept = due.state, due.level, due.first + accepted
         by_level = (level,) * own
         judges = tuple(max(judge, level) for judge in state.judges[:kept])
         cached = _replaced(_rolled_back(state.cached, kept), level, kept)
-        return self._state(state.drafters[:kept] + by_level, judges + by_level, cached, None)
+        return self._state(state.drafters[:kept] + by_level, judges + by_level, cached)
 
     def _after_commit(self, due: Due, accepted: int, own: int) -> Pending:
         cached = _replaced(_rolled_back(due.state.cached, accepted), due.level, accepted)
         emitted = accepted + own
-        return self._state((), (), tuple(None if held is None else held - emitted for held in cached), None)
+        return self._state((), (), tuple(None if held is None else held - emitted for held in cached))
 
     def _state(
-        self, drafters: tuple[int, ...], judges: tuple[int, ...], cached: Cached, found_nothing: Draft | None
+        self, drafters: tuple[int, ...], judges: tuple[int, ...], cached: Cached, *, found_nothing: bool = False
     ) -> Pending:
         key = (drafters, judges, cached, found_nothing)
         found = self._states.get(key)
