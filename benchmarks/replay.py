@@ -34,6 +34,7 @@ CASES = (
     ("contexts", "adaptive", 1),
     ("contexts", "confident", 1),
     ("contexts", "draft:4/target", 16),
+    ("contexts", f"draft:4/target{STEPWISE}", 16),
     ("contexts", "draft:3/mid:6/target", 16),
     ("rounds", "draft:4/target", 1),
     ("rounds", "draft:6/target", 1),

@@ -28,13 +28,28 @@ def draft_forwards(
         length = len(drafted[0].tokens)
         new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)
         return row_draft_forwards(cost, model, new_tokens, context_tokens, length)
+    fed = [
+        (*session.feed(level, verify=False), len(row.tokens)) for (session, _), row in zip(items, drafted, strict=True)
+    ]
+    return rows_draft_forwards(cost, model, fed)
+
+
+def rows_draft_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
+    """As `draft_forwards`, of several requests.
+
+    Args:
+        cost: seconds.
+        model: that drafts.
+        fed: `[B]` of each request, tokens that its first forward is fed, tokens that its cache holds then, and tokens
+            drafted, >= 0.
+    """
     terms = cost.draft_terms(model)
     if terms is None:
-        return _token_forwards(cost, model, items, drafted, level)
+        return _token_forwards(cost, model, fed)
     if terms.per_token_s is not None:
-        return [_whole_draft(terms, [len(row.tokens) for row in drafted])]
+        return [_whole_draft(terms, [length for _, _, length in fed])]
     # No tokens are fed in it: seconds of the operation, not of a forward.
-    return [(len(items), 0, 1, terms.per_round_s), *_token_forwards(cost, model, items, drafted, level)]
+    return [(len(fed), 0, 1, terms.per_round_s), *_token_forwards(cost, model, fed)]
 
 
 def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
@@ -80,18 +95,15 @@ def _whole_draft(terms: DraftTerms, lengths: Sequence[int]) -> Forward:
     return (len(lengths), sum(lengths), 1, terms.seconds(max(lengths)))
 
 
-def _token_forwards(
-    cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
-) -> list[Forward]:
+def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, int]]) -> list[Forward]:
     """One forward per drafted token: the first also catches up, later ones run while any row still drafts."""
     # Where a recorded drafter found nothing, it takes no forward.
-    rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
+    rows = [row for row in fed if row[2]]
     if not rows:
         return []
-    new_tokens, context_tokens = _fed([item for item, _ in rows], level, verify=False)
-    num_rows = len(rows)
+    num_rows, new_tokens, context_tokens = len(rows), sum([row[0] for row in rows]), sum([row[1] for row in rows])
     seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-    held = [(session.context_tokens, length) for (session, _), length in rows]
+    held = [(new + held, length) for new, held, length in rows]
     return [(num_rows, new_tokens, 1, seconds), *_later_forwards(cost, model, held)]
 
 

@@ -17,7 +17,8 @@ from ..runs.log import RunLog, with_quality
 from ..traces.meta import MOST_SECONDS
 from .cost.base import CostModel, OperationCost
 from .device import device_process, paused_collector
-from .fixed.closed_loop import ClosedLoop, why_looped
+from .fixed.batched_loop import BatchedLoop
+from .fixed.closed_loop import ClosedLoop, WalkedRun, why_looped
 from .fixed.pending_view import PendingView
 from .foresight import grant_foresight
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
@@ -117,12 +118,13 @@ def _walked(
     """The run without a loop; None where it needs one."""
     tables, cost = scenario.tables, scenario.cost
     world = tables.world(cost, seed=scenario.seed, strict=scenario.strict)
-    if why_looped(policy, name, tables=tables, world=world, cost=cost, batch=scenario.batch):
+    if why_looped(policy, name, tables=tables, world=world, cost=cost):
         return None
     assert isinstance(tables, TrieTables)
     assert isinstance(world, ReplayWorld)
     ledger, decide_s = RunLedger(), scenario.seconds_to_decide(policy)
-    walks = ClosedLoop(policy, name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger)
+    run = WalkedRun(policy=policy, name=name, tables=tables, world=world, cost=cost, decide_s=decide_s, ledger=ledger)
+    walks = ClosedLoop(run) if scenario.batch == 1 else BatchedLoop(run, scenario.batch)
     try:
         with paused_collector():
             whole = walks.run(prefill_before, outputs)

@@ -92,6 +92,10 @@ class Lead:
     whole: bool
     priced: dict[int, tuple[int, float]] = field(default_factory=dict)
 
+    def fed(self, num_committed: int) -> tuple[int, int]:
+        """(tokens that its first forward is fed, tokens that the cache holds then) after so many committed ones."""
+        return (self.new_tokens + num_committed, 0) if self.whole else (self.new_tokens, self.held + num_committed)
+
 
 class Automaton:
     """States and steps as they are come to.
@@ -117,9 +121,14 @@ class Automaton:
         return self._bare
 
     @property
-    def prefilled(self) -> "Lead":
-        """The target reads the prompt and writes the first token."""
+    def prefilled(self) -> Lead:
+        """What comes of the prefill."""
         return self.lead(self._prefill, own=1)
+
+    @property
+    def prefill(self) -> Due:
+        """The target reads the prompt and writes the first token."""
+        return self._prefill
 
     def due(self, state: Pending, *, has_room: bool) -> Due:
         """What the policy wants; raises whatever it raises, or what is wrong with its step."""

@@ -4,6 +4,8 @@ What `simulate` does by loop, session and policy, done in bulk: rounds are walke
 once. The log is the same to the bit.
 """
 
+from dataclasses import dataclass
+
 from ...decoding.policy import Policy
 from ...decoding.session import Session
 from ...policies.about import decides_by_pending
@@ -19,14 +21,10 @@ from .play import Fixed
 from .trie_walk import TrieWalk
 
 
-def why_looped(
-    policy: Policy, name: str, *, tables: ReplayTables, world: RecordedWorld, cost: CostModel, batch: int
-) -> str:
+def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: RecordedWorld, cost: CostModel) -> str:
     """Why a run has to go through the loop, in words; "" if its rounds can be walked."""
     if not decides_by_pending(policy):
         return f"policy {name} does not say that pending tokens alone decide"
-    if batch > 1:
-        return f"{batch} requests share operations"
     if isinstance(cost, OperationCost):
         return f"cost {cost.name} knows more of operations than their forwards"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
@@ -34,10 +32,11 @@ def why_looped(
     return ""
 
 
-class ClosedLoop:
-    """Requests one after another, each walked from its start to its end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalkedRun:
+    """What is replayed without a loop, and who is told.
 
-    Args:
+    Attributes:
         policy: says `About.by_pending` of itself.
         name: of it, for errors.
         tables: the recording.
@@ -47,23 +46,37 @@ class ClosedLoop:
         ledger: told what happens.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        name: str,
-        *,
-        tables: TrieTables,
-        world: ReplayWorld,
-        cost: CostModel,
-        decide_s: float,
-        ledger: RunLedger,
-    ) -> None:
-        pool = tables.pool
-        self._tables = tables
-        self._world = world
-        self._automaton = Automaton(Fixed(policy, name, pool), tables.num_free)
-        self._walk = TrieWalk(self._automaton, world)
-        self._rows = OpRows(cost=cost, names=pool.names, num_free=tables.num_free, decide_s=decide_s, ledger=ledger)
+    policy: Policy
+    name: str
+    tables: TrieTables
+    world: ReplayWorld
+    cost: CostModel
+    decide_s: float
+    ledger: RunLedger
+
+    def automaton(self) -> Automaton:
+        """The policy, to be asked."""
+        return Automaton(Fixed(self.policy, self.name, self.tables.pool), self.tables.num_free)
+
+
+class ClosedLoop:
+    """Requests one after another, each walked from its start to its end.
+
+    Args:
+        run: what is replayed.
+    """
+
+    def __init__(self, run: WalkedRun) -> None:
+        self._tables, self._world = run.tables, run.world
+        self._automaton = run.automaton()
+        self._walk = TrieWalk(self._automaton, run.world)
+        self._rows = OpRows(
+            cost=run.cost,
+            names=run.tables.pool.names,
+            num_free=run.tables.num_free,
+            decide_s=run.decide_s,
+            ledger=run.ledger,
+        )
 
     def run(self, prefill_before: tuple[bool, ...], outputs: dict[str, list[int]] | None) -> bool:
         """Walk all requests of the recording.

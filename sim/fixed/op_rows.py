@@ -104,9 +104,7 @@ class OpRows:
     def _price(self, lead: Lead, num_committed: int) -> tuple[int, float]:
         """Row and seconds of what is met for the first time."""
         op, name = lead.op, self._names[lead.op.level]
-        new, held = lead.new_tokens, lead.held + num_committed
-        if lead.whole:
-            new, held = new + num_committed, 0
+        new, held = lead.fed(num_committed)
         forwards: list[Forward]
         if op.level < self._num_free:
             forwards, seconds = [], self._cost.lookup_s * 1

@@ -12,6 +12,12 @@ from ..tries.request_tables import RequestTables
 from .automaton import MOST, Automaton, Due, Lead, Pending
 
 
+def check_progress(idle_steps: int) -> None:
+    """Raise ValueError after so many steps in a row of which nothing came."""
+    if idle_steps >= IDLE_STEPS:
+        raise ValueError(f"no progress in {idle_steps} steps: nothing was drafted or judged")
+
+
 class TrieWalk:
     """A walk through one request after another.
 
@@ -54,23 +60,35 @@ class TrieWalk:
             position: tokens that are committed, below `length`.
             budget: tokens that the answer may have, above `position`, at most those it was recorded with.
         """
-        tokens, places, eos = self._tokens, self._places, self._eos
-        tokens.clear()
-        places.clear()
-        self._position, self._budget = position, budget
-        left, idle = budget - position, 0
+        self.stand(position, budget)
+        idle = 0
         path: list[Lead] = []
         while True:
-            room = 0 if tokens and tokens[-1] in eos else left - len(tokens)
+            room = self.room
             due = (state.open if room else state.full) or self._automaton.due(state, has_room=room > 0)
             lead = self._draft(due, room) if due.window else self._judge(due)
             path.append(lead)
             if lead.emitted:
                 return path
             idle = idle + 1 if lead.idle else 0
-            if idle >= IDLE_STEPS:
-                raise ValueError(f"no progress in {idle} steps: nothing was drafted or judged")
+            check_progress(idle)
             state = lead.after
+
+    def stand(self, position: int, budget: int) -> None:
+        """Go to a place of the answer, with nothing pending; arguments as of `round`."""
+        self._tokens.clear()
+        self._places.clear()
+        self._position, self._budget = position, budget
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be drafted."""
+        tokens = self._tokens
+        return 0 if tokens and tokens[-1] in self._eos else self._budget - self._position - len(tokens)
+
+    def step(self, due: Due) -> Lead:
+        """What comes of a step; what is pending then stays so until `stand`."""
+        return self._draft(due, self.room) if due.window else self._judge(due)
 
     def _draft(self, due: Due, room: int) -> Lead:
         tokens, places, eos = self._tokens, self._places, self._eos

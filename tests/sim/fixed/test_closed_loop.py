@@ -14,7 +14,7 @@ from paceline.policies.lossless.chain import Chain
 from paceline.policies.spec import make_policy
 from paceline.sim.cost.base import CostRangeError, DraftTerms
 from paceline.sim.cost.make import make_cost
-from paceline.sim.fixed import op_rows
+from paceline.sim.fixed import batch_rows, op_rows
 from paceline.sim.fixed.closed_loop import why_looped
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
@@ -94,6 +94,7 @@ def test_walked_requests_leave_the_log_of_the_loop(data):
     scenario = Scenario(
         tables=tables,
         cost=cost,
+        batch=data.draw(st.sampled_from([1, 1, 2, 3, 5])),
         seed=data.draw(st.integers(0, 9)),
         strict=data.draw(st.booleans()),
         decide_s=data.draw(st.none() | st.floats(0, 0.01)),
@@ -107,10 +108,12 @@ def test_walked_requests_leave_the_log_of_the_loop(data):
 
 @pytest.mark.parametrize("cost", ["cpu", "h100", "rtx4090"])
 @pytest.mark.parametrize("policy", ["plain", "draft:4/target", "draft:3/mid:6/target", "svip", "draft:9/mid:2/target"])
-def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, monkeypatch):
+@pytest.mark.parametrize("batch", [1, 4])
+def test_seconds_of_any_cost_are_those_of_the_loop(cost, policy, batch, monkeypatch):
     monkeypatch.setattr(op_rows, "MOST_WAITING", 7)
+    monkeypatch.setattr(batch_rows, "MOST_WAITING", 7)
     monkeypatch.setattr(op_rows, "MOST_PRICED", 12)
-    scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace))
+    scenario = Scenario(tables=SMALL, cost=make_cost(cost, SMALL.trace), batch=batch)
     one, other = (came_of(scenario, make_policy(policy, SMALL.pool), stepwise=stepwise) for stepwise in (False, True))
     same(one, other)
     assert not isinstance(one[0], type)
@@ -132,10 +135,10 @@ def test_rounds_are_walked_and_nobody_is_asked_twice():
     assert len(asked) == len(set(asked)) <= 6
 
 
-def why(policy, tables=SMALL, cost=None, batch=1):
+def why(policy, tables=SMALL, cost=None):
     cost = easy_cost(tables.trace) if cost is None else cost
     world = tables.world(cost, seed=0, strict=False)
-    return why_looped(make_policy(policy, tables.pool), policy, tables=tables, world=world, cost=cost, batch=batch)
+    return why_looped(make_policy(policy, tables.pool), policy, tables=tables, world=world, cost=cost)
 
 
 @settings(max_examples=3, deadline=None)
@@ -143,7 +146,6 @@ def why(policy, tables=SMALL, cost=None, batch=1):
 def test_a_run_that_needs_the_loop_says_why(log):
     assert not why("draft:4/target")
     assert why("adaptive") == "policy adaptive does not say that pending tokens alone decide"
-    assert why("plain", batch=2) == "2 requests share operations"
     assert why("plain", log) == "recording by hand is not one of contexts"
 
 
