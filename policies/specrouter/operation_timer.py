@@ -1,12 +1,13 @@
-"""Gathers the rows of operations until they are whole, and tells the profiler what their forwards took.
+"""Tells the profiler what the forwards of whole operations took.
 
 The rows of an operation arrive one by one, each with the seconds of all. A row alone would mislead: in a batch the
-seconds follow from the widths of all rows, and a draft runs until its longest row ends. Nobody learns of the rows that
-were prefills; the requests that begin after the operation tell of them.
+seconds follow from the widths of all rows, and a draft runs until its longest row ends. So rows are gathered until they
+are whole. Not so those of the target: beside them it reads prompts, whole ones or chunks, of which nobody learns. What
+its latest operation was fed in all, the load says to whoever decides next.
 """
 
 from ...decoding.contract import Outcome, Verify
-from ...decoding.observation import Observation
+from ...decoding.observation import Load, Observation
 from ..parts.performance_profiler import PerformanceProfiler
 
 NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
@@ -25,7 +26,7 @@ def tokens_fed(seen: Observation, model: str, *, judged: int | None = None) -> i
 
 
 class OperationTimer:
-    """Feeds a profiler with whole operations. Mutated by `note`, `note_prefill` and `settle`.
+    """Feeds a profiler with whole operations. Mutated by `note` and `settle`.
 
     Args:
         profiler: is told.
@@ -37,26 +38,36 @@ class OperationTimer:
         self._target = target
         self._key: tuple[int, bool, int, float] = NOTHING
         self._settled = False
+        self._target_ran = False
+        self._told: tuple[int, int, float] | None = None
         self._rows = 0
         self._fed = 0
         self._longest = 0
 
-    def settle(self) -> None:
-        """Someone decides: the next row is one of another operation."""
-        self._settled = True
+    def settle(self, load: Load, *, begins: bool) -> None:
+        """Someone decides: the next row is one of another operation, and the load tells of the target's latest.
 
-    def note_prefill(self, num_prompt: int, *, num_rows: int, seconds: float) -> None:
-        """A request begins whose prompt was read in the target's latest operation, of `num_rows` rows."""
-        key = (self._target, True, num_rows, seconds)
-        if key != self._key:
-            self._begin(key)
-        self._rows += 1
-        self._fed += num_prompt
-        self._verified()
+        Args:
+            load: as it is seen.
+            begins: whether it is the first decision of a request, so that an operation of the target has read the end
+                of its prompt. Nobody may have learnt of that one.
+        """
+        self._settled = True
+        if not (self._target_ran or begins):
+            return
+        level = self._target
+        ran = load.batch[level], load.new_tokens[level], load.duration_s[level]
+        if ran[1] and (self._target_ran or ran != self._told):
+            self._profiler.note(level, new_tokens=ran[1], seconds=ran[2])
+            self._told = ran
+        self._target_ran = False
 
     def note(self, level: int, fed: int, outcome: Outcome) -> None:
         """Take in a row that was fed `fed` tokens first."""
         verify = outcome.step.__class__ is Verify
+        if verify and level == self._target:
+            self._target_ran = True
+            return
         key = (level, verify, outcome.num_rows, outcome.duration_s)
         if key != self._key or self._settled:
             self._begin(key)

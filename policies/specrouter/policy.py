@@ -112,16 +112,13 @@ class SpecRouter:
 
     def decide(self, seen: Observation) -> Step:
         """Follow the plan of the round; make one where a round begins."""
-        self._timer.settle()
         request = self._requests.get(seen.request_id)
+        self._timer.settle(seen.load, begins=request is None and seen.num_emitted > 0)
         if request is None:
             evidence = RoundEvidence(seen.tag, self.scheduler.knowledge.verdicts)
             request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # what the prefill wrote
             budget = seen.num_emitted + seen.remaining
             self.scheduler.knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
-            if seen.num_emitted:
-                seconds = seen.load.duration_s[-1]
-                self._timer.note_prefill(seen.num_prompt, num_rows=seen.load.batch[-1], seconds=seconds)
             self._requests[seen.request_id] = request
         if request.plan is None:
             request.evidence.settle(seen)

@@ -1,5 +1,6 @@
 """What operations took is learnt from whole ones, whoever was told of their rows."""
 
+from paceline.decoding.observation import Load
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.specrouter.operation_timer import OperationTimer
 
@@ -28,39 +29,58 @@ def timer():
     return profiler, OperationTimer(profiler, TARGET)
 
 
+def after(rows, new_tokens, seconds):
+    """The load after an operation of the target."""
+    load = Load(TARGET + 1)
+    load.batch[TARGET], load.new_tokens[TARGET], load.duration_s[TARGET] = rows, new_tokens, seconds
+    return load
+
+
 def test_an_operation_is_learnt_by_all_the_tokens_it_was_fed():
+    """Once, by who decides next; chunks of prompts, of which nobody learns, are among them."""
     profiler, clock = timer()
     for request, fed in (("r0", 4), ("r1", 1), ("r2", 5)):
         clock.note(TARGET, fed, verified(request, rows=3, seconds=0.5))
-    assert profiler.told == [(TARGET, 10, 0.5)]
+    for _ in range(2):
+        clock.settle(after(4, 50, 0.5), begins=False)
+    assert profiler.told == [(TARGET, 50, 0.5)]
 
 
-def test_a_prefill_among_verifications_is_told_by_the_request_that_begins():
+def test_equal_operations_are_learnt_each():
+    profiler, clock = timer()
+    for _ in range(2):
+        clock.note(TARGET, 4, verified("r0", rows=1, seconds=0.5))
+        clock.settle(after(1, 4, 0.5), begins=False)
+    assert profiler.told == [(TARGET, 4, 0.5)] * 2
+
+
+def test_a_prefill_among_verifications_is_learnt_once():
     profiler, clock = timer()
     clock.note(TARGET, 4, verified("r0", rows=2, seconds=0.5))
-    clock.settle()
-    assert profiler.told == [], "a row is missing"
-    clock.note_prefill(40, num_rows=2, seconds=0.5)
+    for begins in (True, False, True):
+        clock.settle(after(3, 44, 0.5), begins=begins)
     assert profiler.told == [(TARGET, 44, 0.5)]
 
 
-def test_prefills_alone_are_an_operation():
+def test_prefills_alone_are_learnt_by_the_requests_that_begin():
     profiler, clock = timer()
-    for num_prompt in (30, 50):
-        clock.settle()
-        clock.note_prefill(num_prompt, num_rows=2, seconds=0.7)
+    for _ in range(2):
+        clock.settle(after(2, 80, 0.7), begins=True)
     assert profiler.told == [(TARGET, 80, 0.7)]
+    clock.settle(after(0, 0, 0.0), begins=True)
+    assert len(profiler.told) == 1, "what was never fed took nothing"
 
 
-def test_rows_that_nobody_will_tell_of_do_not_reach_into_the_next_operation():
-    """A request that ended with its first token never begins; the next operation may be as long and as wide."""
+def test_rows_of_a_verifier_below_are_gathered():
+    """Rows that nobody will tell of do not reach into the next operation, which may be as long and as wide."""
     profiler, clock = timer()
-    clock.note(TARGET, 4, verified("r0", rows=2, seconds=0.5))
-    clock.settle()
-    clock.note(TARGET, 3, verified("r0", rows=2, seconds=0.5))
+    load = after(1, 1, 0.1)
+    clock.note(1, 4, verified("r0", rows=2, seconds=0.5))
+    clock.settle(load, begins=False)
+    clock.note(1, 3, verified("r0", rows=2, seconds=0.5))
     assert profiler.told == []
-    clock.note(TARGET, 2, verified("r1", rows=2, seconds=0.5))
-    assert profiler.told == [(TARGET, 5, 0.5)]
+    clock.note(1, 2, verified("r1", rows=2, seconds=0.5))
+    assert profiler.told == [(1, 5, 0.5)]
 
 
 def test_a_draft_is_learnt_by_the_forward():
