@@ -18,6 +18,7 @@ from .member_seconds import MemberSeconds
 
 MEMORY = 16  # forwards that a cell's mean reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
+ALIKE = 1e-3  # of two sums of squares, what their directions must differ by to be told apart
 MOVED = 0.05  # share by which a mean moves before what was read is read anew
 
 
@@ -58,16 +59,17 @@ class PerformanceProfiler:
         tokens = _bucket(new_tokens)
         cell = cells.get(tokens)
         if cell is None:
-            cells[tokens] = _Cell(seconds, held_tokens)
+            cells[tokens] = _Cell(seconds, held_tokens, new_tokens)
             self._read.clear()
             return
         if cell.count < MEMORY:
             cell.count += 1
-        off_s, off_held = seconds - cell.mean, held_tokens - cell.held
+        off_s, off_held, off_tokens = seconds - cell.mean, held_tokens - cell.held, new_tokens - cell.tokens
         if off_held:
-            self._slopes[level].note(off_held, off_s)
+            self._slopes[level].note(off_held, off_tokens, off_s)
         cell.mean += off_s / cell.count
         cell.held += off_held / cell.count
+        cell.tokens += off_tokens / cell.count
         if abs(cell.mean - cell.read) > MOVED * cell.read:
             self._read.clear()
 
@@ -137,14 +139,15 @@ class _Cell:
     """Forwards of one member over so many new tokens: `count` of them up to `MEMORY`, mean seconds and held tokens.
 
     What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
-    so a cell is of tokens. `read` and `read_held` are the means as they were read.
+    so a cell is of tokens, `tokens` in the mean. `read` and `read_held` are the means as they were read.
     """
 
-    __slots__ = ("count", "held", "mean", "read", "read_held")
+    __slots__ = ("count", "held", "mean", "read", "read_held", "tokens")
 
-    def __init__(self, seconds: float, held_tokens: float) -> None:
+    def __init__(self, seconds: float, held_tokens: float, new_tokens: float) -> None:
         self.mean = self.read = seconds
         self.held = self.read_held = held_tokens
+        self.tokens = new_tokens
         self.count = 1
 
     def at(self, held_tokens: float, slope: float) -> float:
@@ -155,21 +158,32 @@ class _Cell:
 
 
 class _Slope:
-    """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight."""
+    """Seconds by held token, >= 0, from how forwards are off the means of their cells; older ones with less weight.
 
-    __slots__ = ("_xx", "_xy")
+    Wide forwards of one cell differ by some new tokens too, and those of a growing batch by both at once: seconds are
+    fitted by both.
+    """
+
+    __slots__ = ("_held_held", "_held_s", "_held_tokens", "_tokens_s", "_tokens_tokens")
 
     def __init__(self) -> None:
-        self._xx = self._xy = 0.0
+        self._held_held = self._held_s = self._held_tokens = self._tokens_s = self._tokens_tokens = 0.0
 
-    def note(self, held_tokens: float, seconds: float) -> None:
+    def note(self, held: float, tokens: float, seconds: float) -> None:
         kept = 1.0 - 1.0 / SLOPE_MEMORY
-        self._xx = kept * self._xx + held_tokens * held_tokens
-        self._xy = kept * self._xy + held_tokens * seconds
+        self._held_held = kept * self._held_held + held * held
+        self._held_tokens = kept * self._held_tokens + held * tokens
+        self._held_s = kept * self._held_s + held * seconds
+        self._tokens_tokens = kept * self._tokens_tokens + tokens * tokens
+        self._tokens_s = kept * self._tokens_s + tokens * seconds
 
     @property
     def fitted(self) -> float:
-        return max(self._xy / self._xx, 0.0) if self._xx else 0.0
+        own, other, both = self._held_held, self._tokens_tokens, self._held_tokens
+        apart = own * other - both * both
+        if apart > ALIKE * own * other:
+            return max((self._held_s * other - self._tokens_s * both) / apart, 0.0)
+        return max(self._held_s / own, 0.0) if own and not other else 0.0
 
 
 _Curve = tuple[Floats, Floats]  # new tokens a row, ascending, and seconds
