@@ -33,6 +33,8 @@ class LoadCell:
         spread: half the range of the measured runs' mean E2E as a share of its median.
         other_answers: requests that finished in both worlds with other tokens.
         left: requests whose models wrote another token than was recorded, in any run.
+        emitted, cycled: simulated tokens, and those after the first pass of a recorded answer.
+        modelled: simulated decisions that were modelled rather than replayed.
         equal: whether members judged, accepted and wrote as many tokens in both worlds, level by level.
     """
 
@@ -46,6 +48,9 @@ class LoadCell:
     spread: float
     other_answers: int
     left: int
+    emitted: int
+    cycled: int
+    modelled: int
     equal: bool
 
     def error(self, name: str) -> float | None:

@@ -33,6 +33,7 @@ from ..seconds.measured_runs import DecodedRuns
 from .compare_under_load import rising_rates
 from .in_the_loop.attached_workload import AttachedWorkload
 from .in_the_loop.served_worlds import ServedRun, ServedWorlds
+from .serving_run import shares_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -80,8 +81,10 @@ class LoadValidation(Printed):
         equal = sum(cell.equal for cell in self.cells)
         left = sum(cell.left for cell in self.cells)
         near = [f"{counted(left, 'request')} left the record by a near tie of two tokens"] if left else []
+        counts = [(cell.emitted, cell.cycled, cell.modelled) for cell in self.cells]
         return [
             *self.meta["notes"],
+            *shares_of(*map(sum, zip(*counts, strict=True))),
             *near,
             f"means are off in the median (at worst) by: {means or 'nothing finished'}",
             f"equal work in {equal} of {counted(len(self.cells), 'cell')}",
@@ -206,6 +209,9 @@ class _Job:
             spread=half_range([run["e2e_s_mean"] for run in figures if "e2e_s_mean" in run]),
             other_answers=sum(ours.tokens[request_id] != theirs.tokens[request_id] for request_id in both),
             left=len(frozenset().union(*(run.left for run in runs))),
+            emitted=ours.served.num_emitted,
+            cycled=ours.served.num_cycled,
+            modelled=ours.served.num_modelled,
             equal=ours.log.meta.levels == theirs.log.meta.levels,
         )
 

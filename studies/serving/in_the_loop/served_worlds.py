@@ -20,7 +20,7 @@ from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....sim.serving.engine.replica_spec import MakeWorld, ReplicaSpec
 from ....sim.serving.roles import Role
 from ....sim.serving.routers import Dispatcher, RouterSetting
-from ....sim.serving.simulate import serve
+from ....sim.serving.simulate import Served, serve
 from ....sim.simulate import seconds_to_decide
 from ....sim.tries.tables import TrieTables
 from ....traces.meta import Sampling
@@ -39,11 +39,13 @@ class ServedRun:
     Attributes:
         log: of the run.
         tokens: of finished requests, by id.
+        served: what it says besides its log.
         left: requests whose models wrote another text than was recorded; none of a simulated run.
     """
 
     log: ServingLog
     tokens: Mapping[str, list[int]]
+    served: Served
     left: frozenset[str] = frozenset()
 
 
@@ -131,7 +133,7 @@ class ServedWorlds:
         picks = router.build(RouterSetting(num_replicas=len(replicas), seed=self._seed))
         tokens: dict[str, list[int]] = {}
         horizon_s = self._cluster.horizon_s
-        serve(
+        said = serve(
             workload,
             self._tables,
             [self._spec(name, policy, replica, make_world) for policy, replica in zip(policies, replicas, strict=True)],
@@ -142,7 +144,7 @@ class ServedWorlds:
             outputs=tokens,
         )
         about = ServingAbout(policy=name, workload=workload.about.name, cluster=self._cluster.name, seed=self._seed)
-        return ServedRun(log=recorder.log(about), tokens=tokens, left=frozenset(left))
+        return ServedRun(log=recorder.log(about), tokens=tokens, served=said, left=frozenset(left))
 
     def _spec(self, name: str, policy: Policy, replica: Replica, make_world: MakeWorld | None) -> ReplicaSpec:
         return ReplicaSpec(

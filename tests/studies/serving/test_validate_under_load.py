@@ -190,11 +190,16 @@ def test_a_table_of_errors(path, tmp_path):
     for cell in found.cells:
         assert cell.equal
         assert cell.finished == (10, 10)
-        assert (cell.other_answers, cell.left) == (0, 0)
+        assert (cell.other_answers, cell.left, cell.cycled) == (0, 0, 0)
+        assert cell.emitted > 0
         assert cell.simulated.keys() == cell.measured.keys() == cell.errors().keys()
         assert cell.simulated["ttft_s_p50"] <= cell.simulated["ttft_s_p90"] <= cell.simulated["e2e_s_p99"]
         assert cell.error("e2e_s_mean") == cell.simulated["e2e_s_mean"] / cell.measured["e2e_s_mean"] - 1
     assert "equal work in 4 of 4 cells" in repr(found)
+    modelled = sum(cell.modelled for cell in found.cells)
+    assert (f"{modelled:,} decisions were modelled rather than replayed" in found.lines()) == (modelled > 0)
+    told = replace(found, cells=(replace(found.cells[0], modelled=1234),)).lines()
+    assert "1,234 decisions were modelled rather than replayed" in told
     assert len(found.to_dicts()) == 4
     assert found.to_json()["errors"]["ttft_s_mean"]["worst"] >= found.to_json()["errors"]["ttft_s_mean"]["median"]
 
