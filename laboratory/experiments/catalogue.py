@@ -35,6 +35,7 @@ class Experiment:
 _KNOWN: Mapping[str, frozenset[Use]] = {
     "baseline": REPLAY | MODELS,
     "scheduler-stress": REPLAY,
+    "load-sweep": REPLAY,
     "acceptance-by-level": REPLAY,
     "scheduling-overhead": REPLAY,
     "memory-overhead": MODELS,

@@ -23,6 +23,7 @@ from ...cli.command_line import done, paceline, refused
 REPLAYED = ("acceptance-by-level", "larger-targets")
 SLOW = (
     "baseline",
+    "load-sweep",
     "routing",
     "scheduler-stress",
     "scheduling-overhead",
