@@ -23,6 +23,7 @@ class TabledCharges:
         names: of the members.
         num_free: see above.
         lookup_ps: of one prompt lookup.
+        known: the latest line that was asked for, by level, rows and new tokens.
         drafts_are_forwards: whether a draft costs its forwards and nothing else.
     """
 
@@ -34,7 +35,12 @@ class TabledCharges:
         self.lookup_ps = to_ps(cost.lookup_s)
         self.drafts_are_forwards = all(cost.draft_terms(name) is None for name in pool.names[num_free:])
         self._lines = ForwardLines(cost) if isinstance(cost, LinedCost) and not why_unlined(cost) else None
-        self._known: dict[tuple[int, int, int], PsLine] = {}  # the latest by level, rows and new tokens
+        self.known: dict[tuple[int, int, int], PsLine] = {}
+
+    @property
+    def is_lined(self) -> bool:
+        """Whether the cost has lines."""
+        return self._lines is not None
 
     def forward(self, level: int, num_rows: int, new_tokens: int, context_tokens: int) -> int:
         """Of one forward; arguments and errors as of `CostModel.forward_s`."""
@@ -49,12 +55,12 @@ class TabledCharges:
     def line(self, level: int, num_rows: int, new_tokens: int, context_tokens: int) -> PsLine:
         """The line that a forward lies on, of a cost that has lines."""
         key = level, num_rows, new_tokens
-        known = self._known.get(key)
+        known = self.known.get(key)
         if known is not None and known.start <= context_tokens < known.end:
             return known
         assert self._lines is not None
         found = self._lines.line(self.names[level], num_rows, new_tokens, context_tokens)
-        self._known[key] = found
+        self.known[key] = found
         return found
 
     def read(self, level: int, chunks: Sequence[tuple[TabledRequest, int]]) -> int:

@@ -10,7 +10,8 @@ from ....unrecorded_error import UnrecordedContextError
 from ..tabled_request import TabledRequest
 from .round_shapes import Lacking, RoundShapes, UnfitRoundError
 
-MOST_PATHS = 1024  # that are kept
+# Paths, and ends of requests, that are kept.
+MOST_PATHS, MOST_ENDS = 1024, 8192
 
 
 class RoundPath:
@@ -65,6 +66,7 @@ class RoundPaths:
         self.rounds = rounds
         self.shapes = RoundShapes(pool)
         self._paths: OrderedDict[tuple[str, int], RoundPath] = OrderedDict()
+        self._ends: OrderedDict[tuple[str, int, int, Lacking], tuple[list[int], list[int], list[int]]] = OrderedDict()
         self._fresh: Lacking = (*[None] * pool.target_level, 1)
 
     def of(self, request: TabledRequest) -> tuple[list[int], list[int], list[int]]:
@@ -102,14 +104,35 @@ class RoundPaths:
         return shapes, texts, positions
 
     def _end(self, request: TabledRequest, shapes: list[int], texts: list[int], positions: list[int]) -> None:
-        """Append the last rounds, which the end of the request may cut."""
+        """Append the last rounds, which the end of the request may cut; the same for all that come to them alike."""
         lacking = self.shapes.shapes[shapes[-1]].after if shapes else self._fresh
-        while texts[-1] < request.most_tokens:
-            position = positions[-1]
-            room = min(request.most_answer - position, request.most_tokens - texts[-1])
+        base, left = texts[-1], request.most_tokens - texts[-1]
+        key = request.recorded_id, positions[-1], left, lacking
+        found = self._ends.get(key)
+        if found is None:
+            found = self._ends[key] = self._played(request, positions[-1], left, lacking)
+            if len(self._ends) > MOST_ENDS:
+                self._ends.popitem(last=False)
+        shapes += found[0]
+        texts += [base + tokens for tokens in found[1]]
+        positions += found[2]
+
+    def _played(
+        self, request: TabledRequest, position: int, left: int, lacking: Lacking
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Shapes of the rounds that bring so many tokens; tokens that are out after each, and positions after each."""
+        shapes: list[int] = []
+        texts: list[int] = []
+        positions: list[int] = []
+        tokens = 0
+        while tokens < left:
+            room = min(request.most_answer - position, left - tokens)
             played = self.rounds.round(request.arrival.request_id, request.recorded_id, position, room)
             shape = self.shapes.of(played, lacking)
             lacking = self.shapes.shapes[shape].after
+            tokens += played.committed
+            position = 0 if played.ends else position + played.committed
             shapes.append(shape)
-            texts.append(texts[-1] + played.committed)
-            positions.append(0 if played.ends else position + played.committed)
+            texts.append(tokens)
+            positions.append(position)
+        return shapes, texts, positions

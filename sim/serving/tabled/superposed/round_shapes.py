@@ -69,7 +69,9 @@ class RoundShapes:
         self._num_levels = len(pool.members)
         self._target = pool.target_level
         self._keeps = [not member.model_free for member in pool.members]
-        self._tables: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+        nothing = np.zeros((0, FEATURES, 0), dtype=np.int64)
+        self._tables = nothing, nothing
+        self._num_written = 0
 
     def of(self, played: Round, lacking: Lacking) -> int:
         """Number of a shape; raises UnfitRoundError."""
@@ -78,24 +80,27 @@ class RoundShapes:
         if known is None:
             self.shapes.append(self._shape(played, lacking))
             known = self._known[key] = len(self.shapes) - 1
-            self._tables = None
         return known
 
     def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Features `[S + 1, 4, R]`, and wanted tokens `[L, S + 1, R]`."""
-        if self._tables is None:
-            count, slots = len(self.shapes), self.num_slots
-            features = np.zeros((slots + 1, FEATURES, count), dtype=np.int64)
-            wanted = np.full((self._num_levels, slots + 1, count), NOTHING, dtype=np.int64)
-            for place, shape in enumerate(self.shapes):
-                *below, target = shape.slots
-                features[: len(below), :, place] = np.array(below, dtype=np.int64).reshape(-1, FEATURES)
-                features[slots, :, place] = target
-                for level, tokens in enumerate(shape.wanted):
-                    wanted[level, : len(below), place] = tokens[:-1]
-                    wanted[level, len(below) : -1, place] = tokens[-2] if below else NOTHING
-                    wanted[level, -1, place] = tokens[-1]
-            self._tables = features, wanted
+        """Features `[S + 1, 4, R']`, and wanted tokens `[L, S + 1, R']`, of at least R shapes."""
+        features, wanted = self._tables
+        count, slots = len(self.shapes), self.num_slots
+        if features.shape[0] != slots + 1 or features.shape[2] < count:
+            features = np.zeros((slots + 1, FEATURES, 2 * count), dtype=np.int64)
+            wanted = np.full((self._num_levels, slots + 1, 2 * count), NOTHING, dtype=np.int64)
+            self._tables, self._num_written = (features, wanted), 0
+        for place in range(self._num_written, count):
+            shape = self.shapes[place]
+            *below, target = shape.slots
+            if below:
+                features[: len(below), :, place] = below
+            features[slots, :, place] = target
+            for level, tokens in enumerate(shape.wanted):
+                wanted[level, : len(below), place] = tokens[:-1]
+                wanted[level, len(below) : -1, place] = tokens[-2] if below else NOTHING
+                wanted[level, -1, place] = tokens[-1]
+        self._num_written = count
         return self._tables
 
     def _shape(self, played: Round, lacking: Lacking) -> Shape:

@@ -3,7 +3,7 @@
 from ...engine.replica_memory import ReplicaMemory
 from ..tabled_books import TabledBooks
 from .round_shapes import RoundShapes
-from .superposed_rows import SuperposedRow
+from .superposed_rows import SuperposedRow, SuperposedRows
 
 
 class Standing:
@@ -12,14 +12,15 @@ class Standing:
     Args:
         memory: of the replica.
         books: of the replica.
+        rows: of the replica.
         shapes: of the rounds.
     """
 
-    def __init__(self, memory: ReplicaMemory, books: TabledBooks, shapes: RoundShapes) -> None:
+    def __init__(self, memory: ReplicaMemory, books: TabledBooks, rows: SuperposedRows, shapes: RoundShapes) -> None:
         self._memory = memory
         self._books = books
         self._shapes = shapes
-        self._levels = [level for level, kv in enumerate(memory.members) if kv is not None]
+        self._rows = rows
 
     def between_rounds(self, row: SuperposedRow, place: int, began_ps: int) -> None:
         """Let a request stand before a round.
@@ -58,7 +59,6 @@ class Standing:
 
     def _hold(self, row: SuperposedRow, place: int) -> None:
         """Tell memory which of the blocks that were taken are a request's."""
-        for level in self._levels:
-            blocks = int(row.blocks[level, -1, place])
-            if blocks:
-                self._memory.hold(row.request, level, blocks)
+        held = row.blocks[:, -1, place].tolist()
+        for level, blocks in zip(self._rows.levels, held, strict=True):
+            self._memory.hold(row.request, level, blocks)

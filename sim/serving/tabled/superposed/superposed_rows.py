@@ -3,7 +3,6 @@
 A **beat** is a cycle in which each row runs its next round. Letters: S slots below the target, L levels.
 """
 
-from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -27,7 +26,7 @@ class SuperposedRow:
         ends: beat after the last one.
         number: of the row, in the order in which they joined.
         features: `[S + 1, 4, N]`.
-        blocks: `[L, S + 1, N]` held in each slot.
+        blocks: `[L', S + 1, N]` held in each slot, of the members that run (`SuperposedRows.levels`).
     """
 
     __slots__ = ("beat", "blocks", "ends", "features", "number", "positions", "request", "shapes", "texts")
@@ -55,19 +54,22 @@ class SuperposedRows:
     Attributes:
         rows: by request.
         beat: the next one.
-        held_blocks: `[L]` that the rows hold together.
-        lacking: by beat, whether a row catches up in it.
+        held_blocks: `[L]` that the rows hold together, of members that run.
+        levels: of the members that run.
+        num_slots: S of the rows.
+        lacking: beats in which a row catches up.
     """
 
     def __init__(self, paths: RoundPaths, memory: ReplicaMemory) -> None:
         self.rows: dict[TabledRequest, SuperposedRow] = {}
         self.beat = 0
         self.held_blocks = [0] * len(memory.members)
+        self.levels: list[int] = []
         self.lacking: set[int] = set()
         self._paths = paths
         self._shapes = paths.shapes
         self._sizes = [0 if kv is None else kv.limits.block_tokens for kv in memory.members]
-        self._num_slots = 0
+        self.num_slots = 0
         self._first = 0  # beat of the first column
         self._number = 0
         self._features = np.zeros((0, FEATURES, WIDTH), dtype=np.int64)
@@ -78,11 +80,14 @@ class SuperposedRows:
         row = SuperposedRow(request, self._paths.of(request), self.beat, self._number)
         self._number += 1
         self.rows[request] = row
-        for level, size in enumerate(self._sizes):
-            if size:
-                self.held_blocks[level] += request.room_held[level] // size
-        if self._shapes.num_slots > self._num_slots:
-            self._num_slots = self._shapes.num_slots
+        shapes, sizes = self._shapes, self._sizes
+        known = self.levels
+        self.levels = [level for level in (shapes.drafter, shapes.judge, len(sizes) - 1) if level >= 0 and sizes[level]]
+        for level in self.levels:
+            joining = (request,) if level in known else self.rows
+            self.held_blocks[level] += sum([one.room_held[level] for one in joining]) // sizes[level]
+        if shapes.num_slots > self.num_slots or len(self.levels) != len(self._blocks):
+            self.num_slots = shapes.num_slots
             for other in self.rows.values():
                 self._lay_out(other)
             self._add_up()
@@ -95,14 +100,14 @@ class SuperposedRows:
         self.rows.clear()
         self.lacking.clear()
         self.held_blocks = [0] * len(self.held_blocks)
-        self._num_slots = 0
+        self.levels = []
+        self.num_slots = 0
 
     def leave(self, row: SuperposedRow) -> None:
         """A row is done."""
         del self.rows[row.request]
-        for level, size in enumerate(self._sizes):
-            if size:
-                self.held_blocks[level] -= row.request.room_held[level] // size
+        for level in self.levels:
+            self.held_blocks[level] -= row.request.room_held[level] // self._sizes[level]
 
     def pass_beats(self, beats: int) -> list[SuperposedRow]:
         """So many beats are over; returns the rows that are done, which are still there."""
@@ -117,15 +122,15 @@ class SuperposedRows:
         return min(self._first + WIDTH, min(row.ends for row in self.rows.values())) - self.beat
 
     def features(self, beats: int) -> list[list[list[int]]]:
-        """`[beats][S + 1][4]` of the next beats."""
+        """`[S + 1][4][beats]` of the next beats."""
         column = self.beat - self._first
-        found: list[list[list[int]]] = self._features[:, :, column : column + beats].transpose(2, 0, 1).tolist()
+        found: list[list[list[int]]] = self._features[:, :, column : column + beats].tolist()
         return found
 
-    def blocks(self, level: int, beats: int) -> NDArray[np.int64]:
-        """`[S + 1, beats]` blocks of a member that the rows hold in the next beats."""
+    def blocks(self, place: int, beats: int) -> NDArray[np.int64]:
+        """`[S + 1, beats]` blocks that the rows hold in the next beats, of the member at a place of `levels`."""
         column = self.beat - self._first
-        found: NDArray[np.int64] = self._blocks[level, :, column : column + beats]
+        found: NDArray[np.int64] = self._blocks[place, :, column : column + beats]
         return found
 
     def drafts(self, beat: int, slot: int) -> list[tuple[int, int]]:
@@ -157,24 +162,23 @@ class SuperposedRows:
         features, wanted = self._shapes.tables()
         request, shapes = row.request, self._shapes
         texts = np.array(row.texts[:-1], dtype=np.int64)
-        row.features = found = features[:, :, row.shapes]
+        row.features = found = features.take(row.shapes, axis=2)
         held = found[:, ROWS] * texts
         if shapes.drafter >= 0 and not self._sizes[shapes.drafter]:
-            held[0 : self._num_slots : 2] = 0
+            held[0 : self.num_slots : 2] = 0
         found[:, HELD] += held
-        row.blocks = np.zeros((len(self._sizes), *found.shape[::2]), dtype=np.int64)
-        chain = {shapes.drafter, shapes.judge, len(self._sizes) - 1}
-        for level, size in enumerate(self._sizes):
-            if not size:
-                continue
-            row.blocks[level] = request.room_held[level] // size
-            if level in chain:
-                tokens = wanted[level][:, row.shapes] + texts
-                before = np.concatenate(([request.room_held[level]], tokens[-1, :-1]))
-                tokens = np.maximum(tokens, np.maximum.accumulate(before))
-                row.blocks[level] = -(-np.minimum(tokens, request.most_tokens) // size)
+        tokens = wanted[self.levels].take(row.shapes, axis=2)
+        tokens += texts
+        before = np.empty((len(self.levels), 1, len(texts)), dtype=np.int64)
+        before[:, 0, 0] = [request.room_held[level] for level in self.levels]
+        before[:, 0, 1:] = tokens[:, -1, :-1]
+        np.maximum.accumulate(before, axis=2, out=before)
+        np.maximum(tokens, before, out=tokens)
+        np.minimum(tokens, request.most_tokens, out=tokens)
+        sizes = [self._sizes[level] for level in self.levels]
+        row.blocks = -(-tokens // (sizes[0] if len(set(sizes)) == 1 else np.array(sizes)[:, None, None]))
         for level, first in ((shapes.drafter, 0), (shapes.judge, 1)):
-            if level >= 0 and self._sizes[level]:
+            if level in self.levels:
                 self._catch_up(row, level, first)
 
     def _catch_up(self, row: SuperposedRow, level: int, slot: int) -> None:
@@ -193,8 +197,8 @@ class SuperposedRows:
         """Add all rows up, from the next beat on."""
         self._first = self.beat
         self.lacking = {beat for beat in self.lacking if beat >= self.beat}
-        self._features = np.zeros((self._num_slots + 1, FEATURES, WIDTH), dtype=np.int64)
-        self._blocks = np.zeros((len(self._sizes), self._num_slots + 1, WIDTH), dtype=np.int64)
+        self._features = np.zeros((self.num_slots + 1, FEATURES, WIDTH), dtype=np.int64)
+        self._blocks = np.zeros((len(self.levels), self.num_slots + 1, WIDTH), dtype=np.int64)
         for row in self.rows.values():
             self._add(row)
 
@@ -207,14 +211,3 @@ class SuperposedRows:
         places = slice(begins - row.beat, ends - row.beat)
         self._features[:, :, columns] += row.features[:, :, places]
         self._blocks[:, :, columns] += row.blocks[:, :, places]
-
-
-def block_ps(blocks: NDArray[np.int64], durations_ps: Sequence[Sequence[int]], first: int) -> int:
-    """Blocks `[S + 1, beats]` beyond `first`, each times the picoseconds `[beats][S + 1]` of its slot, added up.
-
-    The last beat may have fewer slots.
-    """
-    total = 0
-    for held, lasted in zip(blocks.T.tolist(), durations_ps, strict=False):
-        total += sum((now - first) * ps for now, ps in zip(held, lasted, strict=False))
-    return total

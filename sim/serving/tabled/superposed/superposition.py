@@ -2,6 +2,10 @@
 
 from bisect import bisect_left, bisect_right
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .....runs.serving.gap_sums import exact_dot
 from ...engine.replica_memory import ReplicaMemory
 from ...jumps.moment import Moment
 from ...limits import EngineLimits
@@ -11,13 +15,16 @@ from ..tabled_batch import TabledBatch
 from ..tabled_books import TabledBooks
 from ..tabled_charges import TabledCharges
 from ..tabled_request import TabledRequest
-from .flight import Flight, beats_of
+from .flight import Flight
 from .round_paths import RoundPaths
 from .round_shapes import UnfitRoundError
+from .slot_times import SlotClock
 from .standing import Standing
-from .superposed_rows import SuperposedRow, SuperposedRows, block_ps
+from .superposed_rows import SuperposedRow, SuperposedRows
 
-MOST_BEATS = 32  # that are worked out at once: a request that comes makes the rest void
+# Beats that are worked out at once, of several rows and of one: a request that comes makes the rest void.
+MOST_BEATS, MOST_BEATS_ALONE = 32, 64
+MOST_SUM = 2**62  # that numpy adds up
 
 
 class Superposition:
@@ -63,9 +70,9 @@ class Superposition:
         self._moment = moment
         self._rows = SuperposedRows(paths, memory)
         self._target = len(memory.members) - 1
-        self._levels = [level for level, kv in enumerate(memory.members) if kv is not None]
         self._sizes = [0 if kv is None else kv.limits.block_tokens for kv in memory.members]
-        self._standing = Standing(memory, books, paths.shapes)
+        self._standing = Standing(memory, books, self._rows, paths.shapes)
+        self._clock = SlotClock(self._rows, paths.shapes, charges, limits.token_budget)
         self._caches_below = any(kv is not None and kv.limits.prefix_cache for kv in memory.members[:-1])
         self._began_ps = 0  # of the present beat
         self._noted_blocks: list[int] = []  # that rows held when the state was noted last
@@ -85,17 +92,20 @@ class Superposition:
         rows, batch = self._rows, self._batch
         self._began_ps = now_ps
         stops = bool(batch.prefilling) or bool(batch.waiting and len(batch.running) < self._limits.max_num_seqs)
-        count = min(rows.beats_left(), 1 if stops else MOST_BEATS)
+        most = MOST_BEATS_ALONE if len(rows.rows) == 1 else MOST_BEATS
+        count = min(rows.beats_left(), 1 if stops else most)
         if self._caches_below and rows.beat in rows.lacking:
             count = 1  # what is read enters the prefix cache
         count = self._fitting(count)
-        beats = beats_of(rows, self._charges, self._shapes, count, self._limits.token_budget)
-        if not beats.slots_ps:
+        if not count:
+            return None
+        times = self._clock.times(count)
+        count = times.count
+        if not count:
             return None
         self._take(0, 0)
         self._noted_blocks = list(rows.held_blocks)
-        count = len(beats.slots_ps)
-        self.flight = Flight(now_ps, beats, count - stops, stops_below=stops)
+        self.flight = Flight(now_ps, times, count - stops, stops_below=stops)
         return self.flight
 
     def plan_step(self, now_ps: int) -> Going | None:
@@ -103,7 +113,7 @@ class Superposition:
         rows, target, left = self._rows.rows, self._target, self._limits.token_budget
         num_rows = new_tokens = held = 0
         if rows:
-            num_rows, new_tokens, held, _ = self._rows.features(1)[0][-1]
+            (num_rows,), (new_tokens,), (held,), _ = self._rows.features(1)[-1]
             self._take(-1, 0)
         left -= new_tokens
         chunks: list[tuple[TabledRequest, int]] = []
@@ -137,11 +147,11 @@ class Superposition:
 
     def _fitting(self, count: int) -> int:
         """How many of the next beats memory suffices for."""
-        for level in self._levels:
+        for place, level in enumerate(self._rows.levels):
             kv = self._memory.members[level]
             assert kv is not None
             room = self._rows.held_blocks[level] + kv.available_blocks
-            held = self._rows.blocks(level, count)[-1]
+            held = self._rows.blocks(place, count)[-1]
             if count and held[count - 1] > room:
                 count = int(held.searchsorted(room, side="right"))
         return count
@@ -149,8 +159,8 @@ class Superposition:
     def _take(self, slot: int, place: int) -> None:
         """Take the blocks that rows hold in a slot of one of the next beats."""
         rows = self._rows
-        for level in self._levels:
-            blocks = int(rows.blocks(level, place + 1)[slot, place])
+        for index, level in enumerate(rows.levels):
+            blocks = int(rows.blocks(index, place + 1)[slot, place])
             more = blocks - rows.held_blocks[level]
             if more > 0:
                 enough = self._memory.take(level, more)
@@ -208,7 +218,7 @@ class Superposition:
                 self._queue.waits(row.request)
             else:
                 self._queue.goes_on(row.request)
-        for level in self._levels:  # what was taken of a beat that has begun
+        for level in rows.levels:  # what was taken of a beat that has begun
             held = sum(row.request.room_held[level] for row in rows.rows.values())
             more = rows.held_blocks[level] - held // self._sizes[level]
             if more:
@@ -228,7 +238,7 @@ class Superposition:
             self._pass(done, flight.ends_ps[done - 1])
             flight.drop(done)
         if begun:
-            slot, at_ps, slots_ps = 0, flight.start_ps, flight.beats.slots_ps[0]
+            slot, at_ps, slots_ps = 0, flight.start_ps, [slot[0] for slot in flight.times.slots_ps]
             while slot < len(slots_ps) - 1 and at_ps + slots_ps[slot] < now_ps + passed:
                 at_ps += slots_ps[slot]
                 slot += 1
@@ -236,28 +246,27 @@ class Superposition:
 
     def _write_down(self, flight: Flight, count: int, *, below: bool) -> None:
         """The first so many beats of a flight have run, and with `below` what is below the target in the next one."""
-        books, shapes, rows = self._books, self._shapes, self._rows
-        slots_ps = flight.beats.slots_ps[: count + below]
+        books, rows, times = self._books, self._rows, flight.times
+        begun = count + below
+        slots_ps = [slot[:begun] for slot in times.slots_ps]
+        target_ps = slots_ps[-1]
+        books.ran(self._shapes.drafter, sum(map(sum, slots_ps[:-1:2])), sum(times.drafting[:begun]))
+        books.ran(self._shapes.judge, sum(map(sum, slots_ps[1:-1:2])), sum(times.judging[:begun]))
         if below:
-            slots_ps[-1] = slots_ps[-1][:-1]
-        drafting = sum(sum(ps[:-1:2]) if place < count else sum(ps[::2]) for place, ps in enumerate(slots_ps))
-        judging = sum(sum(ps[1:-1:2]) if place < count else sum(ps[1::2]) for place, ps in enumerate(slots_ps))
-        forwards = flight.beats.forwards[: count + below]
-        books.ran(shapes.drafter, drafting, sum(drafted for drafted, _ in forwards))
-        books.ran(shapes.judge, judging, sum(judged for _, judged in forwards))
+            target_ps[-1] = 0
         if count:
-            books.ran(self._target, sum(ps[-1] for ps in slots_ps[:count]), count)
-            books.single_gaps([sum(ps) for ps in slots_ps[:count]], len(rows.rows))
-        for level in self._levels:
-            held = rows.blocks(level, count + below)
-            grown_ps = block_ps(held, slots_ps, self._noted_blocks[level])
-            self._books.grew(level, grown_ps, 0)
-        if slots_ps:
-            self._take(len(slots_ps[-1]) - 1, len(slots_ps) - 1)
-        for level in self._levels:
+            books.ran(self._target, sum(target_ps), count)
+            books.single_gaps(times.beats_ps(count), len(rows.rows))
+        if begun:
+            lasted_ps = np.array(slots_ps, dtype=np.int64)
+            for place, level in enumerate(rows.levels):
+                grown = rows.blocks(place, begun) - self._noted_blocks[level]
+                books.grew(level, _block_ps(grown, lasted_ps), 0)
+            self._take(-1 - below, begun - 1)
+        for level in rows.levels:
             kv = self._memory.members[level]
             assert kv is not None
-            self._books.grew(level, 0, kv.used_blocks)
+            books.grew(level, 0, kv.used_blocks)
 
     def _pass(self, beats: int, end_ps: int) -> list[TabledRequest]:
         """So many beats are over; returns requests that are done, which have left."""
@@ -278,3 +287,10 @@ class Superposition:
         place = self._rows.beat - row.beat
         self._standing.between_rounds(row, place, self._began_ps)
         self._books.played(row.shapes[:place])
+
+
+def _block_ps(blocks: NDArray[np.int64], lasted_ps: NDArray[np.int64]) -> int:
+    """The sum of products; blocks never become fewer."""
+    if int(blocks[-1, -1]) * int(lasted_ps.sum()) < MOST_SUM:
+        return int(np.vdot(blocks, lasted_ps))
+    return exact_dot(blocks.ravel(), lasted_ps.ravel())
