@@ -75,10 +75,12 @@ def test_unknown_quality_is_told_as_none():
 def by_hand(record, target, tokens):
     """(divergences, seen, log-probabilities) while the text is on record, from the trie alone."""
     trie = record.trie
-    paths = {}
-    for node in range(trie.num_nodes):
-        parent = trie.parent[node]
-        paths[node] = () if parent < 0 else (*paths[parent], int(trie.token[node]))
+    paths = {0: ()}
+    for node in range(1, trie.num_nodes):
+        parent, token = int(trie.parent[node]), int(trie.token[node])
+        # A drawn trie may hold nodes that no member's token leads to; a recorder writes none, and replay finds none.
+        if parent in paths and token in trie.next_token[:, parent]:
+            paths[node] = (*paths[parent], token)
     places = {path: node for node, path in paths.items()}
     divergences, log_probs = 0, []
     for position, token in enumerate(tokens):
