@@ -17,6 +17,13 @@ class Preemption(StrEnum):
     fewest_tokens = "fewest-tokens"  # SGLang: the one with the shortest answer so far, after all others
 
 
+class Admission(StrEnum):
+    """When a request that waits gets into the batch; docs/kv-memory.md."""
+
+    first_chunk = "first-chunk"  # vLLM: when there are blocks for the first chunk of its text
+    estimate = "estimate"  # SGLang: when its answer, and what others are guessed to write, fits as well
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLimits:
     """Memory of one member's keys and values.
@@ -119,6 +126,7 @@ class EngineLimits:
         token_budget: tokens that a step of the target feeds at most, >= 1: prefill chunks, decoding and verification.
         kv: of each member that keeps keys and values, by name; prompt lookup keeps none.
         preemption: who is put back where blocks are short.
+        admission: when a request that waits gets into the batch.
         max_model_len: tokens of prompt and answer together that a member takes at most, >= 1, by name; a longer request
             is rejected. Of members that are not named, memory alone is the limit.
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
@@ -132,6 +140,7 @@ class EngineLimits:
     token_budget: int
     kv: Mapping[str, KvLimits]
     preemption: Preemption = Preemption.latest
+    admission: Admission = Admission.first_chunk
     max_model_len: Mapping[str, int] = field(default_factory=dict)
     shared_prefix: SharedPrefix | None = None
     offload: Offload | None = None

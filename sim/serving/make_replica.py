@@ -10,6 +10,7 @@ from .engine.replica_spec import ReplicaSpec, ServedFrom
 from .jumps import may_jump
 from .jumps.jumping_replica import JumpingReplica
 from .jumps.moment import Moment
+from .limits import Admission
 from .roles import Role
 from .served_replica import ServedReplica
 from .steady.steady_replica import SteadyReplica
@@ -55,5 +56,6 @@ def make_replica(
         return kind(index, spec, shared, handovers), f"{STEP_BY_STEP}: {why}"
     # A world that was made elsewhere may be that of others as well, and single steps that are asked for come in turn.
     may_lag = not stepwise and spec.make_world is None
-    fast = SteadyReplica if may_lag else Replica
+    runs_on = may_lag and spec.limits.admission == Admission.first_chunk  # what is guessed changes at every step
+    fast = SteadyReplica if runs_on else Replica
     return fast(index, spec, shared, may_lag=may_lag), f"{STEP_BY_STEP}: {why}"

@@ -11,7 +11,7 @@ from ...reports.tables.printed import Printed
 from ...sim.serving.cluster.cluster import Cluster, Replica
 from ...sim.serving.cluster.device_memory import DeviceMemory, MemberMemory
 from ...sim.serving.cluster.make_cluster import open_cluster
-from ...sim.serving.limits import Preemption
+from ...sim.serving.limits import Admission, Preemption
 from ...traces.recording import Recording
 from ..open_recording import open_recording
 
@@ -94,6 +94,8 @@ def _unusual(cluster: Cluster) -> list[str]:
         limits = replicas[0].limits
         if limits.preemption != Preemption.latest:
             found.append(f"{name}: where blocks are short, preemption {limits.preemption}")
+        if limits.admission != Admission.first_chunk:
+            found.append(f"{name}: requests enter by {limits.admission}")
         if limits.max_model_len:
             parts = ", ".join(f"{member} {most:,}" for member, most in limits.max_model_len.items())
             found.append(f"{name}: max_model_len of {parts}")
@@ -191,6 +193,7 @@ def _group_json(name: str, replicas: Sequence[Replica]) -> dict[str, Any]:
         "max_num_seqs": one.limits.max_num_seqs,
         "token_budget": one.limits.token_budget,
         "preemption": str(one.limits.preemption),
+        "admission": str(one.limits.admission),
         "shared_prefix": None if one.limits.shared_prefix is None else asdict(one.limits.shared_prefix),
         "max_model_len": dict(one.limits.max_model_len),
         "offload": None if one.limits.offload is None else asdict(one.limits.offload),

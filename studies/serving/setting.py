@@ -151,6 +151,7 @@ def _told_of(alike: Sequence[Replica]) -> dict[str, Any]:
         "max_num_seqs": first.limits.max_num_seqs,
         "token_budget": first.limits.token_budget,
         "preemption": str(first.limits.preemption),
+        "admission": str(first.limits.admission),
         "shared_prefix": None if first.limits.shared_prefix is None else asdict(first.limits.shared_prefix),
         "max_model_len": dict(first.limits.max_model_len),
         "offload": None if first.limits.offload is None else asdict(first.limits.offload),

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from ....strict_toml import TomlFileError, checked_toml, read_toml
 from ....traces.meta import MOST, NAME_PATTERN
 from ....traces.workloads.exact_seconds import MOST_PS, PS_PER_S
-from ..limits import COMMON_ROWS, COMMON_TOKENS, Preemption
+from ..limits import COMMON_ROWS, COMMON_TOKENS, Admission, Preemption
 from ..roles import Role
 
 # What is assumed for activations, CUDA graphs and the engine itself, where a file does not say; docs/cluster.md.
@@ -135,6 +135,7 @@ class ReplicaTable(Table):
         prefix_cache: whether full blocks are kept for later requests.
         preemption: who is put back where blocks are short, and where it waits then.
         shared_prefix: when a text that all rows begin with is read once by a forward of the target; None: never.
+        admission: when a request that waits gets into the batch.
         offload: where blocks go that prefix caches evict; None: nowhere.
         members: by name, what they have of their own.
     """
@@ -155,6 +156,7 @@ class ReplicaTable(Table):
     activation_reserve_bytes: Annotated[float, Field(ge=0, le=1e15)] = float(ACTIVATION_RESERVE_BYTES)
     prefix_cache: bool = PREFIX_CACHE
     preemption: Annotated[Preemption, Field(strict=False)] = Preemption.latest
+    admission: Annotated[Admission, Field(strict=False)] = Admission.first_chunk
     shared_prefix: SharedPrefixTable | None = None
     offload: OffloadTable | None = None
     members: dict[str, MemberTable] = Field(default_factory=dict)

@@ -97,6 +97,7 @@ class _Group:
             token_budget=self.table.token_budget or usual.token_budget,
             kv={member.name: member.kv for device in memory for member in device.members},
             preemption=self.table.preemption,
+            admission=self.table.admission,
             max_model_len=self._most_tokens(placement),
             shared_prefix=self._shared_prefix(),
             offload=self._offload(memory),

@@ -87,9 +87,9 @@ class ReplicaMemory:
         for name, kv in limits.kv.items():
             self._check_units(name, kv, unit_tokens)
         self.host = None if limits.offload is None else HostMemory(limits.offload)
-        self.members = tuple(
-            None if member.model_free else self._member(limits, member.name) for member in pool.members
-        )
+        host = self.host
+        kvs = {name: MemberKv(own) if host is None else host.member(name, own) for name, own in limits.kv.items()}
+        self.members = tuple(None if member.model_free else kvs[member.name] for member in pool.members)
         self._names = pool.names
         self._models = [(level, kv) for level, kv in enumerate(self.members) if kv is not None]
         self._target = pool.target_level
@@ -179,6 +179,10 @@ class ReplicaMemory:
         upto = hit + chunk
         wanted = [text + 1] * (len(keys) - 1) + [upto + (upto == text)]
         return chunk if self._opened(session, keys, wanted, resumes=session.scheduled) else 0
+
+    def has_room(self, session: KvOwner, num_tokens: int) -> bool:
+        """Whether the target could hold so many tokens for a request that waits; changes nothing."""
+        return self._models[-1][1].fits(self._keys_of(session)[-1], session.num_text, num_tokens)
 
     def receive(self, session: KvOwner) -> int | None:
         """Take prefix hits, and blocks for a text that was read elsewhere; the session learns what its caches hold.
@@ -285,9 +289,6 @@ class ReplicaMemory:
         self._has_changed = True
         for _, kv in reversed(self._models):
             kv.close(serial)
-
-    def _member(self, limits: EngineLimits, name: str) -> MemberKv:
-        return MemberKv(limits.kv[name]) if self.host is None else self.host.member(name, limits.kv[name])
 
     @staticmethod
     def _check_units(name: str, kv: KvLimits, unit_tokens: int) -> None:

@@ -10,7 +10,7 @@ from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
-from ..limits import EngineLimits, Preemption
+from ..limits import Admission, EngineLimits, Preemption
 from ..roles import Role
 from ..shared_prefix import SharedPrefixCost
 from ..tabled.superposed.shared_paths import SharedPaths
@@ -52,6 +52,8 @@ class ReplicaSpec:
             return f"role is {self.role}"
         if self.limits.preemption != Preemption.latest:
             return f"preemption is {self.limits.preemption}"
+        if self.limits.admission != Admission.first_chunk:
+            return f"admission is by {self.limits.admission}"
         if self.limits.offload is not None:
             return "evicted blocks go to host memory"
         return ""

@@ -12,7 +12,8 @@ from ....decoding.contract import Draft
 from ....decoding.loop import Loop
 from ....decoding.world import DraftItem, Op, VerifyItem
 from ....runs.serving.recorder import ServingRecorder
-from ..limits import EngineLimits, Preemption
+from ..kv.admission_estimate import AdmissionEstimate, Written
+from ..limits import Admission, EngineLimits, Preemption
 from .batch import Batch, Waiting, retracted_last
 from .replica_memory import ReplicaMemory
 from .served_session import NEVER, ServedSession
@@ -72,6 +73,7 @@ class Scheduler:
         self._rank: Callable[[DraftItem | VerifyItem], int | tuple[int, int, int]] = (
             _retracted_last if self._retracts else _order
         )
+        self._estimate = AdmissionEstimate() if limits.admission == Admission.estimate else None
         self._late: list[VerifyItem] = []
         self._was_short = False
         self._num_put_back = 0
@@ -142,6 +144,9 @@ class Scheduler:
         left -= sum([tokens for _, tokens in chunks])
         if self.batch.waiting and not self._was_short:
             chunks += self._admitted(left, now_ps)
+        if self._estimate is not None:
+            running = map(_written, self.batch.running)
+            self._estimate.stepped(running, decoded=bool(rows), was_short=self._was_short)
         self._was_short = False
         if not all_run or self._num_put_back != num_put_back:
             rows = [item for item in rows if _runs(item)]
@@ -172,6 +177,8 @@ class Scheduler:
             if first.session is None:
                 first.session = self._open_session(first)
             session = first.session
+            if self._estimate is not None and not self._has_room(session, self._estimate):
+                break
             tokens = self._memory.admit(session, left)
             if not tokens:
                 break
@@ -184,6 +191,13 @@ class Scheduler:
             chunks.append((item, tokens))
             left -= tokens
         return chunks
+
+    def _has_room(self, session: ServedSession, estimate: AdmissionEstimate) -> bool:
+        """Whether so much is free as is guessed to be needed; who would run alone may enter in any case."""
+        running, reading = self.batch.running, self.batch.prefilling
+        decoding = [_written(one) for one in running if one not in reading]
+        more = estimate.tokens_for(_written(session), decoding, map(_written, reading))
+        return not running or self._memory.has_room(session, session.num_text + more)
 
     def _laid_out(self, rows: list[VerifyItem], chunks: Sequence[tuple[VerifyItem, int]]) -> TargetStep:
         """Tell chunks that end a prefill from others, which sessions learn of."""
@@ -227,6 +241,10 @@ def _order(item: DraftItem | VerifyItem) -> int:
 
 def _retracted_last(item: DraftItem | VerifyItem) -> tuple[int, int, int]:
     return retracted_last(cast(ServedSession, item[0]))
+
+
+def _written(session: ServedSession) -> Written:
+    return Written(session.num_answer, session.arrival.output_tokens)
 
 
 def _runs(item: DraftItem | VerifyItem) -> bool:

@@ -7,7 +7,7 @@ from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.devices import device_sheet
 from paceline.sim.cost.make import make_cost
 from paceline.sim.serving.cluster import open_cluster
-from paceline.sim.serving.limits import EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix
+from paceline.sim.serving.limits import Admission, EngineLimits, KvLimits, OffloadedMember, Preemption, SharedPrefix
 from paceline.sim.serving.roles import Transfer
 
 from .small_pools import llamas
@@ -37,6 +37,7 @@ memory_share = 0.8
 activation_reserve_bytes = 3e9
 prefix_cache = false
 preemption = "fewest-tokens"
+admission = "estimate"
 max_model_len = 8192
 
 [replicas.members.draft]
@@ -80,6 +81,7 @@ def test_every_key_of_the_file_is_read(cluster):
             "draft": KvLimits(num_blocks=2000, block_tokens=16, prefix_cache=True, drop_units=1),
         },
         preemption=Preemption.fewest_tokens,
+        admission=Admission.estimate,
         max_model_len={"draft": 2048, "target": 8192},
     )
     assert chat.placement == {"draft": "my-l40s", "target": "h100"}

@@ -1,0 +1,93 @@
+"""Requests that enter by an estimate of what others will write."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.sim.serving.kv.admission_estimate import AdmissionEstimate, Written
+from paceline.sim.serving.limits import Admission, Preemption
+from paceline.traces.workloads.arrival import Arrival
+
+from .served_runs import POLICIES, Run, limits, limits_of, pico, target_only, workloads
+
+
+def estimating(found, preemption=Preemption.fewest_tokens):
+    return replace(found, admission=Admission.estimate, preemption=preemption)
+
+
+def test_the_ratio_falls_step_by_step_and_follows_what_is_written():
+    estimate, running = AdmissionEstimate(), [Written(10, 100), Written(30, 50)]
+    estimate.stepped(running, decoded=True, was_short=False)
+    assert estimate.ratio == pytest.approx(0.7 - 0.602 / 600)
+    for _ in range(700):
+        estimate.stepped(running, decoded=True, was_short=False)
+    assert estimate.ratio == pytest.approx(0.098)
+    estimate.stepped(running, decoded=False, was_short=False)
+    assert estimate.ratio == pytest.approx(0.098)
+    estimate.stepped(running, decoded=True, was_short=True)
+    assert estimate.ratio == pytest.approx((40 + 2 * 20) / 151)
+    estimate.stepped([Written(100, 100)], decoded=True, was_short=True)
+    assert estimate.ratio == 1
+    estimate.stepped([], decoded=False, was_short=False)
+    assert estimate.ratio == 0.7
+
+
+def test_what_must_be_free_by_hand():
+    """Of 60 and of more than 4,096 tokens 0.7 are kept; the whole answers of who enters, and of who ends a prefill."""
+    tokens = AdmissionEstimate().tokens_for(Written(0, 30), [Written(40, 100), Written(1, 9000)], [Written(0, 8)])
+    assert tokens == 30 + int(0.7 * (60 + 4096)) + 8 + 1
+
+
+@pytest.mark.parametrize(("num_blocks", "enters_at_once"), [(50, True), (49, False)])
+def test_the_second_request_enters_where_its_answer_and_most_of_the_firsts_fit(num_blocks, enters_at_once):
+    """The first has its first token when the second looks: 8 + 2 tokens held, 19 to come, of which 13 are kept.
+
+    The second needs more than 8 + 18 + 13 free.
+    """
+    arrivals = [Arrival("a", 0, 8, 20), Arrival("b", 1, 8, 18)]
+    found = estimating(limits_of(target_only(), num_blocks=num_blocks, block_tokens=1, prefix_cache=False))
+    times = Run(arrivals, target_only(), "target", found).go().times()
+    assert (times["b"][0] == times["a"][1]) == enters_at_once
+
+
+def test_fewer_are_put_back_than_where_a_first_chunk_suffices():
+    arrivals = [Arrival(f"q{index}", index * 10**8, 5 + index % 20, 30 + index % 30) for index in range(60)]
+    tight = limits_of(target_only(), max_num_seqs=8, token_budget=16, num_blocks=30, prefix_cache=False)
+    for preemption in Preemption:
+        runs = [
+            Run(arrivals, target_only(), "target", replace(tight, admission=admission, preemption=preemption)).go()
+            for admission in Admission
+        ]
+        put_back = [len(run.log.preemptions["at_ps"]) for run in runs]
+        assert put_back[0] > 20 > put_back[1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_all_that_come_end_with_the_same_text(data):
+    tables, unit_tokens = pico(), data.draw(st.sampled_from([0, 8]))
+    policy, arrivals = data.draw(st.sampled_from(POLICIES)), data.draw(workloads(unit_tokens=unit_tokens))
+    found = estimating(data.draw(limits(tables)), data.draw(st.sampled_from(Preemption)))
+    run = Run(arrivals, tables, policy, found, unit_tokens=unit_tokens, num_replicas=2).go()
+    assert (run.log.finished ^ (run.log.requests["rejected"] != "")).all()
+    assert all(not any(state) for state in run.recorder.latest.values())
+    whole = Run(arrivals, tables, policy, unit_tokens=unit_tokens).go().outputs
+    assert run.outputs == {name: whole[name] for name in run.outputs}
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), st.sampled_from(POLICIES))
+def test_ample_memory_makes_no_difference(arrivals, policy):
+    found = limits_of(pico(), max_num_seqs=4)
+    assert (
+        Run(arrivals, pico(), policy, estimating(found)).go().times()
+        == Run(arrivals, pico(), policy, found).go().times()
+    )
+
+
+@pytest.mark.parametrize("policy", ["target", "draft:4/target"])
+def test_estimating_goes_step_by_step(policy):
+    found = estimating(limits_of(pico()), Preemption.latest)
+    run = Run([Arrival("q", 0, 5, 9)], pico(), policy, found, outputs=None).go()
+    assert run.served.paths == ("step by step: admission is by estimate",)
