@@ -132,7 +132,10 @@ def serving_run(
         if recorder.stopped_by != BROKEN:
             raise
         about = _about(setting, policies, workload, [str(error)], rate=rate, seed=seed)
-        raise BrokenWorkloadError(recorder.log(about), error) from error
+        log = recorder.log(about)
+        if not len(log.requests["request_id"]):  # nothing came before it
+            raise
+        raise BrokenWorkloadError(log, error) from error
     shares = shares_of(served.num_emitted, served.num_cycled, served.num_modelled)
     return recorder.log(_about(setting, policies, workload, shares, rate=rate, seed=seed)), served
 

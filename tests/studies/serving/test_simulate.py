@@ -402,3 +402,11 @@ def test_what_came_before_a_row_that_is_wrong_is_kept(tmp_path, row, error, told
     assert [at if early else -1 for at, early in zip(whole.requests["ended_at_ps"].tolist(), done, strict=True)] == (
         ended.tolist()
     )
+
+
+def test_a_first_row_that_is_wrong_is_refused(tmp_path):
+    load = tmp_path / "load.jsonl"
+    load.write_text(json.dumps({"arrives_s": 0, "prompt_tokens": 0, "output_tokens": 1}) + "\n", encoding="utf-8")
+    with pytest.raises(TraceFormatError, match="prompt_tokens"):
+        simulate(load, "plain", cluster="h100", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
