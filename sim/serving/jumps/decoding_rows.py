@@ -88,7 +88,7 @@ class DecodingRows:
 
     def most_beats(self, beats: int, blocks: int) -> int:
         """How many of the next beats, at most `beats`, need no more than so many blocks."""
-        if self.count * (beats // self._block_tokens + 1) <= blocks or self.blocks_until(beats) <= blocks:
+        if self.blocks_until(beats) <= blocks:
             return beats
         least, most = 0, beats  # these need no more, and those do
         while most - least > 1:

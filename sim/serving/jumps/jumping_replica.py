@@ -46,6 +46,7 @@ class JumpingReplica:
         self._moment = moment
         self._memory = memory
         self._kv = memory.target
+        self._block_tokens = memory.target.limits.block_tokens
         self._target = pool.target
         self._budget = spec.limits.token_budget
         self._most_running = spec.limits.max_num_seqs
@@ -194,7 +195,8 @@ class JumpingReplica:
         line = self._lines.line(self._target, count, count, held)
         if held + (steps - 1) * count >= line.end:
             steps = -(-(int(line.end) - held) // count)
-        steps = rows.most_beats(steps, self._kv.available_blocks + taken)
+        if count * (steps // self._block_tokens + 1) > self._kv.free_blocks:
+            steps = rows.most_beats(steps, self._kv.available_blocks + taken)
         return Jump(now_ps, line.ps(held), line.slope_ps * count, steps)
 
     def _write_down(self, jump: Jump, steps: int) -> None:
