@@ -28,6 +28,7 @@ class ReplicaStates:
         sums: `[2 + L]` running, waiting and used blocks, added up over picoseconds until `at_ps`; exact.
         most: `[2 + L]` their maxima.
         at_ps: of the newest one.
+        next_sample: number, from 1, of the next state that `sample` wants.
     """
 
     def __init__(self, num_levels: int) -> None:
@@ -39,7 +40,7 @@ class ReplicaStates:
         self._stride = 1
         self._kept = np.zeros((0, 3 + num_levels), dtype=np.int64)
         self._sampled: list[tuple[int, ...]] = []
-        self._next_sample = 1  # number of the next state that is sampled
+        self.next_sample = 1
         self._holds = True  # the newest state, until the end of the run
 
     def add(self, rows: NDArray[np.int64]) -> None:
@@ -60,21 +61,17 @@ class ReplicaStates:
         self._keep(rows)
 
     def sample(self, at_ps: int, running: int, waiting: int, level: int, used_blocks: int) -> None:
-        """A state for the series alone, in which only one level uses blocks."""
-        self.count += 1
-        if self.count < self._next_sample:
-            return
-        self._next_sample += self._stride
+        """The state of number `next_sample`, for the series alone; only one level uses blocks in it."""
         others = len(self.sums) - _HELD - level - 1
         self._sampled.append((at_ps, running, waiting, *(0,) * level, used_blocks, *(0,) * others))
         if len(self._sampled) > MOST_POINTS:
             del self._sampled[1::2]
             self._stride *= 2
-            self._next_sample = len(self._sampled) * self._stride + 1
+        self.next_sample = len(self._sampled) * self._stride + 1
 
-    def held(self, sums: Sequence[int], most: Sequence[int]) -> None:
-        """`[2 + L]` `sums` until the end of the run, and `most`, of all states: nothing is added up here."""
-        self.sums, self.most, self._holds = list(sums), list(most), False
+    def held(self, sums: Sequence[int], most: Sequence[int], count: int) -> None:
+        """`[2 + L]` `sums` until the end of the run, and `most`, of so many states: nothing is added up here."""
+        self.sums, self.most, self.count, self._holds = list(sums), list(most), count, False
 
     def grew(self, level: int, block_ps: int, most_blocks: int) -> None:
         """Used blocks of a level rose between states.

@@ -43,8 +43,10 @@ class RunningReplicas:
 
     def arrive(self, index: int, arrival: Arrival) -> None:
         """A request comes to a replica now."""
-        self._catch_up(index)
-        self._runs[index].arrive(arrival, self._moment.now_ps)
+        moment, run = self._moment, self._runs[index]
+        if not self._in_turn[index]:
+            run.catch_up(moment.now_ps + moment.passed(index))
+        run.arrive(arrival, moment.now_ps)
         if arrival.turns is not None:
             self._in_turn[index] = True
         if self._in_turn[index]:
@@ -57,8 +59,10 @@ class RunningReplicas:
 
     def catch_up(self) -> None:
         """Let all of them run until now."""
-        for index in range(len(self._runs)):
-            self._catch_up(index)
+        moment = self._moment
+        for index, run in enumerate(self._runs):
+            if not self._in_turn[index]:
+                run.catch_up(moment.now_ps + moment.passed(index))
 
     def wait_for_all(self) -> None:
         """From now on all of them run in turn, since nobody will look at them."""
@@ -66,11 +70,6 @@ class RunningReplicas:
         for index in range(len(self._runs)):
             self._in_turn[index] = True
             self._wait_for(index)
-
-    def _catch_up(self, index: int) -> None:
-        if not self._in_turn[index]:
-            moment = self._moment
-            self._runs[index].catch_up(moment.now_ps + moment.passed(index))
 
     def _wait_for(self, index: int) -> None:
         timer, at_ps = self._timers.pop(index, None), self._runs[index].next_ps

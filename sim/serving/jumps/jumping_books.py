@@ -32,7 +32,7 @@ class JumpingBooks:
         # Those below the target are asked for each text as well, and never have it.
         self._idle = [kv for kv in members[:target] if kv is not None and kv.limits.prefix_cache]
         self._idle_lookups = {id(kv): [0, 0] for kv in self._idle}  # blocks, tokens: asked for
-        self._busy_ps = self._num_steps = self._num_judged = 0
+        self._busy_ps = self._num_steps = self._num_judged = self._num_states = 0
         self._running_ps = self._waiting_ps = self._block_ps = 0
         self._most_running = self._most_waiting = self._most_blocks = 0
         self._num_read = 0
@@ -104,7 +104,9 @@ class JumpingBooks:
             self._most_running = running
         if used > self._most_blocks:
             self._most_blocks = used
-        self._states.sample(at_ps, running, waiting, self._target, used)
+        self._num_states += 1
+        if self._num_states == self._states.next_sample:
+            self._states.sample(at_ps, running, waiting, self._target, used)
 
     def ran(self, jump: Jump, steps: int, rows: int, later: int, later_ps: int) -> None:
         """Steps of a jump have run.
@@ -139,6 +141,7 @@ class JumpingBooks:
         self._states.held(
             [self._running_ps, self._waiting_ps, *below, self._block_ps],
             [self._most_running, self._most_waiting, *below, self._most_blocks],
+            self._num_states,
         )
         recorder.busy(index, target, self._busy_ps, self._num_steps)
         recorder.judged(target, 0, 0, self._num_judged, self._num_judged)
