@@ -1,9 +1,9 @@
 """Attention that reads the text which all requests of a batch begin with once, and not once for each row.
 
 Engines that do so have blocks of that text in one place, for it is in the prefix cache. vLLM calls it cascade
-attention: of a step in which every request that runs refers to the same first blocks, the kernel reads those once for
-all rows, and what is each row's own after it (Ye et al. 2024, FlashInfer, arXiv:2501.01005, Sec. 3.1.2 on shared
-prefixes; vLLM, `use_cascade_attention`). Rows still attend to all of it: only bytes are saved, not arithmetic.
+attention (`use_cascade_attention`): of a step in which every request that runs refers to the same first blocks, the
+kernel reads those once for all rows, and then what is each row's own. Rows still attend to all of it: only bytes are
+saved, not arithmetic.
 """
 
 from collections.abc import Callable
