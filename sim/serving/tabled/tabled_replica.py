@@ -183,6 +183,7 @@ class TabledReplica:
     def _run_until_now(self, start_ps: int) -> None:
         """Run the operations of the beat in which the run ends, as far as it comes."""
         now_ps, passed = self._moment.now_ps, self._moment.passed(self._index)
+        self._batch.was_short = True  # nobody was admitted in it; who waits came later
         while True:
             going = self._ops.plan(start_ps)
             assert going is not None
