@@ -73,6 +73,8 @@ def promised(slo: list[str] | None) -> Mapping[str, float | Mapping[str, float]]
             raise ValueError(f"--slo must be [CLASS:]NAME=SECONDS,..., got {text!r}")
         parts.setdefault(name, []).extend(text[len(name + colon) :].split(","))
     of_all = named_numbers("--slo", "SECONDS", parts.pop("", None))
+    if both := sorted(of_all.keys() & parts):
+        raise ValueError(f"--slo cannot promise {both[0]} to all where a class has that name, got {both[0]} as both")
     return {
         **of_all,
         **{name: named_numbers(f"--slo {name}:", "SECONDS", of_class) for name, of_class in parts.items()},

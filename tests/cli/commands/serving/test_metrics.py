@@ -89,6 +89,10 @@ def test_runs_alike_but_for_their_setting_are_told_apart_by_folder(run, tmp_path
         (("--slo", "chat:ttft=1", "--slo", "chat:ttft=2"), "--slo chat: ttft is given twice"),
         (("--slo", "chat:ttft"), "--slo chat: must be NAME=SECONDS, got 'ttft'"),
         (("--slo", ":ttft=1"), "--slo must be [CLASS:]NAME=SECONDS,..., got ':ttft=1'"),
+        (
+            ("--slo", "ttft=1", "--slo", "ttft:e2e=1"),
+            "--slo cannot promise ttft to all where a class has that name, got ttft as both",
+        ),
         (("--slo", "chat:ttft=1"), "--slo must name a class of the requests (none), got 'chat'"),
     ],
 )
