@@ -14,6 +14,7 @@ from ...sim.replay_tables import ReplayTables
 from ...sim.serving.clock import to_ps
 from ...sim.serving.cluster.cluster import Replica
 from ...sim.serving.engine.replica_spec import ReplicaSpec
+from ...sim.serving.roles import Role
 from ...sim.serving.routers import Dispatcher, RouterSetting
 from ...sim.serving.served_replica import ServedReplica
 from ...sim.serving.simulate import BROKEN, Dispatch, Served, serve
@@ -47,7 +48,7 @@ class Watched:
 
 
 def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[NamedPolicy]:
-    """The policy of each replica: its own, else the run's.
+    """The policy of each replica: its own, else the run's. One that prefills for others asks none, and has any.
 
     Raises:
         ArgumentError: a replica has none, or none is left for the run's.
@@ -56,19 +57,15 @@ def policies_of(setting: ServingSetting, policy: NamedPolicy | None) -> list[Nam
     own = {
         text: named_policy(text) for text in dict.fromkeys(replica.policy for replica in replicas) if text is not None
     }
-    without = [replica for replica in replicas if replica.policy is None]
+    without = [replica for replica in replicas if replica.policy is None and replica.role != Role.prefill]
     if policy is None and without:
         raise ArgumentError(f"`policy` must be given: replica {without[0].name} of {setting.cluster.name} has none")
     if policy is not None and not without:
         raise ArgumentError(
             f"`policy` must be left out: every replica of {setting.cluster.name} has its own, got {policy.name}"
         )
-    found = []
-    for replica in replicas:
-        named = policy if replica.policy is None else own[replica.policy]
-        assert named is not None
-        found.append(named)
-    return found
+    run = next(iter(own.values())) if policy is None else policy
+    return [run if replica.policy is None else own[replica.policy] for replica in replicas]
 
 
 def check_policy(setting: ServingSetting, policy: NamedPolicy | None, tables: ReplayTables) -> None:
@@ -193,10 +190,11 @@ def _about(
 
 
 def _by_replica(setting: ServingSetting, policies: list[NamedPolicy]) -> str:
-    """The one name of all, or each with its replicas."""
+    """The one name of all, or each with its replicas, of those that ask a policy."""
     by_policy: dict[str, list[str]] = {}
     for replica, policy in zip(setting.cluster.replicas, policies, strict=True):
-        by_policy.setdefault(policy.name, []).append(replica.group)
+        if replica.role != Role.prefill:
+            by_policy.setdefault(policy.name, []).append(replica.group)
     if len(by_policy) == 1:
         return next(iter(by_policy))
     return "; ".join(f"{name} on {', '.join(dict.fromkeys(groups))}" for name, groups in by_policy.items())

@@ -13,6 +13,7 @@ from ...cost.devices import Device, device_sheet
 from ...cost.make import make_cost, roofline_of
 from ...recorded_pool import recorded_pool
 from ..limits import EngineLimits, Offload, SharedPrefix
+from ..roles import Role
 from ..routers import RouterSetting, RouterSpec
 from .cluster import Cluster, Replica
 from .cluster_devices import batch_limits, known_devices
@@ -223,6 +224,8 @@ class _Group:
     def _check_policy(self) -> None:
         if self.table.policy is None:
             return
+        if self.table.role == Role.prefill:
+            self._refuse("policy", "must be left out on replicas of role prefill, which ask none", self.table.policy)
         try:
             PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording))
         except ValueError as error:

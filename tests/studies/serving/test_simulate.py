@@ -251,6 +251,21 @@ def test_prefill_and_decode_apart(tmp_path):
     }
 
 
+def test_a_policy_of_decoders_is_that_of_the_run(tmp_path):
+    """Replicas that prefill ask no policy, so the run needs none where all others have their own."""
+    own = APART.replace('role = "decode"\n', 'role = "decode"\npolicy = "draft:4/target"\n')
+    for name, text in (("apart", APART), ("own", own)):
+        (tmp_path / f"{name}.toml").write_text(text)
+    told = simulate(LOAD, "draft:4/target", cluster=tmp_path / "apart.toml").log
+    found = simulate(LOAD, cluster=tmp_path / "own.toml").log
+    assert found.meta.about.policy == told.meta.about.policy == "draft:4/target"
+    assert found.requests["ended_at_ps"].tolist() == told.requests["ended_at_ps"].tolist()
+    (tmp_path / "asked.toml").write_text(own.replace('role = "prefill"\n', 'role = "prefill"\npolicy = "plain"\n'))
+    rule = r"replicas\[0\]\.policy must be left out on replicas of role prefill, which ask none, got 'plain'"
+    with pytest.raises(ValueError, match=rule):
+        simulate(LOAD, cluster=tmp_path / "asked.toml")
+
+
 KV_BYTES = {"draft": 512, "target": 22_528}
 
 
