@@ -15,6 +15,7 @@ from .roles import Role
 from .served_replica import ServedReplica
 from .steady.steady_replica import SteadyReplica
 from .tabled import may_table
+from .tabled.superposed.shared_paths import SharedPaths
 from .tabled.tabled_replica import TabledReplica
 
 
@@ -24,6 +25,7 @@ def make_replica(
     shared: ServedFrom,
     moment: Moment,
     handovers: Handovers | None,
+    paths: SharedPaths,
     *,
     stepwise: bool,
 ) -> tuple[ServedReplica, str]:
@@ -35,21 +37,25 @@ def make_replica(
         shared: what it shares with the others.
         moment: of the run.
         handovers: of the run; None: every replica prefills and decodes.
+        paths: of the run.
         stepwise: whether single steps are asked for.
     """
-    keeps_outputs = shared.outputs is not None
     if stepwise:
         why = "asked for"
     elif spec.only_by_steps:
         why = spec.only_by_steps
+    elif shared.outputs is not None:
+        why = "tokens of answers are asked for"
+    elif spec.make_world is not None:
+        why = "its operations are carried out elsewhere, one by one"
     elif runs_target_alone(spec.policy):
-        why = may_jump.why_stepwise(spec, keeps_outputs=keeps_outputs)
+        why = may_jump.why_stepwise(spec)
         if not why:
             return JumpingReplica(index, spec, shared, moment), JUMPS
     else:
-        why = may_table.why_stepwise(spec, keeps_outputs=keeps_outputs)
+        why = may_table.why_stepwise(spec)
         if not why:
-            return TabledReplica(index, spec, shared, moment), ROUNDS
+            return TabledReplica(index, spec, shared, moment, paths), ROUNDS
     if spec.role != Role.both:
         assert handovers is not None, "check_roles"
         kind = PrefillReplica if spec.role == Role.prefill else DecodeReplica

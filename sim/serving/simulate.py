@@ -30,6 +30,7 @@ from .roles import Transfer
 from .routers import Dispatcher
 from .running_replicas import RunningReplicas
 from .served_replica import ServedReplica
+from .tabled.superposed.shared_paths import SharedPaths
 from .watcher import InterruptedRunError, Nobody, Watcher, stop_if_interrupted
 
 # Stands before the replicas of a run.
@@ -159,8 +160,9 @@ class _Run:
         self._recorder = whole.recorder
         events = RunEvents(env, moment, self._wake)
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
+        paths = SharedPaths()
         made = [
-            make_replica(index, spec, whole, moment, self._handovers, stepwise=stepwise)
+            make_replica(index, spec, whole, moment, self._handovers, paths, stepwise=stepwise)
             for index, spec in enumerate(replicas)
         ]
         self._replicas = [replica for replica, _ in made]

@@ -1,7 +1,7 @@
 """What a replica is made of, and what it shares with the others of its run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ....decoding.policy import Policy
 from ....decoding.pool import Pool
@@ -13,7 +13,6 @@ from ..clock import to_s
 from ..limits import Admission, EngineLimits, Preemption
 from ..roles import Role
 from ..shared_prefix import SharedPrefixCost
-from ..tabled.superposed.shared_paths import SharedPaths
 from .answer_lengths import AnswerLengths
 from .drawn_requests import DrawnRequests
 from .served_session import Deadline, ServedSession
@@ -56,6 +55,10 @@ class ReplicaSpec:
             return f"admission is by {self.limits.admission}"
         if self.limits.offload is not None:
             return "evicted blocks go to host memory"
+        if self.limits.shared_prefix is not None:
+            return "rows share the reading of a common prefix"
+        if self.decide_s:
+            return f"policy {self.policy_name} takes time to decide"
         return ""
 
     def world(
@@ -97,7 +100,6 @@ class ServedFrom:
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
-        paths: of rounds under policies that pending tokens decide.
     """
 
     pool: Pool
@@ -109,7 +111,6 @@ class ServedFrom:
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]
-    paths: SharedPaths = field(default_factory=SharedPaths)
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
         """Take note of a request that comes to the replica at `index`.

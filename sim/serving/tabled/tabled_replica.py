@@ -14,6 +14,7 @@ from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .request_queue import RequestQueue
 from .single_ops import Going, SingleOps
+from .superposed.shared_paths import SharedPaths
 from .superposed.superposition import Superposition
 from .tabled_batch import TabledBatch
 from .tabled_books import TabledBooks
@@ -29,6 +30,7 @@ class TabledReplica:
         spec: what it is; `may_table.why_stepwise` has nothing against it.
         shared: what it shares with the others.
         moment: of the run.
+        shared_paths: of the run.
 
     Attributes:
         may_lag: nobody else learns what it does.
@@ -36,17 +38,17 @@ class TabledReplica:
 
     may_lag = True
 
-    def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment) -> None:
+    def __init__(
+        self, index: int, spec: ReplicaSpec, shared: ServedFrom, moment: Moment, shared_paths: SharedPaths
+    ) -> None:
         pool = shared.pool
-        self._index = index
-        self._shared = shared
-        self._moment = moment
+        self._index, self._shared, self._moment = index, shared, moment
         self._num_levels = len(pool.members)
         self._target = pool.target_level
         self._limits = spec.limits
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
         self._charges = TabledCharges(spec.cost, pool, shared.answers.num_free)
-        paths = self._paths = shared.paths.of(spec.policy, spec.policy_name, pool, shared.answers)
+        paths = self._paths = shared_paths.of(spec.policy, spec.policy_name, pool, shared.answers)
         self._queue = RequestQueue(self._paths.rounds)
         self._batch = TabledBatch(spec.limits, self._queue, self._memory, shared)
         self._books = TabledBooks(index, shared.recorder, self._memory.members)
