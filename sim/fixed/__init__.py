@@ -1,4 +1,5 @@
 """Rounds of policies that only pending tokens decide (`About.by_pending`), each played once for all who come to it.
 
-Knows nothing of seconds, of batches or of memory: what the rounds cost is worked out by whoever runs them.
+Rounds know nothing of seconds, of batches or of memory: whoever runs them works out what they cost, here the closed
+loops of `simulate`, elsewhere `sim.serving.tabled`.
 """

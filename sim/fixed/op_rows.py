@@ -107,7 +107,7 @@ class OpRows:
         new, held = lead.fed(num_committed)
         forwards: list[Forward]
         if op.level < self._num_free:
-            forwards, seconds = [], self._cost.lookup_s * 1
+            forwards, seconds = [], self._cost.lookup_s
         elif op.drafts:
             forwards = row_draft_forwards(self._cost, name, new, held, op.drafted)
             seconds = total_s(forwards)

@@ -121,9 +121,8 @@ class FixedRounds:
         if found is not None:
             self._open.move_to_end(recorded_id)
             return found
-        session_id = (
-            f"\0{id(self)} {recorded_id}"  # unlike that of any served request, or of other rounds on the answers
-        )
+        # Unlike that of any served request, or of other rounds on the same answers.
+        session_id = f"\0{id(self)} {recorded_id}"
         replayed = self._answers.replay(session_id, recorded_id)
         stepped = SteppedRequest(self._fixed, self._answers, session_id, replayed)
         found = self._open[recorded_id] = _Open(replayed, session_id, stepped, self._walked(stepped, replayed))

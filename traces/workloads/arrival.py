@@ -17,9 +17,9 @@ class Arrival(NamedTuple):
         prompt_tokens: >= 1.
         output_tokens: >= 1; they end the request, not an end-of-sequence token.
         tag: of the requests of a recording that acceptance is drawn from; "" for any of them.
-        blocks: ids of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id stands for the text
-            up to and with its unit, so equal ids are equal text. The last unit may be partial; prompt tokens after the
-            last unit are this request's alone. Empty where nothing is known of the text.
+        blocks: ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id
+            stands for the text up to and with its unit, so equal ids are equal text. The last unit may be partial;
+            prompt tokens after the last unit are this request's alone. Empty where nothing is known of the text.
         turns: what follows once this request has ended; None: nothing does.
         slo: name of its class of service levels; "" for none.
     """

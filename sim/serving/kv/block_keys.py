@@ -5,6 +5,7 @@ from array import array
 import numpy as np
 
 _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
+_END_OF_IDS = 2**63  # as keys are of 64 bits, and private ones below 0
 
 
 class BlockKeys:
@@ -25,16 +26,16 @@ class BlockKeys:
         """Take what the keys follow from.
 
         Args:
-            blocks: ids >= 0 of the prompt's units, each for the text up to and with its unit. The last may be partial;
-                fewer than the prompt has units leave the rest without ids.
+            blocks: ids in [0, 2^63) of the prompt's units, each for the text up to and with its unit. The last may be
+                partial; fewer than the prompt has units leave the rest without ids.
             unit_tokens: of a unit of the workload; 0 if there are no ids.
             block_tokens: of a block of the member, >= 1.
             prompt_tokens: of the prompt, >= 1.
             serial: of the request, >= 0, unlike that of any other.
 
         Raises:
-            ValueError: ids for more units than the prompt has, ids without a unit, an id below 0, or blocks that
-                neither divide units nor are multiples of them.
+            ValueError: ids for more units than the prompt has, ids without a unit, an id out of range, or blocks
+                that neither divide units nor are multiples of them.
         """
         if blocks:
             _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
@@ -79,5 +80,6 @@ def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, p
     most = -(-prompt_tokens // unit_tokens)
     if len(blocks) > most:
         raise ValueError(f"blocks of a prompt of {prompt_tokens} tokens must be <= {most}, got {len(blocks)}")
-    if min(blocks) < 0:
-        raise ValueError(f"ids of blocks must be >= 0, got {min(blocks)}")
+    wrong = next((one for one in (min(blocks), max(blocks)) if not 0 <= one < _END_OF_IDS), None)
+    if wrong is not None:
+        raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")

@@ -6,7 +6,7 @@ from ....decoding.pool import Pool
 from ...cost.base import CostModel
 from ...cost.context_line import LinedCost, why_unlined
 from ..clock import to_ps
-from ..forward_ps import ForwardLines, PsLine
+from ..forward_ps import MOST_KEPT, ForwardLines, PsLine
 from .request_queue import RequestsOp
 from .tabled_request import TabledRequest
 
@@ -23,7 +23,7 @@ class TabledCharges:
         names: of the members.
         num_free: see above.
         lookup_ps: of one prompt lookup.
-        known: the latest line that was asked for, by level, rows and new tokens.
+        known: the latest line that was asked for, by level, rows and new tokens; not of all that ever were.
         drafts_are_forwards: whether a draft costs its forwards and nothing else.
     """
 
@@ -60,6 +60,8 @@ class TabledCharges:
             return known
         assert self._lines is not None
         found = self._lines.line(self.names[level], num_rows, new_tokens, context_tokens)
+        if len(self.known) >= MOST_KEPT:
+            self.known.clear()
         self.known[key] = found
         return found
 

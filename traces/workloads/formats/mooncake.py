@@ -24,7 +24,7 @@ def read_mooncake(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         if len(blocks) != wanted:
             rule = f"must be one for each {UNIT_TOKENS} tokens of input_length {prompt} begun, {wanted}"
             raise reading.error(line, "hash_ids", rule, len(blocks))
-        tokens = reading.lengths(line, prompt, output, names=_KEYS[1:3])
+        tokens = reading.lengths(line, prompt, output, names=("input_length", "output_length"))
         if tokens is not None:
             yield line, Arrival(str(line), arrives_ps, *tokens, blocks=blocks)
 

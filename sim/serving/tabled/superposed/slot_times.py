@@ -132,9 +132,8 @@ class SlotClock:
                 found = self._drafts(times, slot, num_rows, new_tokens, held, drafted)
             times.slots_ps[slot] = found
             if 0 in found:
-                kept = min(
-                    [kept, *(place for place, (ps, rows) in enumerate(zip(found, num_rows, strict=True)) if rows > ps)]
-                )
+                pairs = enumerate(zip(found, num_rows, strict=True))
+                kept = min([kept, *(place for place, (ps, rows) in pairs if rows and not ps)])
         times.keep(kept)
         return times
 

@@ -109,7 +109,7 @@ class Superposition:
         return self.flight
 
     def plan_step(self, now_ps: int) -> Going | None:
-        """The target's step in the present beat; None: nobody is there, or memory is short (`is_short`)."""
+        """The target's step in the present beat; None: nobody is there, or memory is short."""
         rows, target, left = self._rows.rows, self._target, self._limits.token_budget
         num_rows = new_tokens = held = 0
         if rows:

@@ -79,7 +79,8 @@ REFUSED = [
     (((1,), 0, 16, 9, 0), "unit_tokens must be >= 1 where there are blocks, got 0"),
     (((1,), 64, 48, 9, 0), "block_tokens must divide unit_tokens=64 or be a multiple of it, got 48"),
     (((1, 2), 64, 16, 64, 0), "blocks of a prompt of 64 tokens must be <= 1, got 2"),
-    (((1, -2), 64, 16, 65, 0), "ids of blocks must be >= 0, got -2"),
+    (((1, -2), 64, 16, 65, 0), r"ids of blocks must be in \[0, 2\^63\), got -2"),
+    (((2**63, 2), 64, 16, 65, 0), r"ids of blocks must be in \[0, 2\^63\), got 9223372036854775808"),
 ]
 
 
