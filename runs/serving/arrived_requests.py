@@ -11,6 +11,10 @@ from ..log import Columns
 _AT_ONCE = 2**12
 
 
+class WrongArrivalError(ValueError):
+    """A request that cannot have come; the message says which, and why."""
+
+
 class ArrivedRequests:
     """What the workload says of each request, by serial, and which replica it was given to."""
 
@@ -24,17 +28,19 @@ class ArrivedRequests:
         """A request came; returns its serial.
 
         Raises:
-            ValueError: it comes too late for a clock of 64 bits, or one before it had its id.
+            WrongArrivalError: it comes too late for a clock of 64 bits, or one before it had its id.
         """
         if arrival.arrives_ps > MOST_PS:
-            raise ValueError(
+            raise WrongArrivalError(
                 f"request {arrival.request_id}: arrives_ps must be at most {MOST_PS}, got {arrival.arrives_ps}"
             )
         known, replicas = self._known, self._counts["replica"]
         serial = len(replicas)
         known.add(arrival.request_id)
         if len(known) == serial:  # it was there
-            raise ValueError(f"request {arrival.request_id}: request_id must be unique in the workload, got it twice")
+            raise WrongArrivalError(
+                f"request {arrival.request_id}: request_id must be unique in the workload, got it twice"
+            )
         replicas.append(replica)
         self._newest.append(arrival)
         if len(self._newest) == _AT_ONCE:

@@ -72,7 +72,7 @@ class ServingRecorder:
         """A request came and was given to a replica; its serial, which names it in every other call.
 
         Raises:
-            ValueError: it comes too late for a clock of 64 bits, or one before it had its id.
+            WrongArrivalError: it comes too late for a clock of 64 bits, or one before it had its id.
         """
         serial = self._arrived.add(arrival, replica)
         if serial == len(self._ended):

@@ -11,6 +11,7 @@ import simpy
 
 from ...arguments import ArgumentError
 from ...policies.about import about_of
+from ...runs.serving.arrived_requests import WrongArrivalError
 from ...runs.serving.recorder import ServingRecorder
 from ...traces.workloads.arrival import Arrival, Workload
 from ...traces.workloads.exact_seconds import MOST_PS
@@ -199,7 +200,7 @@ class _Run:
 
     def _failed_by(self, error: BaseException) -> str:
         """Why an error stopped the run; before a row of the workload that did, all is served up to its instant."""
-        if isinstance(error, ValueError) and self._arrivals.is_broken:
+        if isinstance(error, WrongArrivalError) or (isinstance(error, ValueError) and self._arrivals.is_broken):
             self._running.catch_up()
             return BROKEN
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else f"failed: {type(error).__name__}"

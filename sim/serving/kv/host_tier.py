@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 
 class _Place:
-    """A block by its path; `is_held` while there is a copy of it, and of no use once nothing is held behind it."""
+    """A block by its path, of which there may be a copy; of no use without one once nothing is held behind it."""
 
     __slots__ = ("children", "key", "member", "parent")
 

@@ -8,6 +8,7 @@ import signal
 import paceline
 import pytest
 from paceline.arguments import ArgumentError
+from paceline.runs.serving.arrived_requests import WrongArrivalError
 from paceline.runs.serving.store import read_serving
 from paceline.studies.serving.broken_workload import BrokenWorkloadError
 from paceline.studies.serving.simulate import simulate
@@ -310,9 +311,9 @@ def test_an_id_that_is_there_twice_is_refused_when_it_comes_again(tmp_path):
     path = tmp_path / "twice.jsonl"
     row = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5}
     path.write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
-    with pytest.raises(ValueError, match="request a: request_id must be unique in the workload"):
+    with pytest.raises(BrokenWorkloadError, match="request a: request_id must be unique in the workload"):
         simulate(path, "plain", cluster="h100", out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert read_serving(tmp_path / "run").requests["request_id"].tolist() == ["a"]
 
 
 def test_a_row_that_breaks_its_format_is_told_by_its_line(tmp_path):
@@ -390,6 +391,7 @@ def test_seconds_that_a_cost_does_not_know_are_refused_with_what_can_be_done_und
     [
         ({"arrives_s": 1.0, "prompt_tokens": 0, "output_tokens": 8}, TraceFormatError, "prompt_tokens"),
         ({"arrives_s": 0.001, "prompt_tokens": 9, "output_tokens": 8}, TraceFormatError, "must not go back in time"),
+        ({"arrives_s": 0.05, "prompt_tokens": 9, "output_tokens": 8, "request_id": "3"}, WrongArrivalError, "unique"),
         ({"arrives_s": 1.0, "prompt_tokens": 9, "output_tokens": 8, "tag": "no"}, ArgumentError, "has the tag 'no'"),
     ],
 )
