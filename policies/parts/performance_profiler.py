@@ -128,8 +128,8 @@ class PerformanceProfiler:
         curves = [
             _curve(cells, num_rows, slope.fitted, held) for cells, slope in zip(self._cells, self._slopes, strict=True)
         ]
-        # The curve of most cells; the largest member among equals.
-        reference = _narrowed(max(reversed(curves), key=lambda curve: len(curve[0])), first)
+        # The curve of most cells, of members that take any time; the largest member among equals.
+        reference = _narrowed(max(reversed(curves), key=lambda curve: (bool(curve[1].any()), len(curve[0]))), first)
         at = np.arange(first, first + widths)
         found = self._read[num_rows, first, widths, held] = np.stack([_read(curve, reference, at) for curve in curves])
         return found
@@ -212,8 +212,9 @@ def _read(curve: _Curve, reference: _Curve, at: Floats) -> Floats:
     inside = np.interp(at, widths, seconds)
     if widths[0] <= at[0] and at[-1] <= widths[-1]:
         return inside
-    edges = np.clip(at, widths[0], widths[-1])
-    return inside * np.interp(at, *reference) / np.interp(edges, *reference)
+    edges_s = np.interp(np.clip(at, widths[0], widths[-1]), *reference)
+    # A reference that takes no time there says nothing of how seconds grow.
+    return inside * np.divide(np.interp(at, *reference), edges_s, out=np.ones_like(edges_s), where=edges_s > 0)
 
 
 def _bucket(width: int) -> int:

@@ -27,7 +27,7 @@ def sized_shapes() -> Mapping[str, Decoder]:
 
 def preset_names() -> tuple[str, ...]:
     """All names that `preset_config` takes, as tables show them; others that mean one of these do as well."""
-    return (*sized_shapes(), *(name for name, shape in presets().items() if _family(shape) in _FAMILIES))
+    return (*sized_shapes(), *(name for name, shape in presets().items() if _is_made(shape)))
 
 
 def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
@@ -38,7 +38,7 @@ def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
         context_tokens: positions the model is made for; its seconds do not depend on them.
     """
     shape = sized_shapes().get(text.upper()) or presets().get(model_called(text) or text.lower())
-    if shape is None or _family(shape) not in _FAMILIES:
+    if shape is None or not _is_made(shape):
         return None
     return _FAMILIES[_family(shape)](
         vocab_size=shape.vocabulary,
@@ -51,6 +51,11 @@ def preset_config(text: str, *, context_tokens: int) -> PreTrainedConfig | None:
         max_position_embeddings=context_tokens,
         tie_word_embeddings=shape.tied,
     )
+
+
+def _is_made(shape: Decoder) -> bool:
+    """Whether a config here has the shape; mixtures of experts have none, and a dense one would be far too small."""
+    return shape.mixture is None and _family(shape) in _FAMILIES
 
 
 def _family(shape: Decoder) -> tuple[bool, int, int]:

@@ -194,6 +194,6 @@ def test_options_are_those_of_the_constructor():
 
 def test_steps_of_a_bare_chain():
     policy = make_policy("draft:4/target", POOL)
-    fresh = type("Seen", (), {"num_pending": 0, "last": None})()
+    fresh = type("Seen", (), {"num_pending": 0, "found_nothing": False})()
     assert policy.decide(fresh) == Draft("draft", 4)
     assert make_policy("target", POOL).decide(fresh) == Verify("target")

@@ -28,6 +28,17 @@ def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
     assert [profiler.known(level) for level in range(5)] == [False, False, True, False, True]
 
 
+def test_a_member_that_takes_no_time_says_nothing_of_how_seconds_grow():
+    alone, beside = PerformanceProfiler(check_pool()), PerformanceProfiler(check_pool())
+    for width in (1, 3, 9):
+        beside.note(0, new_tokens=width, seconds=0.0)
+    for level, width, seconds in ((2, 3, 3.0), (4, 1, 4.0), (4, 5, 8.0)):
+        for profiler in (alone, beside):
+            profiler.note(level, new_tokens=width, seconds=seconds)
+        assert beside.table(5)[0].tolist() == [0.0] * 5
+        assert beside.table(12)[1:].tolist() == alone.table(12)[1:].tolist()
+
+
 def test_a_cell_forgets_and_rows_are_kept_apart():
     profiler = PerformanceProfiler(check_pool())
     for seconds in [1.0] * 50 + [2.0] * 200:

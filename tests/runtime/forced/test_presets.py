@@ -42,6 +42,6 @@ def test_a_preset_is_found_by_what_people_call_it(text, name):
     assert preset_config(text, context_tokens=64).to_dict() == preset_config(name, context_tokens=64).to_dict()
 
 
-@pytest.mark.parametrize("text", ["30M", "gemma-3-1b", "eagle3", "", "config.json"])
+@pytest.mark.parametrize("text", ["30M", "gemma-3-1b", "mixtral-8x7b", "eagle3", "", "config.json"])
 def test_other_names_are_none(text):
     assert preset_config(text, context_tokens=64) is None
