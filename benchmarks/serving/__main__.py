@@ -74,7 +74,7 @@ def row_of(name: str, runs: list[dict[str, float]]) -> list[Cell]:
         cell("output tokens", int(found["tokens"])),
         cell("seconds", found["seconds"], digits=2),
         cell("million tokens", rate / 1e6, "1/s", digits=2),
-        cell("goal", None if goal is None else goal / 1e6, "1/s", digits=0),
+        cell("goal", None if goal is None else goal / 1e6, "1/s", digits=1),
         cell("start-up", found.get("ready"), "s", digits=2),
         cell("peak", found["peak"] / 1e6 if "peak" in found else None, "MB", digits=0),
     ]
