@@ -100,11 +100,19 @@ def show_imports(folder: Path, requests: int, length: int) -> None:
 
 
 def reading(path: str) -> dict[str, list[str]]:
-    """What is done with a large recording; `compare` runs the target alone, too."""
+    """What is done with a large recording; `compare` runs the target alone, too.
+
+    The name of the recording says how many requests it has.
+    """
     policies = ("plain", "draft:4/target", "draft:3/mid:6/target")
+    served = ["--workload", f"poisson:rate=3,requests={Path(path).stem}", "--cluster", "h100", "--trace", path]
     return {
         **{f"compare {name}": paceline("compare", "--policy", name, "--trace", path) for name in policies},
         "compare plain, batch 32": paceline("compare", "--policy", "plain", "--batch", "32", "--trace", path),
+        **{
+            f"simulate {name}": paceline("simulate", "--policy", name, *served)
+            for name in ("draft:4/target", "adaptive")
+        },
         "trace inspect": paceline("trace", "inspect", path),
         "100 requests at random": [sys.executable, "-c", ANYWHERE, path],
     }
