@@ -1,5 +1,7 @@
 """What the two forms of a recording have in common: they say the same of themselves and answer the same calls."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from paceline.arguments import ArgumentError
@@ -89,6 +91,24 @@ def test_shapes_stand_in_place_of_recorded_ones():
     assert asked.shifted({}, seed=0).known_shapes() == asked.known_shapes()
     with pytest.raises(ArgumentError, match=r"must name members of the recording .*, got 'nobody'"):
         TRIES.with_shapes(["nobody=llama-3.1-8b"])
+
+
+def test_submodels_follow_the_shape_of_their_model():
+    """In either form: of half the layers of big, small is half of those of the model asked for."""
+    big, small = (next(one for one in TRIES.meta.models if one.name == name) for name in ("big", "small"))
+    half = small.model_copy(update={"layers": 1, "submodel_of": "big"})
+    models = (half, big.model_copy(update={"layers": 2}))
+    tries = replace(TRIES, meta=TRIES.meta.model_copy(update={"models": models})).with_shapes(["llama-3.1-8b"])
+    assert tries.known_shapes()["small"].shape.layers == 16
+    assert "small counts as 16 of the 32 layers of big" in tries.about.remarks[-1]
+    drafter, target = ROUNDS.meta.model_names[0], ROUNDS.about.target
+    named = tuple(
+        one.model_copy(update={"name": name, "submodel_of": of})
+        for one, name, of in zip(models, (drafter, target), (target, None), strict=True)
+    )
+    rounds = replace(ROUNDS, meta=ROUNDS.meta.model_copy(update={"models": named})).with_shapes(["llama-3.1-8b"])
+    assert rounds.known_shapes()[drafter].shape.layers == 16
+    assert f"{drafter} counts as 16 of the 32 layers of {target}" in rounds.about.notes[-1]
 
 
 def test_lookup_is_a_member_where_it_can_be_replayed():

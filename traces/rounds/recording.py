@@ -7,8 +7,9 @@ from pathlib import Path
 from ...arguments import ArgumentError
 from ...counted import counted
 from ..recording import AboutRecording
-from ..shapes.given import given_shapes
+from ..shapes.given import given_decoders, given_shapes
 from ..shapes.named import Named, named_shapes
+from ..shapes.submodels import derived_submodels
 from ..shifted_decisions import shifted_name
 from .meta import TRUST, DrafterInfo, RoundsMeta
 from .rounds import RoundsRequest
@@ -93,8 +94,10 @@ class RoundsRecording:
             raise ArgumentError(
                 f"`models` must name members of the recording ({', '.join(members)}), got {unknown[0]!r}"
             )
-        given = {shape.name: shape for shape in (*meta.models, *shapes)}
-        return replace(self, meta=meta.model_copy(update={"models": tuple(given.values())}))
+        derived = derived_submodels(meta.models, shapes, given_decoders(texts, meta.target))
+        given = {shape.name: shape for shape in (*meta.models, *shapes, *(each.shape for each in derived))}
+        notes = (*meta.notes, *(each.words for each in derived))
+        return replace(self, meta=meta.model_copy(update={"models": tuple(given.values()), "notes": notes}))
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "RoundsRecording":
         """See `Recording`."""

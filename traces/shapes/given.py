@@ -10,7 +10,8 @@ from ...arguments import ArgumentError
 from ...strict_json import decode_json
 from ..errors import TraceFormatError
 from ..meta import ModelInfo
-from .hub_config import read_hub_config
+from .decoder import Decoder, presets
+from .hub_config import read_hub_config, read_hub_decoder
 from .named import head_called, model_called, preset_names, shape_called
 
 _Shapes = Annotated[list[ModelInfo], Field(min_length=1)]
@@ -46,6 +47,20 @@ def given_shapes(texts: Sequence[str], target: str) -> tuple[ModelInfo, ...]:
         _refuse_twice(shape.name, [*called, *(other.name for other in listed[:index])])
     base = model_called(called.get(target, target))
     return (*listed, *(_preset(name, text, base) for name, text in called.items()))
+
+
+def given_decoders(texts: Sequence[str], target: str) -> dict[str, Decoder]:
+    """What given models are made of, by member; without heads and shapes of a list. Arguments as `given_shapes`."""
+    found: dict[str, Decoder] = {}
+    for text in texts:
+        if "=" not in text and _is_file(text):
+            continue
+        name, _, source = text.partition("=") if "=" in text else (target, "", text)
+        called = None if _is_file(source) or head_called(source) is not None else model_called(source)
+        decoder = read_hub_decoder(Path(source)) if _is_file(source) else presets().get(called or "")
+        if decoder is not None:
+            found[name] = decoder
+    return found
 
 
 def _is_file(text: str) -> bool:

@@ -40,6 +40,16 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
     Raises:
         TraceFormatError: a file that is no config, or one of a model whose shape does not follow from it.
     """
+    return _config(path).shape(name)
+
+
+def read_hub_decoder(path: Path) -> Decoder | None:
+    """What the model of a config is made of; None of a head's. Arguments and errors are those of `read_hub_config`."""
+    config = _config(path)
+    return None if config.is_head else config.decoder()
+
+
+def _config(path: Path) -> "_Config":
     file = path / CONFIG if path.is_dir() else path
     try:
         content = decode_json(file.read_bytes())
@@ -49,7 +59,7 @@ def read_hub_config(path: Path, name: str) -> ModelInfo:
         raise TraceFormatError(file, "content", "must be JSON", str(error)) from None
     if not isinstance(content, dict):
         raise TraceFormatError(file, "content", "must be an object", kind_of_json(content))
-    return _Config(file, content).shape(name)
+    return _Config(file, content)
 
 
 class _Config:
@@ -70,8 +80,7 @@ class _Config:
             if self._get(key) is not None:
                 rule = f"must be absent, mixtures of experts are {', '.join(_MIXTURES)}; give others in FILE.json"
                 raise self._error(key, rule, self._get(key))
-        decoder = self._decoder()
-        called = " ".join(str(each).lower() for each in self._list(self._whole, "architectures"))
+        decoder, called = self.decoder(), self._called()
         if "eagle" in called and decoder.mixture is not None:
             raise self._error("model_type", "must be that of a dense decoder, of an EAGLE head", kind)
         if "eagle3" in called:
@@ -80,7 +89,16 @@ class _Config:
         head = head_of("eagle", decoder, name) if "eagle" in called else None
         return head or decoder.info(name)
 
-    def _decoder(self) -> Decoder:
+    @property
+    def is_head(self) -> bool:
+        """Whether it is one of an EAGLE head."""
+        return "eagle" in self._called()
+
+    def _called(self) -> str:
+        return " ".join(str(each).lower() for each in self._list(self._whole, "architectures"))
+
+    def decoder(self) -> Decoder:
+        """What the model is made of, of a head the decoder that its layer is like."""
         kind = self._keys.get("model_type")
         if not isinstance(kind, str) or kind not in _TYPES:
             rule = f"must be one of {', '.join(_TYPES)}; of another give the shape itself in FILE.json"

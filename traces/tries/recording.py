@@ -8,8 +8,9 @@ from ...arguments import ArgumentError
 from ...counted import counted
 from ..meta import ModelInfo
 from ..recording import AboutRecording
-from ..shapes.given import given_shapes
+from ..shapes.given import given_decoders, given_shapes
 from ..shapes.named import Named
+from ..shapes.submodels import derived_submodels
 from ..shifted_decisions import shifted_name
 from .meta import TrieMeta
 from .shifted import shifted_requests
@@ -25,13 +26,15 @@ class TrieRecording:
         meta: what it says of itself.
         requests: in file order; those of a stored recording are read as they are asked for.
         shapes: of other models, whose seconds and memory some members are to have; see `with_shapes`.
-        shapes_asked: the same as they were asked for.
+        shapes_asked: those of them that were asked for, as they were.
+        shapes_derived: how those of submodels follow from them, in words.
     """
 
     meta: TrieMeta
     requests: Sequence[TrieRequest]
     shapes: tuple[ModelInfo, ...] = ()
     shapes_asked: tuple[str, ...] = ()
+    shapes_derived: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.about.name}: {self.about.holds}"
@@ -63,13 +66,22 @@ class TrieRecording:
         return {model.name: Named(asked.get(model.name, model), "") for model in self.meta.models}
 
     def with_shapes(self, texts: Sequence[str]) -> "TrieRecording":
-        """See `Recording`: what if members had these shapes; its tokens stay those of its own models."""
+        """See `Recording`: what if members had these shapes; its tokens stay those of its own models.
+
+        Raises, too, for a submodel that is larger than its model, or whose shape does not follow from its model's.
+        """
         shapes = given_shapes(texts, self.meta.model_names[-1])
         unknown = [shape.name for shape in shapes if shape.name not in self.meta.model_names]
         if unknown:
             known = ", ".join(self.meta.model_names)
             raise ArgumentError(f"`models` must name members of the recording ({known}), got {unknown[0]!r}")
-        return replace(self, shapes=shapes, shapes_asked=tuple(texts))
+        derived = derived_submodels(self.meta.models, shapes, given_decoders(texts, self.meta.model_names[-1]))
+        return replace(
+            self,
+            shapes=(*shapes, *(each.shape for each in derived)),
+            shapes_asked=tuple(texts),
+            shapes_derived=tuple(each.words for each in derived),
+        )
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
         """See `Recording`."""
@@ -83,10 +95,11 @@ class TrieRecording:
             return ()
         asked = {shape.name for shape in self.shapes}
         kept = ", ".join(name for name in self.meta.model_names if name not in asked)
-        return (
+        words = (
             f"WHAT IF: shapes of {', '.join(self.shapes_asked)}; drafts and verdicts are those of the "
-            f"recorded models{f', and so are the shapes of {kept}' if kept else ''}",
+            f"recorded models{f', and so are the shapes of {kept}' if kept else ''}"
         )
+        return ("; ".join([words, *self.shapes_derived]),)
 
     def summary(self, path: Path | None = None) -> TrieSummary:
         """See `Recording`."""
