@@ -50,7 +50,7 @@ class MemberTotals(Record):
         num_blocks: KV blocks it may use; None: nobody counts them, or it keeps no keys and values.
         most_blocks: that it used at once.
         block_ps: used blocks, added up over time.
-        busy_ps: time of its forwards.
+        busy_ps: time of its forwards, of those that the end of the run cuts until then.
         forwards: batched forwards it ran.
         lookups: in its prefix cache.
     """
@@ -77,7 +77,7 @@ class HostTotals(Record):
         loaded: blocks that were read again.
         dropped: blocks that went.
         most_bytes: that were used at once.
-        load_ps: that steps took longer for what was read.
+        load_ps: that steps took longer for what was read, until the end of the run.
     """
 
     stored: dict[str, Count]
@@ -138,13 +138,14 @@ class LevelTotals(Record):
 
 
 class TransferTotals(Record):
-    """What crossed the link from replicas that prefill to those that decode.
+    """What crossed the link from replicas that prefill to those that decode, until the end of the run.
 
     Attributes:
         handed_over: requests.
         held_ps: times from the end of their prefill until blocks and a place were there for them, added up.
-        sent: transfers; a request whose text the other prefix cache holds needs none.
-        bytes: of them all.
+        sent: transfers that came to the link; a request whose text the other prefix cache holds needs none.
+        unfinished: of these, those that the end of the run found waiting, or cut.
+        bytes: that were sent; of a transfer that was cut, in whole ones, what its time until then is of all of it.
         busy_ps: time of the link for them.
         queued_ps: times that they waited for others before them, added up.
         most_queued_ps: the longest of these.
@@ -153,6 +154,7 @@ class TransferTotals(Record):
     handed_over: Count
     held_ps: Count
     sent: Count
+    unfinished: Count = 0
     bytes: Count
     busy_ps: Count
     queued_ps: Count

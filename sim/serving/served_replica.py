@@ -72,6 +72,6 @@ class ServedReplica(WatchedReplica, Protocol):
         """What was planned has run, to its end: requests, caches and the recorder learn of it."""
         ...
 
-    def close_books(self) -> None:
-        """Tell the recorder what it is told once, when the run ends; what runs then may be half done."""
+    def close_books(self, until_ps: int) -> None:
+        """Tell the recorder what it is told once: the run ends then, and what runs may be half done."""
         ...

@@ -185,9 +185,9 @@ class _Run:
             raise
         finally:
             for replica in self._replicas:
-                replica.close_books()
+                replica.close_books(self._moment.now_ps)
             if self._handovers is not None:
-                self._handovers.close_books()
+                self._handovers.close_books(self._moment.now_ps)
             if stopped:
                 self._recorder.stopped(self._moment.now_ps, stopped)
         return Served(

@@ -13,8 +13,9 @@ class TransferMetrics:
 
     Attributes:
         handed_over: requests.
-        sent: transfers; a text that the other prefix cache holds needs none.
-        bytes: of them all.
+        sent: transfers that came to the link; a text that the other prefix cache holds needs none.
+        unfinished: of these, those that the end of the run found waiting, or cut.
+        bytes: that were sent by then.
         busy_share: time of the link for them, over `duration_s`.
         queued_s_mean, queued_s_max: that a transfer waited for others before it.
         held_s_mean: from the end of a prefill until blocks and a place were there for the request.
@@ -22,6 +23,7 @@ class TransferMetrics:
 
     handed_over: int
     sent: int
+    unfinished: int
     bytes: int
     busy_share: float | None
     queued_s_mean: float | None
@@ -34,9 +36,10 @@ class TransferMetrics:
         queued = "-" if self.queued_s_mean is None else f"{1e3 * self.queued_s_mean:,.3f} ms"
         held = "-" if self.held_s_mean is None else f"{1e3 * self.held_s_mean:,.3f} ms"
         busy = "-" if self.busy_share is None else f"{self.busy_share:.1%}"
+        cut = f" ({self.unfinished:,} transfers not to their end)" if self.unfinished else ""
         return (
-            f"{self.handed_over:,} requests handed over, {self.bytes / 1e9:,.3f} GB sent; link busy {busy}, queue at "
-            f"it {queued} (mean), {1e3 * self.queued_s_max:,.3f} ms (most); before it {held} (mean) for blocks"
+            f"{self.handed_over:,} requests handed over, {self.bytes / 1e9:,.3f} GB sent{cut}; link busy {busy}, queue "
+            f"at it {queued} (mean), {1e3 * self.queued_s_max:,.3f} ms (most); before it {held} (mean) for blocks"
         )
 
 
@@ -48,6 +51,7 @@ def transfer_metrics(log: ServingLog, duration_ps: int) -> TransferMetrics | Non
     return TransferMetrics(
         handed_over=found.handed_over,
         sent=found.sent,
+        unfinished=found.unfinished,
         bytes=found.bytes,
         busy_share=ratio(found.busy_ps, duration_ps),
         queued_s_mean=ratio(found.queued_ps / PS_PER_S, found.sent),

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from ....decoding.world import Op
 from ....runs.serving.recorder import ServingRecorder
 from ..engine.batch import Batch
-from ..engine.replica import Going, Replica
-from ..engine.replica_books import ReplicaBooks
+from ..engine.replica import Replica
+from ..engine.replica_books import Going, ReplicaBooks
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..engine.served_session import ServedSession

@@ -88,6 +88,7 @@ class Handovers:
         self._prefillers: Mapping[int, Prefiller] = {}
         self._decoders: tuple[tuple[int, Decoder], ...] = ()
         self._dispatcher: Dispatcher | None = None
+        self._held: dict[int, Handover] = {}  # who waits for blocks, by serial
         self._handed_over = self._held_ps = 0
 
     def connect(
@@ -115,22 +116,24 @@ class Handovers:
 
     def begin(self, handover: Handover, num_tokens: int, now_ps: int) -> None:
         """Blocks are held for a request; so many of its tokens are to be sent."""
-        self._held_ps += now_ps - handover.prefilled_at_ps
+        self._held_ps += now_ps - self._held.pop(handover.session.serial).prefilled_at_ps
         arrives_ps = self._link.send(num_tokens, now_ps)
         self._events.at(arrives_ps, lambda: self._arrived(handover, arrives_ps))
 
-    def close_books(self) -> None:
-        """Tell the recorder what it is told once."""
+    def close_books(self, until_ps: int) -> None:
+        """Tell the recorder what it is told once: the run ends then."""
         for session in self._prefilled.values():
             self._recorder.emitted(session.serial, session.num_noted)
-        self._recorder.transferred(self._link.totals(self._handed_over, self._held_ps))
+        held_ps = self._held_ps + sum(max(until_ps - one.prefilled_at_ps, 0) for one in self._held.values())
+        self._recorder.transferred(self._link.totals(self._handed_over, held_ps, until_ps))
 
     def _hand_over(self, prefiller: int, session: ServedSession, at_ps: int) -> None:
         assert self._dispatcher is not None
         del self._prefilled[session.serial]
         index, decoder = self._decoders[self._dispatcher.pick(session.arrival)]
         self._handed_over += 1
-        decoder.expect(Handover(session, prefiller, index, at_ps), at_ps)
+        handover = self._held[session.serial] = Handover(session, prefiller, index, at_ps)
+        decoder.expect(handover, at_ps)
         self._events.wake(index)
 
     def _arrived(self, handover: Handover, at_ps: int) -> None:

@@ -1,7 +1,8 @@
 """A replica that prefills: a request leaves it with its first token, its blocks when they have been sent."""
 
 from ....traces.workloads.arrival import Arrival
-from ..engine.replica import Going, Replica
+from ..engine.replica import Replica
+from ..engine.replica_books import Going
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..engine.served_session import ServedSession
 from .handovers import Handovers

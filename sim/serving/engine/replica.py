@@ -5,11 +5,11 @@ A **cycle** lets every decoding request draft, and be judged below the target, l
 """
 
 from functools import partial
-from typing import NamedTuple, cast
+from typing import cast
 
 from ....decoding.ledger import VERIFY, op_record
-from ....decoding.results import Forward, Results, VerifyResults, made
-from ....decoding.world import DraftOp, Op, VerifyItem, VerifyOp
+from ....decoding.results import Forward, VerifyResults, made
+from ....decoding.world import DraftOp, Op, VerifyOp
 from ....traces.workloads.arrival import Arrival
 from ....traces.workloads.exact_seconds import PS_PER_S
 from ..clock import to_ps, to_s
@@ -17,28 +17,12 @@ from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .batch import Waiting
 from .catch_up import behind, catch_up, within_budget
-from .replica_books import ReplicaBooks
+from .replica_books import Going, ReplicaBooks
 from .replica_memory import ReplicaMemory
 from .replica_spec import ReplicaSpec, ServedFrom
 from .scheduler import Scheduler
 from .served_loop import BatchNotes, ServedLoop
 from .served_session import ServedSession, ServedView
-
-
-class Going(NamedTuple):
-    """What a replica runs: an operation, if any, with its results, and chunks of prefills beside it.
-
-    `forwards` are those of a step of the target; an operation below it says its own.
-    """
-
-    op: Op | None
-    results: Results | None
-    chunks: list[VerifyItem]
-    ending: list[ServedSession]
-    level: int
-    forwards: int
-    start_ps: int
-    end_ps: int
 
 
 class Replica:
@@ -249,7 +233,7 @@ class Replica:
         results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share))
         end_ps = start_ps + self._world.duration_ps
         if self._memory.host is not None:
-            end_ps += self._memory.host.take_load_ps()
+            end_ps += self._memory.host.take_load_ps(start_ps)
         ran = made(VerifyOp, (level, step.rows)) if step.rows else None
         return made(Going, (ran, results, step.chunks, step.ending, level, 1, start_ps, end_ps))
 
@@ -295,6 +279,8 @@ class Replica:
         self._sessions[session.request_id] = session
         return session
 
-    def close_books(self) -> None:
+    def close_books(self, until_ps: int) -> None:
         """See `ServedReplica`."""
-        self._books.close(self._sessions.values())
+        if self._going is not None:
+            self._books.cut(self._going, until_ps)
+        self._books.close(self._sessions.values(), until_ps)

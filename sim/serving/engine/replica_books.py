@@ -1,11 +1,30 @@
 """What a replica writes down: when tokens of requests come out, what it holds, and sums at the end."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from ....decoding.results import Results
+from ....decoding.world import Op, VerifyItem
 from ....runs.serving.recorder import ServingRecorder
 from .batch import Batch
 from .replica_memory import ReplicaMemory
 from .served_session import ServedSession
+
+
+class Going(NamedTuple):
+    """What a replica runs: an operation, if any, with its results, and chunks of prefills beside it.
+
+    `forwards` are those of a step of the target; an operation below it says its own.
+    """
+
+    op: Op | None
+    results: Results | None
+    chunks: list[VerifyItem]
+    ending: list[ServedSession]
+    level: int
+    forwards: int
+    start_ps: int
+    end_ps: int
 
 
 class ReplicaBooks:
@@ -58,7 +77,14 @@ class ReplicaBooks:
             self._held = held
             self._recorder.state(self._index, at_ps, *held)
 
-    def close(self, sessions: Iterable[ServedSession]) -> None:
+    def cut(self, going: Going, until_ps: int) -> None:
+        """The run ends while this runs: the member was busy until then, with forwards that are not over."""
+        own = () if going.results is None else going.results.forwards
+        if going.forwards or any(new and repeats for _, new, repeats, _ in own):
+            lasted_ps = min(until_ps, going.end_ps) - going.start_ps
+            self._recorder.busy(self._index, going.level, max(lasted_ps, 0), forwards=0)
+
+    def close(self, sessions: Iterable[ServedSession], until_ps: int) -> None:
         """Tell what is told once: look-ups in prefix caches, and the answers of `sessions`, which have not ended."""
         for level, kv in enumerate(self._memory.members):
             if kv is not None:
@@ -66,7 +92,7 @@ class ReplicaBooks:
                 asked, found = (hits.asked_blocks, hits.asked_tokens), (hits.found_blocks, hits.found_tokens)
                 self._recorder.looked_up(self._index, level, asked, found)
         if self._memory.host is not None:
-            self._recorder.offloaded(self._index, self._memory.host.totals())
+            self._recorder.offloaded(self._index, self._memory.host.totals(until_ps))
         for session in sessions:
             if session.num_noted:
                 self._recorder.emitted(session.serial, session.num_noted)

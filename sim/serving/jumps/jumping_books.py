@@ -131,6 +131,7 @@ class JumpingBooks:
 
     def in_step(self, jump: Jump, at_ps: int) -> None:
         """The run ends within the first step of a jump."""
+        self._busy_ps += at_ps - jump.start_ps
         self._block_ps += jump.used_blocks * (at_ps - jump.start_ps)
         self._most_blocks = max(self._most_blocks, jump.used_blocks)
 

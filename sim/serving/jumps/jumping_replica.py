@@ -150,15 +150,14 @@ class JumpingReplica:
         for request in ended:
             self._batch.end(request, end_ps)
 
-    def close_books(self) -> None:
-        """Write down what ran until now, where the run ends, and what the recorder is told once."""
+    def close_books(self, until_ps: int) -> None:
+        """Write down what ran until then, where the run ends, and what the recorder is told once."""
         self._settle()
-        now_ps = self._moment.now_ps
         for request in (*self._batch.running.values(), *self._batch.waiting):
             text = request.text if request.base is None else request.base + self._rows.beats
-            self._books.unfinished(request, text - request.arrival.prompt_tokens, now_ps)
+            self._books.unfinished(request, text - request.arrival.prompt_tokens, until_ps)
         if self._jump is not None:
-            self._books.in_step(self._jump, now_ps)
+            self._books.in_step(self._jump, until_ps)
         self._books.close()
 
     # -- steps

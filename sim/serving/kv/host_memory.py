@@ -22,14 +22,15 @@ class HostMemory:
         self._tier = HostTier(offload.host_bytes, [member.block_bytes for member in members])
         self._seen = [0] * len(members)
         self._load_ps = 0
+        self._latest = (0, 0)  # when it began, and how long it takes
 
     def member(self, name: str, limits: KvLimits) -> MemberKv:
         """The memory of a member, its evicted blocks offloaded if it is among those that are."""
         number = self._numbers.get(name)
         return MemberKv(limits) if number is None else OffloadingKv(limits, self._tier, number)
 
-    def take_load_ps(self) -> int:
-        """Of all blocks that were loaded since this was asked last.
+    def take_load_ps(self, start_ps: int) -> int:
+        """Of all blocks that were loaded since this was asked last: they come back from `start_ps` on.
 
         Links of devices work side by side, and each carries one block after the other.
         """
@@ -42,15 +43,18 @@ class HostMemory:
         self._seen = list(loaded)
         load_ps = max(by_device.values())
         self._load_ps += load_ps
+        self._latest = start_ps, load_ps
         return load_ps
 
-    def totals(self) -> HostTotals:
-        """See `HostTotals`."""
+    def totals(self, until_ps: int) -> HostTotals:
+        """See `HostTotals`; the run ends then, and what was to come back after that does not count."""
         tier = self._tier
+        start_ps, load_ps = self._latest
+        after_ps = min(max(start_ps + load_ps - until_ps, 0), load_ps)
         return HostTotals(
             stored={name: tier.stored[number] for name, number in self._numbers.items()},
             loaded={name: tier.loaded[number] for name, number in self._numbers.items()},
             dropped={name: tier.dropped[number] for name, number in self._numbers.items()},
             most_bytes=tier.most_bytes,
-            load_ps=self._load_ps,
+            load_ps=self._load_ps - after_ps,
         )

@@ -11,7 +11,8 @@ from ....decoding.contract import Draft, Verify
 from ....decoding.results import Results, made
 from ....decoding.world import Op
 from ....traces.workloads.exact_seconds import PS_PER_S
-from ..engine.replica import Going, Replica
+from ..engine.replica import Replica
+from ..engine.replica_books import Going
 from ..engine.served_session import ServedSession
 
 

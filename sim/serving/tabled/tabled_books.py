@@ -41,6 +41,10 @@ class TabledBooks:
             sums[0] += duration_ps
             sums[1] += forwards
 
+    def cut(self, level: int, start_ps: int, end_ps: int) -> None:
+        """A member runs when the run ends, and has from `start_ps` on until `end_ps`; none of its forwards is over."""
+        self._busy[level][0] += max(end_ps - start_ps, 0)
+
     def judged(self, level: int, drafted: int, accepted: int, own: int, rows: int) -> None:
         """A member judged."""
         sums = self._judged[level]
@@ -94,7 +98,7 @@ class TabledBooks:
                     self.judged(op.level, times * op.judged, times * op.accepted, times * op.own, times)
         self._played.clear()
         for level, kv in enumerate(self._members):
-            if self._busy[level][1]:
+            if any(self._busy[level]):
                 recorder.busy(index, level, *self._busy[level])
             if self._judged[level][3]:
                 recorder.judged(level, *self._judged[level])

@@ -171,20 +171,22 @@ class TabledReplica:
             self._one_by_one = not superposed.commit_step(going)
         self._note_state(self.end_ps)
 
-    def close_books(self) -> None:
-        """Write down what ran until now, where the run ends, and what the recorder is told once."""
+    def close_books(self, until_ps: int) -> None:
+        """Write down what ran until then, where the run ends, and what the recorder is told once."""
         superposed = self._superposed
         superposed.settle(begun=False)
         flight, superposed.flight = superposed.flight, None
         if not self._one_by_one:
             superposed.dissolve()
         if flight is not None:
-            self._run_until_now(flight.start_ps)
+            self._run_until(until_ps, flight.start_ps)
+        elif self._going is not None:
+            self._cut(self._going, until_ps)
         self._books.close(self._paths.shapes, (*self._batch.running.values(), *self._batch.waiting))
 
-    def _run_until_now(self, start_ps: int) -> None:
+    def _run_until(self, now_ps: int, start_ps: int) -> None:
         """Run the operations of the beat in which the run ends, as far as it comes."""
-        now_ps, passed = self._moment.now_ps, self._moment.passed(self._index)
+        passed = self._moment.passed(self._index)
         self._batch.was_short = True  # nobody was admitted in it; who waits came later
         while True:
             going = self._ops.plan(start_ps)
@@ -192,9 +194,14 @@ class TabledReplica:
             for level, (used, noted) in enumerate(zip(self._memory.used_blocks, self._used, strict=True)):
                 self._books.grew(level, (used - noted) * (min(going.end_ps, now_ps) - start_ps), used)
             if going.end_ps >= now_ps + passed:
+                self._cut(going, now_ps)
                 return
             self._ops.commit(going)
             start_ps = going.end_ps
+
+    def _cut(self, going: Going, until_ps: int) -> None:
+        if going.forwards:
+            self._books.cut(going.level, going.start_ps, min(going.end_ps, until_ps))
 
     def _may_superpose(self) -> None:
         """Superpose requests again once they are all about to begin a round."""

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
+from paceline.reports.serving.moved_kv.transfer_metrics import transfer_metrics
 from paceline.runs.serving.gap_sums import total_ps
 from paceline.sim.serving.disaggregated.link import Link
 from paceline.sim.serving.limits import Preemption
 from paceline.sim.serving.roles import Role, Transfer
 from paceline.traces.workloads.arrival import Arrival
+from paceline.traces.workloads.exact_seconds import PS_PER_S
 
 from ..engine.served_runs import MICROSECOND, POLICIES, Run, limits, limits_of, pico, target_only, workloads
 
@@ -106,6 +108,12 @@ def test_what_a_horizon_cuts_is_counted(run, horizon):
     assert not unfinished.any() or run.served.stopped == "horizon"
     assert log.requests["emitted_tokens"].sum() == run.served.num_emitted
     _check_little(log)
+    end, sums = log.meta.ended_at_ps, log.meta.transfers
+    assert sums.busy_ps <= end
+    assert sums.most_queued_ps <= end
+    assert sums.unfinished <= sums.sent <= sums.handed_over
+    assert bool(sums.unfinished) <= bool(log.meta.stopped)
+    assert all(sum(member.busy_ps for member in replica.members) <= end for replica in log.meta.replicas)
 
 
 def _check_little(log):
@@ -192,8 +200,31 @@ def test_a_link_carries_one_after_the_other(sends):
         free_us = start_us + 2 * tokens
         queued, busy = queued + start_us - now_us, busy + 2 * tokens
         assert arrives_ps == (free_us + 5) * MICROSECOND
-    totals = link.totals(0, 0)
+    totals = link.totals(0, 0, max(now_us, free_us) * MICROSECOND)
     assert (totals.queued_ps, totals.busy_ps) == (queued * MICROSECOND, busy * MICROSECOND)
+    assert (totals.bytes, totals.unfinished) == (busy, 0)  # a byte takes 1 us
+
+
+def test_a_link_counts_what_lies_before_the_end_of_the_run():
+    """Three transfers of 20 us at 0: one is over at 35 us, one is cut, one waits; and one at 30 us waits, too."""
+    link = Link(SLOW)
+    for at_us in (0, 0, 0, 30):
+        link.send(10, at_us * MICROSECOND)
+    totals = link.totals(0, 0, 35 * MICROSECOND)
+    assert (totals.sent, totals.unfinished, totals.bytes) == (4, 3, 35)
+    assert totals.busy_ps == 35 * MICROSECOND
+    assert (totals.queued_ps, totals.most_queued_ps) == ((20 + 35 + 5) * MICROSECOND, 35 * MICROSECOND)
+
+
+def test_a_slow_link_is_not_busier_than_the_run_is_long():
+    """Ten transfers of 20 s each, of which the run sees 3 s."""
+    slow = Transfer(bytes_per_s=1, latency_s=0, token_bytes=1)
+    arrivals = [Arrival(f"q{index}", 0, 20, 3) for index in range(10)]
+    run = apart(arrivals, target_only(), transfer=slow, horizon_ps=3 * PS_PER_S).go()
+    found = transfer_metrics(run.log, 3 * PS_PER_S)
+    assert (found.handed_over, found.unfinished, found.bytes) == (10, found.sent, 2)
+    assert 0.9 < found.busy_share <= 1
+    assert found.queued_s_max <= 3
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,16 @@ def _check_little(log):
 
 
 @settings(max_examples=60, deadline=None)
-@given(runs())
-def test_no_device_idles_beside_a_request(run):
+@given(runs(), st.none() | st.integers(1, 40_000))
+def test_no_device_idles_beside_a_request(run, horizon):
+    """Nor is it busy after a horizon: of the forward that is cut, the time until then counts."""
+    run._options["horizon_ps"] = None if horizon is None else horizon * 10**6
     log = run.go().log
     busy_ps = sum(member.busy_ps for member in log.meta.replicas[0].members)
     there_ps, until = 0, 0
     columns = (log.requests[name].tolist() for name in ("arrived_at_ps", "ended_at_ps"))
-    for arrived, ended in sorted(zip(*columns, strict=True)):
+    whole = [(arrived, log.meta.ended_at_ps if ended < 0 else ended) for arrived, ended in zip(*columns, strict=True)]
+    for arrived, ended in sorted(whole):
         there_ps += max(ended - max(arrived, until), 0)
         until = max(until, ended)
     assert busy_ps == there_ps

@@ -51,6 +51,20 @@ def test_by_hand():
     assert hosts(plain) is None
 
 
+@pytest.mark.parametrize(("until_us", "load_us"), [(0, 0), (3, 3), (10, 10), (40, 10)])
+def test_what_comes_back_counts_until_the_end_of_the_run(until_us, load_us):
+    """The run of `test_by_hand`, cut so long after `c` came, for which 10 us are loaded."""
+    horizon_ps = 2 * PS_PER_S + until_us * MICROSECOND
+    tight = offloading(limits_of(target_only(), num_blocks=8), block_us=2)
+    run = Run(AGAIN, target_only(), "target", tight, unit_tokens=8, horizon_ps=horizon_ps).go()
+    assert run.log.meta.ended_at_ps == horizon_ps
+    assert hosts(run).load_ps == load_us * MICROSECOND
+    before = Run(AGAIN[:2], target_only(), "target", tight, unit_tokens=8).go()
+    (member,), (earlier,) = (one.log.meta.replicas[0].members for one in (run, before))
+    assert member.busy_ps - earlier.busy_ps == until_us * MICROSECOND
+    assert member.forwards == earlier.forwards
+
+
 def test_links_of_devices_work_side_by_side():
     """Of two members that lie on one device the blocks come one after the other, else at once."""
     tables = pico()
