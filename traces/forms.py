@@ -20,6 +20,11 @@ def open_recording(path: Path) -> Recording:
     return read_rounds(path) if kind_of(path) == IMPORTED else read_trace(path)
 
 
+def is_recording(value: object) -> bool:
+    """Whether a value is a recording, of either form."""
+    return isinstance(value, TrieRecording | RoundsRecording)
+
+
 def by_form(
     recording: Recording, *, tries: Callable[[TrieRecording], OfTries], rounds: Callable[[RoundsRecording], OfRounds]
 ) -> OfTries | OfRounds:

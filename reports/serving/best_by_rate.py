@@ -36,11 +36,13 @@ class Best:
         policy: of the best mean; the first of equal ones.
         tied: others as good as it, for all that is known: equal, or with 0 in the 95% interval of the difference of
             the same seeds, which all met the same requests.
+        same: those of them whose figure is the very same at every seed.
     """
 
     rate: float | None
     policy: str
     tied: tuple[str, ...]
+    same: tuple[str, ...] = ()
 
 
 def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | None:
@@ -51,8 +53,13 @@ def best_at(rate: float | None, rows: Sequence[SeedRow], aim: Aim) -> Best | Non
         return None
     best = rows[known.index(max(known) if aim.most else min(known))]
     others = [row for row in rows if row is not best]
-    tied = [row.about.policy for row in others if _is_tied(best, row, aim.figure)]
-    return Best(rate=rate, policy=best.about.policy, tied=tuple(tied))
+    apart = [(row.about.policy, _differences(best, row, aim.figure)) for row in others]
+    return Best(
+        rate=rate,
+        policy=best.about.policy,
+        tied=tuple(policy for policy, differences in apart if _hold_zero(differences)),
+        same=tuple(policy for policy, differences in apart if not any(differences)),
+    )
 
 
 def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
@@ -70,11 +77,13 @@ def in_words(found: Sequence[Best], aim: Aim) -> list[str]:
                 f"between {_rate(low.rate)} and {_rate(high.rate)} the best policy changes from {low.policy} to "
                 f"{high.policy}"
             )
-    lines += [
-        f"{_span([best.rate])} chance leaves open whether {best.policy} is better than {_and(best.tied)}"
-        for best in found
-        if best.tied
-    ]
+    for best in found:
+        if best.same:
+            lines.append(f"{_span([best.rate])} {_list(best.same, 'and')} did exactly as well as {best.policy}")
+        if open_to := [policy for policy in best.tied if policy not in best.same]:
+            lines.append(
+                f"{_span([best.rate])} chance leaves open whether {best.policy} is better than {_list(open_to, 'or')}"
+            )
     return lines
 
 
@@ -83,16 +92,20 @@ def to_json(found: Sequence[Best]) -> list[Mapping[str, object]]:
     return [{"rate": best.rate, "policy": best.policy, "tied": list(best.tied)} for best in found]
 
 
-def _is_tied(best: SeedRow, other: SeedRow, figure: str) -> bool:
-    """Differences of the same seeds; a run that chance has no part in stands for every seed."""
+def _differences(best: SeedRow, other: SeedRow, figure: str) -> list[float]:
+    """Of the same seeds; a run that chance has no part in stands for every seed."""
     ours, theirs = _by_seed(best, figure), _by_seed(other, figure)
     seeds = sorted({*ours, *theirs})
-    if len(seeds) == 1:
-        return ours == theirs
     only = [next(iter(values.values())) if len(values) == 1 else None for values in (ours, theirs)]
-    differences = [
+    return [
         (ours[seed] if only[0] is None else only[0]) - (theirs[seed] if only[1] is None else only[1]) for seed in seeds
     ]
+
+
+def _hold_zero(differences: Sequence[float]) -> bool:
+    """Whether they may be none at all: of one seed, what it says; of several, for all that their interval says."""
+    if len(differences) == 1:
+        return not differences[0]
     low, high = mean_interval(differences).bounds
     return low <= 0 <= high
 
@@ -111,5 +124,5 @@ def _rate(rate: float | None) -> str:
     return "the workload's own rate" if rate is None else f"{rate:g} arrivals/s"
 
 
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+def _list(names: Sequence[str], word: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"

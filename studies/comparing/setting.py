@@ -15,6 +15,7 @@ from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_devi
 from ...sim.cost.what_if.other_device import Reading
 from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
+from ...traces.forms import is_recording
 from ...traces.recording import Recording
 from ..open_recording import open_recording
 from ..remarks import remarks_on
@@ -187,9 +188,11 @@ def setting_of(
 ) -> Setting:
     """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
 
-    None is the recording that comes with the package.
+    None is the recording that comes with the package. Raises ArgumentError for what is neither a path nor a recording.
     """
     opened = open_recording(recording) if recording is None or isinstance(recording, str | Path) else recording
+    if not is_recording(opened):
+        raise ArgumentError(f"`recording` must be a path or an opened recording, got {recording!r}")
     models = options.get("models")
     texts = [f"{name}={shape}" for name, shape in models.items()] if isinstance(models, Mapping) else models
     return Setting(recording=opened.with_shapes(texts) if texts else opened, batch=batch, **options)

@@ -1,6 +1,6 @@
 """Policies under load side by side: a run for each rate, policy and seed, all of which meet the same requests."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,9 @@ class Asked(LoadOptions):
     """Further keywords of `compare_under_load`."""
 
     rates: Sequence[float] | None
+    workload: str | Path
+    cluster: str | Path
+    log: str | Path | None
 
 
 def compare_under_load(
@@ -68,8 +71,8 @@ def compare_under_load(
         PolicyError: a policy that broke the contract.
         KeyboardInterrupt: before a first row was done.
     """
-    given = None if rates is None else list(rates)
-    check_kinds({**options, "rates": given}, Asked)
+    given = list(rates) if isinstance(rates, Iterable) else rates
+    check_kinds({**options, "rates": given, "workload": workload, "cluster": cluster, "log": log}, Asked)
     asked_rates = rising_rates(given)
     setting = serving_setting(recording, workload, cluster, options)
     tables = setting.tables(setting.replay.seed)

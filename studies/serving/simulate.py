@@ -30,6 +30,9 @@ class Asked(ServingOptions):
     """Further keywords of `simulate`."""
 
     rate: float | None
+    workload: str | Path
+    cluster: str | Path
+    out: str | Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -105,7 +108,7 @@ def simulate(
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
-    check_kinds({**options, "rate": rate}, Asked)
+    check_kinds({**options, "rate": rate, "workload": workload, "cluster": cluster, "out": out}, Asked)
     setting = serving_setting(recording, workload, cluster, options)
     named = None if policy is None else named_policy(policy)
     seed = setting.replay.seed

@@ -39,4 +39,5 @@ def show_under_load(
     )
     show(json, found, partial(found.tables, detail=detail))
     if found.num_missing:
-        raise Interrupted(f"{counted(found.num_missing, 'row')} more were asked for")
+        were = "was" if found.num_missing == 1 else "were"
+        raise Interrupted(f"{counted(found.num_missing, 'row')} more {were} asked for")

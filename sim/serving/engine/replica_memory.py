@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ....arguments import ArgumentError
+from ....counted import counted
 from ....decoding.pool import Pool
 from ....traces.workloads.arrival import Arrival
 from ..kv.block_keys import BlockKeys
@@ -138,13 +139,13 @@ class ReplicaMemory:
         tokens = arrival.prompt_tokens + arrival.output_tokens
         for name, most in self._limits.max_model_len.items():
             if tokens > most:
-                return f"longer than the {most:,} tokens of max_model_len of {name}"
+                return f"longer than the {counted(most, 'token')} of max_model_len of {name}"
         if answer_tokens is not None:
             tokens = arrival.prompt_tokens + answer_tokens
         for level, kv in self._models:
             if tokens > kv.limits.num_tokens:
                 held = kv.limits.num_tokens
-                return f"longer than the {held:,} tokens that KV memory of {self._names[level]} holds"
+                return f"longer than the {counted(held, 'token')} that KV memory of {self._names[level]} holds"
         return ""
 
     @property

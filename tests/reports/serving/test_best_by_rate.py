@@ -32,7 +32,9 @@ def test_differences_of_the_same_seeds_tell_apart_what_intervals_do_not():
 def test_a_run_without_chance_stands_for_every_seed():
     assert best_at(1.0, [row("a", 2.0), row("b", 3.0, 3.5, 4.0)], IN_SYSTEM).tied == ()
     assert best_at(1.0, [row("a", 2.0), row("b", 1.5, 3.0, 4.0)], IN_SYSTEM).tied == ("b",)
-    assert best_at(1.0, [row("a", 2.0), row("b", 2.0)], IN_SYSTEM) == Best(rate=1.0, policy="a", tied=("b",))
+    equal = Best(rate=1.0, policy="a", tied=("b",), same=("b",))
+    assert best_at(1.0, [row("a", 2.0), row("b", 2.0)], IN_SYSTEM) == equal
+    assert best_at(1.0, [row("a", 2.0), row("b", 2.0, 2.0)], IN_SYSTEM) == equal
 
 
 def test_nobody_is_best_where_a_figure_is_not_known():
@@ -62,3 +64,11 @@ def test_words(found, said):
 def test_what_chance_leaves_open_is_said():
     (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"))], IN_SYSTEM)
     assert said == "at 4 arrivals/s chance leaves open whether a is better than b or c"
+
+
+def test_what_is_equal_is_no_matter_of_chance():
+    (_, said) = in_words([Best(rate=4.0, policy="a", tied=("b", "c"), same=("b", "c"))], IN_SYSTEM)
+    assert said == "at 4 arrivals/s b and c did exactly as well as a"
+    _, equal, left = in_words([Best(rate=None, policy="a", tied=("b", "c"), same=("b",))], IN_SYSTEM)
+    assert equal == "at the workload's own rate b did exactly as well as a"
+    assert left == "at the workload's own rate chance leaves open whether a is better than c"

@@ -86,6 +86,10 @@ def test_shifted_acceptance_helps(costs):
         ({"policies": ["plain", "oracle-chain"]}, "must not see ahead"),
         ({"seeds": 1}, "`seeds` must be in"),
         ({"batch": 4}, "no keyword `batch`"),
+        ({"rates": 5}, "`rates` must be .*, got 5$"),
+        ({"recording": []}, r"^`recording` must be a path or an opened recording, got \[\]$"),
+        ({"cluster": None}, "`cluster` must be .*, got None$"),
+        ({"log": 5}, "`log` must be .*, got 5$"),
     ],
 )
 def test_what_will_not_do_is_one_line(asked, said):

@@ -147,6 +147,8 @@ def test_an_interrupt_leaves_what_was_simulated(tmp_path):
     ("asked", "said"),
     [
         ({"rate": 0.0, "workload": "poisson:requests=3"}, "`rate` must be in"),
+        ({"out": 5}, "`out` must be a valid string, got 5"),
+        ({"workload": 5}, "`workload` must be a valid string, got 5"),
         ({"tag": "no such"}, "no request of the recording has the tag 'no such'"),
         ({"policy": None}, "`policy` must be given: replica h100 of h100 has none"),
         ({"policy": "oracle-window"}, "must not see ahead under load"),

@@ -129,7 +129,7 @@ def test_ctrl_c_keeps_what_was_simulated(command, tmp_path):
         assert last.endswith(" requests finished and are kept")
         assert "(interrupted)" in done("metrics", tmp_path / "run")
     else:
-        assert last == "paceline: error: interrupted: 1 row more were asked for"
+        assert last == "paceline: error: interrupted: 1 row more was asked for"
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["plain-seed0", "plain-seed1"]
 
 
