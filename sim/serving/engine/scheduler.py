@@ -142,7 +142,8 @@ class Scheduler:
             rows = [item for item in rows if id(item[0]) not in late]
         chunks = self._chunks(left, now_ps) if self.batch.prefilling else []
         left -= sum([tokens for _, tokens in chunks])
-        if self.batch.waiting and not self._was_short:
+        # Where memory was short, others get what they need first; a Commit may have ended all of them since.
+        if self.batch.waiting and not (self._was_short and self.batch.running):
             chunks += self._admitted(left, now_ps)
         if self._estimate is not None:
             running = map(_written, self.batch.running)
