@@ -48,8 +48,6 @@ def test_who_was_put_back_comes_in_when_a_commit_ended_all_others():
     lengths += [(2455, 2, 14), (2500, 20, 30), (2605, 12, 40), (2700, 25, 30), (2800, 8, 44)]
     tight = offloading(limits_of(pico(), num_blocks=15, max_num_seqs=3, token_budget=36), host_blocks=10**6, block_us=0)
     for shift in range(12):
-        arrivals = [
-            Arrival(f"q{shift}.{index}", at * 10**6, prompt, output) for index, (at, prompt, output) in enumerate(lengths)
-        ]
+        arrivals = [Arrival(f"q{shift}.{at}", at * 10**6, prompt, output) for at, prompt, output in lengths]
         run = check(arrivals, pico(), "early-commit", limits=tight, cost=LineCost(pico()))
         assert run.log.finished.all()
