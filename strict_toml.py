@@ -15,13 +15,14 @@ Content = TypeVar("Content", bound=BaseModel)
 class TomlFileError(ValueError):
     """One thing that is wrong with a file or with what it points to."""
 
-    def __init__(self, path: Path | str, field: str, rule: str, value: object) -> None:
-        """State that `field` of the file at `path` breaks `rule` by being `value`."""
-        super().__init__(f"{path}: {field} {rule}, got {value!r}")
+    def __init__(self, path: Path | str, field: str, rule: str, value: object, *, told: bool = False) -> None:
+        """State that `field` of the file at `path` breaks `rule` by being `value`; `told`: the rule says the value."""
+        super().__init__(f"{path}: {field} {rule}" if told else f"{path}: {field} {rule}, got {value!r}")
         self.path = path
         self.field = field
         self.rule = rule
         self.value = value
+        self.told = told
 
 
 def read_toml(file: Path, kind: str, refused: type[TomlFileError]) -> dict[str, Any]:

@@ -131,7 +131,10 @@ def _told(error: Exception) -> str:
         # All files that are written are named: what is full without a name is where tables go.
         where = error.filename or ("standard output" if error.errno in FULL else None)
         return f"{where}: {error.strerror}" if where else error.strerror
-    if isinstance(error, TraceFormatError | TomlFileError):
+    if isinstance(error, TomlFileError):
+        rule = with_options(error.rule, rule=True)
+        return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
+    if isinstance(error, TraceFormatError):
         return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
     return with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
 

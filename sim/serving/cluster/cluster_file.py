@@ -211,6 +211,12 @@ class TransferTable(Table):
     latency_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     kv_bytes_per_token: Annotated[int, Field(ge=0, le=MOST)] | None = None
 
+    @field_validator("kv_bytes_per_token", mode="before")
+    @classmethod
+    def _whole(cls, given: object) -> object:
+        """Bytes may be written `7e4`, as everywhere in the file."""
+        return int(given) if isinstance(given, float) and given.is_integer() else given
+
 
 class ClusterContent(Table):
     """What a cluster file holds.

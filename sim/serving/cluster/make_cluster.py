@@ -127,8 +127,8 @@ class _Group:
             self._refuse("shared_prefix", f"must be left out without a prefix cache of {target}", asked.model_dump())
         return SharedPrefix(least_tokens=asked.least_tokens, least_rows=asked.least_rows)
 
-    def _refuse(self, key: str, rule: str, value: object) -> NoReturn:
-        raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value) from None
+    def _refuse(self, key: str, rule: str, value: object, *, told: bool = False) -> NoReturn:
+        raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value, told=told) from None
 
     def _placement(self) -> dict[str, Device]:
         """The device of each member that has weights, in level order."""
@@ -229,7 +229,7 @@ class _Group:
         try:
             PolicySpec.parse(self.table.policy).build(recorded_pool(self.recording))
         except ValueError as error:
-            self._refuse("policy", f"cannot be built: {error}", self.table.policy)
+            self._refuse("policy", f"cannot be built: {error}", self.table.policy, told=True)
 
 
 def _shapes(recording: Recording) -> dict[str, ModelInfo]:
@@ -256,5 +256,6 @@ def _router(content: ClusterContent, path: Path | str, num_replicas: int) -> Rou
         spec = RouterSpec.parse(content.router.name)
         spec.build(RouterSetting(num_replicas=num_replicas))
     except ValueError as error:
-        raise ClusterFileError(path, "router.name", f"cannot be built: {error}", content.router.name) from None
+        rule = f"cannot be built: {error}"
+        raise ClusterFileError(path, "router.name", rule, content.router.name, told=True) from None
     return spec

@@ -74,3 +74,9 @@ def test_a_breach_of_the_file_is_one_line(mine):
     ran = paceline("cluster", mine)
     assert ran.code == 2
     assert "replicas[0].members.draft.drop_units input should be a valid integer, got 'two'" in ran.err
+
+
+def test_what_cannot_be_built_tells_its_value_once(tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text('[router]\nname = "two-choices,by=foo"\n[[replicas]]\ndevice = "h100"\n', encoding="utf-8")
+    assert paceline("cluster", path).err.rstrip().endswith("by must be requests, tokens or kv, got 'foo'")

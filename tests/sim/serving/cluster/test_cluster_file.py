@@ -133,6 +133,8 @@ memory_bytes = 80e9
         (f'{ONE}cost = "cpu"', "replicas[0].cost cannot be taken: unknown cost 'cpu'"),
         (f'{ONE}cost = "h200"', "replicas[0].cost must be left out or the device that every member lies on (h100)"),
         (f'{ONE}cost = "mine.json"', "mine.json: cannot be read: No such file or directory"),
+        (f'{ONE}[router]\nname = "two-choices,by=foo"', "by must be requests, tokens or kv, got 'foo'"),
+        (f"{ONE}[transfer]\nbytes_per_s = 1e9\nkv_bytes_per_token = 0.5", "kv_bytes_per_token input should be a valid"),
         (f'{ONE}[router]\nname = "fast"', "router.name cannot be built: router 'fast': known are round-robin"),
         (f'{ONE}[router]\nname = "least-loaded,by=luck"', "by must be requests, tokens or kv, got 'luck'"),
         (f'{ONE}role = "prefill"', "replicas[0].role must be both where no replicas are of role decode, got 'prefill'"),

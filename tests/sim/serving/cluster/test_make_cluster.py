@@ -143,7 +143,10 @@ latency_s = 1e-5
 """
 
 
-@pytest.mark.parametrize(("more", "token_bytes"), [("", 131_072), ("kv_bytes_per_token = 70_000\n", 70_000)])
+@pytest.mark.parametrize(
+    ("more", "token_bytes"),
+    [("", 131_072), ("kv_bytes_per_token = 70_000\n", 70_000), ("kv_bytes_per_token = 7e4\n", 70_000)],
+)
 def test_roles_and_the_link_between_them(tmp_path, more, token_bytes):
     path = tmp_path / "apart.toml"
     path.write_text(APART + more)
