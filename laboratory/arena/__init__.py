@@ -1,0 +1,4 @@
+"""The arena: policies over a matrix of cells, each a recording at a ladder of costs under a load.
+
+It may import all but the command line.
+"""

@@ -1,0 +1,62 @@
+"""What a policy did in a cell, in a line of the store."""
+
+from dataclasses import dataclass, field
+
+from ...arguments import ArgumentError, check_least, check_within
+from .cell import ArenaCell
+
+# Output tokens after which seconds are read for learning curves.
+MARKS = (100, 1_000, 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A finished run of one policy in one cell.
+
+    All but `think_us`, a measurement, is the same whenever and wherever the run is repeated, and counts for equality.
+
+    Attributes:
+        cell: where.
+        policy: as it was named, options with it.
+        seed: 0 is the recorded order of requests, each other another order; >= 0.
+        tokens: of output, >= 1.
+        seconds: simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy.
+        seconds_at: of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter.
+        mean_e2e_s: simulated, from a request's arrival to its last token, in the mean, > 0.
+        exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1.
+        path: how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine.
+        same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1.
+        divergences: of a lossy policy, output tokens that differ from it, >= 0.
+        think_us: microseconds of this host that the policy thought for a step, in the median; None where nobody asked
+            it step by step.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    cell: ArenaCell
+    policy: str
+    seed: int
+    tokens: int
+    seconds: float
+    seconds_at: tuple[float | None, ...]
+    mean_e2e_s: float
+    exact_share: float
+    path: str
+    same_share: float | None = None
+    divergences: int | None = None
+    think_us: float | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        check_least("`seed`", self.seed, 0)
+        check_least("`tokens`", self.tokens, 1)
+        check_within("`seconds`", self.seconds, "(0, inf)")
+        check_within("`mean_e2e_s`", self.mean_e2e_s, "(0, inf)")
+        check_within("`exact_share`", self.exact_share, "[0, 1]")
+        if len(self.seconds_at) != len(MARKS):
+            raise ArgumentError(f"`seconds_at` must have {len(MARKS)} entries, got {len(self.seconds_at)}")
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed: output tokens over seconds."""
+        return self.tokens / self.seconds
