@@ -34,7 +34,7 @@ class Views:
     """What the models say at F contexts, on the grids of `stored_resolution`.
 
     Attributes:
-        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice (0.0 if nobody's).
+        choice_log_prob: `[M, M, F]` log-probability, by model, of the token of each choice.
         next_log_prob: `[M, F]` of the model's own choice.
         gap: `[M, F]`.
         entropy: `[M, F]`.
@@ -72,7 +72,7 @@ def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int,
         choice: `[M, F]` which candidate each model writes.
         top_prob: `[M, F]` its probability.
         pairs: of models, for the distances.
-        share: `[M, F]` part of the remaining mass that goes to the other models' choices, 0 to 1.
+        share: `[M, F]` part of the remaining mass that goes to the other choices, 0 to 1.
     """
     probs = _choice_probs(choice, top_prob, share)
     tail = 1.0 - probs.sum(axis=1)
@@ -94,11 +94,16 @@ def views(choice: NDArray[np.integer], top_prob: Floats, pairs: tuple[tuple[int,
 
 
 def _choice_probs(choice: NDArray[np.integer], top_prob: Floats, share: Floats) -> Floats:
-    """`[M, M, F]` probability, by model, of each choice somebody made: its own, and an equal part for the others."""
-    num_models = len(choice)
-    slots = np.arange(num_models)
+    """`[M, M, F]` probability, by model, of each choice: its own, and parts of the rest for the others.
+
+    The parts halve from one to the next. Choices that somebody made have the largest ones, and choices that nobody
+    made have theirs all the same: else the second largest probability would tell whether models agree.
+    """
+    slots = np.arange(len(choice))
     made = (choice[:, None, :] == slots[None, :, None]).any(axis=0)
     is_own = choice[:, None, :] == slots[None, :, None]
-    num_others = np.maximum(made.sum(axis=0) - 1, 1)
-    alternative = np.minimum((1.0 - top_prob) * share / num_others, _ALTERNATIVE_CAP * top_prob)
-    return np.where(is_own, top_prob[:, None, :], np.where(made[None], alternative[:, None, :], 0.0))
+    first_choices = np.argsort(np.argsort(np.where(is_own, 2, ~made[None]), axis=1, kind="stable"), axis=1)
+    parts = 0.5 ** slots[:-1]
+    mass = np.minimum((1.0 - top_prob) * share, _ALTERNATIVE_CAP * top_prob * parts.sum())
+    others = mass[:, None, :] * np.append(parts / parts.sum(), 0.0)[first_choices]
+    return np.where(is_own, top_prob[:, None, :], others)
