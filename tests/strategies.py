@@ -113,15 +113,18 @@ def synthetic_specs(draw, max_models=4):
     """Options of small synthetic traces."""
     names = MODEL_NAMES[-draw(st.integers(2, max_models)) :]
     rates = st.lists(st.floats(0, 1), min_size=len(names) - 1, max_size=len(names) - 1).map(tuple)
+    run_decay = draw(st.sampled_from([0.0, 0.0, 0.1]))
+    most = 0.75 if run_decay else 1.0  # 0.771 is the most that runs of this decay give
     return SyntheticSpec(
         requests=draw(st.integers(1, 3)),
         tokens=draw(st.integers(1, 12)),
         prompt_tokens=draw(st.integers(1, 4)),
         models=names,
-        acceptance=draw(rates),
+        acceptance=tuple(min(rate, most) for rate in draw(rates)),
         off_trunk=draw(st.none() | rates),
         depth_decay=draw(st.floats(0, 1)),
-        autocorrelation=draw(st.floats(0, 0.95)),
+        run_decay=run_decay,
+        autocorrelation=0.0 if run_decay else draw(st.floats(0, 0.95)),
         shared_difficulty=draw(st.floats(0, 1)),
         vocab_size=draw(st.sampled_from([64, 32000])),
         reach=draw(st.integers(0, 6)),

@@ -80,6 +80,12 @@ class SyntheticAsked:
     ] = None
     depth_decay: Annotated[float, typer.Option(help="Share of off-trunk agreement lost per token.")] = 0.05
     autocorrelation: Annotated[float, typer.Option(help="Lag-1 correlation of agreement, in [0, 1).")] = 0.0
+    run_decay: Annotated[
+        float, typer.Option(help="Share of agreement lost per token that a model has agreed on since its last miss.")
+    ] = 0.0
+    confidence: Annotated[
+        float, typer.Option(help="The smaller, the more a model's probability tells of agreement.")
+    ] = 2.0
     cost_ratios: Annotated[
         str | None, typer.Option(help="Seconds of a forward relative to the target's, one per model below it.")
     ] = None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..tries.closure import Branches, grow
 from ..tries.recording import TrieRecording
 from ..tries.trie import Floats, Ints, Trie, TrieRequest, split
+from .agreement import trunk_agreement
 from .spec import MOST_CONTEXTS, SyntheticSpec
 from .views import Views, draw_top_prob, views
 
@@ -93,7 +94,7 @@ def _check_size(spec: SyntheticSpec, levels: list[_Level]) -> None:
 def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
     """R x (T + 1) contexts, the last of each request a leaf."""
     num_models, length = len(spec.models), spec.tokens + 1
-    agrees = _trunk_agreement(spec, rng).reshape(num_models - 1, -1)
+    agrees = trunk_agreement(spec, rng).reshape(num_models - 1, -1)
     size = spec.requests * length
     copies = rng.random((num_models - 1, size)) < spec.off_trunk_rates(1)[:, None]
     choice = np.full((num_models, size), num_models - 1, dtype=np.int32)
@@ -117,26 +118,6 @@ def _trunk(spec: SyntheticSpec, rng: np.random.Generator) -> _Level:
         candidate=candidate,
         views=seen,
     )
-
-
-def _trunk_agreement(spec: SyntheticSpec, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """`[S, R, T + 1]` whether each member writes the target's token.
-
-    A context has a difficulty per member, uniform in [0, 1); a member agrees where it is below its acceptance. The
-    difficulties stay from one context to the next with probability `autocorrelation`, else they are drawn afresh:
-    one for all members with probability `shared_difficulty`, or the member's own. So each member's agreement is a
-    two-state Markov chain with the asked rate and lag-1 correlation.
-    """
-    shape = (spec.requests, spec.tokens + 1)
-    members = (len(spec.models) - 1, *shape)
-    shared = rng.random(shape)
-    fresh = np.where(rng.random(members) < spec.shared_difficulty, shared, rng.random(members))
-    renewed = rng.random(shape) >= spec.autocorrelation
-    renewed[:, 0] = True
-    latest = np.maximum.accumulate(np.where(renewed, np.arange(shape[1]), 0), axis=1)
-    difficulty = np.take_along_axis(fresh, np.broadcast_to(latest, members), axis=2)
-    agrees: NDArray[np.bool_] = difficulty < np.array(spec.acceptance)[:, None, None]
-    return agrees
 
 
 def _branch(

@@ -7,12 +7,14 @@ from numpy.typing import NDArray
 
 from ..meta import MOST, Closure, CostTable, ModelInfo, Sampling
 from ..tries.meta import TrieMeta
+from .runs import rate_over_all, surviving
 
 # A recording is made in memory. Of all requests together:
 MOST_TOKENS = 10_000_000  # on the trunk, and of prompts
 MOST_CONTEXTS = 20_000_000  # of the trunk and off it; how many there will be shows only as they grow
 MOST_MODELS = 16  # each pair of models keeps a distance per context
 _COST_STEP = 0.2
+LEAST_RUN_DECAY = 0.001  # below it runs of agreement have no end in sight
 _TARGET_LAYERS = 24
 _TARGET_HIDDEN = 2048
 _COST_NEW_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -25,8 +27,9 @@ class SyntheticSpec:
     On the trunk, member s writes the target's token with probability `acceptance[s]`. Off the trunk, at a context with
     `depth` >= 1 tokens since the trunk, member s writes the next larger model's token with probability
     `off_trunk[s] * (1 - depth_decay) ** (depth - 1)`, independently of everything else; members further apart agree
-    with the product of the probabilities between them. The trunk itself is depth 0 and knows no decay: a context does
-    not know who drafted it.
+    with the product of the probabilities between them. The trunk itself is depth 0: a context knows neither who drafted
+    it nor where a round began. What it can know is how many tokens the member has agreed on since it last missed;
+    along such a run agreement falls by `run_decay` a token.
 
     Attributes:
         name: of the recording.
@@ -39,13 +42,19 @@ class SyntheticSpec:
             `acceptance[s] / acceptance[s + 1]` (at most 1), which gives the rates of the trunk back where they rise
             with size.
         depth_decay: share of the off-trunk rate lost with each token since the trunk, 0 to 1.
+        run_decay: share of a member's agreement on the trunk lost with each token that it has agreed on since its last
+            miss, 0 to 1. The first token after a miss is agreed on the more often, so that the rate over all is
+            `acceptance`; one that no first rate gives is refused. A round begins after a miss, but for rounds kept
+            whole, so later tokens of a window are refused more often than early ones.
         autocorrelation: lag-1 correlation of agreement along the trunk, in [0, 1). Agreement is then a two-state Markov
             chain with the asked rate; with 0 its runs are geometric and a round of window n emits
-            (1 - a^(n+1)) / (1 - a) tokens (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8).
+            (1 - a^(n+1)) / (1 - a) tokens (Leviathan et al. 2023, arXiv:2211.17192, Thm 3.8). 0 where `run_decay` is
+            not.
         shared_difficulty: how much members agree at the same trunk contexts, 0 (independently) to 1 (a member agrees
             wherever one with a lower rate does).
-        confidence: how much a model's probability tells of agreement, > 0; its probability is calibrated (where it
-            says p it agrees with rate p) and spread the wider the smaller this number.
+        confidence: how much a model's probability tells of agreement, > 0: where agreement has rate a, it is drawn from
+            Beta(confidence * a, confidence * (1 - a)). It is calibrated (where it says p it agrees with rate p), and
+            the more telling the smaller this number. Gap and entropy follow from it and from chance, and say no more.
         vocab_size: >= 64.
         reach: most tokens off the trunk, >= 0.
         run: most consecutive tokens of a member after a larger one's, >= 0.
@@ -64,6 +73,7 @@ class SyntheticSpec:
     acceptance: tuple[float, ...] = (0.8,)
     off_trunk: tuple[float, ...] | None = None
     depth_decay: float = 0.05
+    run_decay: float = 0.0
     autocorrelation: float = 0.0
     shared_difficulty: float = 0.8
     confidence: float = 2.0
@@ -111,6 +121,15 @@ class SyntheticSpec:
         for name in ("acceptance", "off_trunk"):
             rates = getattr(self, name) or ()
             _check(name, all(0 <= rate <= 1 for rate in rates), "lie in [0, 1]", rates)
+        if self.run_decay != 0:
+            self._check_runs()
+
+    def _check_runs(self) -> None:
+        falls = LEAST_RUN_DECAY <= self.run_decay < 1
+        _check("run_decay", falls, f"be 0 or lie in [{LEAST_RUN_DECAY}, 1)", self.run_decay)
+        _check("autocorrelation", self.autocorrelation == 0, "be 0 where run_decay is not", self.autocorrelation)
+        most, given = rate_over_all(surviving(1.0, self.run_decay)), max(self.acceptance)
+        _check("acceptance", given <= most, f"be <= {most:.3f} with run_decay {self.run_decay}", given)
 
     def off_trunk_rates(self, depth: int) -> NDArray[np.float64]:
         """`[S]` probability that a member writes the next larger model's token, `depth` >= 1 tokens off the trunk."""

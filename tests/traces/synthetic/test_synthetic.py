@@ -123,6 +123,22 @@ def test_autocorrelation_is_a_two_state_chain_of_the_asked_rate(asked):
     assert agrees[:, 2:].ravel()[both].mean() == pytest.approx(stays, abs=0.01)
 
 
+@pytest.mark.parametrize("decay", [0.05, 0.15])
+def test_agreement_falls_along_a_run_as_asked_and_its_rate_over_all_stays(decay):
+    spec = SyntheticSpec(requests=1000, tokens=256, acceptance=(0.7,), run_decay=decay, reach=0, prompt_tokens=1)
+    agrees = trunk_agreement(make_trace(spec))
+    assert agrees.mean() == pytest.approx(0.7, abs=0.005)
+    # Requests begin amid a run: the first token is as any other.
+    assert agrees[:, 0].mean() == pytest.approx(0.7, abs=0.05)
+    missed = ~agrees[:, :-4]
+    rates = []
+    for ahead in range(1, 5):
+        then = agrees[:, ahead : agrees.shape[1] - 4 + ahead]
+        rates.append(then[missed].mean())
+        missed = missed & then
+    assert np.divide(rates[1:], rates[:-1]) == pytest.approx([1 - decay] * 3, rel=0.02)
+
+
 @pytest.mark.parametrize(("shared", "both"), [(1.0, 0.6), (0.0, 0.6 * 0.8)])
 def test_shared_difficulty_decides_whether_members_agree_at_the_same_places(shared, both):
     spec = SyntheticSpec(
@@ -161,6 +177,24 @@ def test_confidence_is_calibrated():
     for low, high in ((0.3, 0.4), (0.5, 0.6), (0.7, 0.8), (0.9, 0.95)):
         inside = (probs >= low) & (probs < high)
         assert agrees[inside].mean() == pytest.approx(probs[inside].mean(), abs=0.04)
+
+
+@pytest.mark.parametrize("acceptance", [(0.7,), (0.5, 0.7), (0.4, 0.6, 0.8)])
+def test_gap_and_entropy_say_no_more_of_agreement_than_the_probability_does(acceptance):
+    models = (*"abc"[: len(acceptance)], "target")
+    trace = make_trace(SyntheticSpec(requests=400, tokens=256, models=models, acceptance=acceptance, reach=0))
+    agrees = trunk_agreement(trace).ravel()
+    for view in ("gap", "entropy"):
+        values, probs = (
+            np.concatenate([getattr(r.trie, name)[0, r.trie.trunk[:-1]] for r in trace.requests])
+            for name in (view, "next_log_prob")
+        )
+        inside = (np.exp(probs) > 0.3) & (np.exp(probs) < 0.95)
+        near = np.digitize(np.exp(probs[inside]), np.arange(0.3, 0.95, 0.005)) - 1
+        medians = np.array([np.median(values[inside][near == group]) for group in range(near.max() + 1)])
+        above = values[inside] > medians[near]
+        # Where the probability is the same, agreement is as frequent above its median as below.
+        assert agrees[inside][above].mean() == pytest.approx(agrees[inside][~above].mean(), abs=0.02)
 
 
 @settings(max_examples=30, deadline=None)
@@ -207,6 +241,11 @@ def test_probabilities_are_consistent(spec):
         ({"off_trunk": (-0.1,)}, "off_trunk"),
         ({"depth_decay": 1.5}, "depth_decay"),
         ({"autocorrelation": 1.0}, "autocorrelation"),
+        ({"run_decay": 1.0}, "run_decay"),
+        ({"run_decay": -0.1}, "run_decay"),
+        ({"run_decay": float("nan")}, "run_decay"),
+        ({"run_decay": 0.1, "autocorrelation": 0.1}, "autocorrelation"),
+        ({"run_decay": 0.2, "acceptance": (0.75,)}, "acceptance"),
         ({"shared_difficulty": -0.5}, "shared_difficulty"),
         ({"confidence": 0.0}, "confidence"),
         ({"cost_ratios": (0.0,)}, "cost_ratios"),
