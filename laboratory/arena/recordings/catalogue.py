@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from .shipped_source import ShippedSource
 from .source import Source
+from .synthetic import bursty, deep, flat, ladder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,4 +26,8 @@ def catalogue() -> Mapping[str, Entry]:
     return {
         "pico": Entry(what="the shipped recording", source=ShippedSource(title="pico")),
         "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
+        "synth-flat": Entry(what="synthetic: agreement independent of all else", source=flat()),
+        "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
+        "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),
+        "synth-ladder": Entry(what="synthetic: four models, from little agreement to much", source=ladder()),
     }

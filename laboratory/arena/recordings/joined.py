@@ -1,0 +1,42 @@
+"""Requests of several recordings of the same members as one recording."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ....arguments import ArgumentError
+from ....traces.tries.meta import TrieMeta
+from ....traces.tries.recording import TrieRecording
+from ....traces.tries.trie import TrieRequest
+
+# What decides the columns, and what a replay of one recording takes to hold for all of its requests.
+_SHARED = ("models", "ngram", "vocab_size", "eos_token_ids", "tokenizer_sha256", "sampling", "closure")
+
+
+def in_turn(lists: Sequence[Sequence[TrieRequest]]) -> tuple[TrieRequest, ...]:
+    """The first of each list, the second of each, and so on; a list that has ended is passed over."""
+    longest = max(map(len, lists), default=0)
+    return tuple(requests[place] for place in range(longest) for requests in lists if place < len(requests))
+
+
+def joined(recordings: Sequence[TrieRecording], *, name: str, origin: str) -> TrieRecording:
+    """One recording, with a request of each in turn; seconds are those of the first.
+
+    Raises:
+        ArgumentError: they differ in members, tokens, sampling or closure, or are none.
+    """
+    if not recordings:
+        raise ArgumentError(f"recording {name}: must be joined of at least one recording, got none")
+    first = recordings[0].meta
+    for other in recordings[1:]:
+        _check_same(name, first, other.meta)
+    meta = first.model_copy(update={"name": name, "origin": origin})
+    return replace(recordings[0], meta=meta, requests=in_turn([each.requests for each in recordings]))
+
+
+def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:
+    for field in _SHARED:
+        if getattr(first, field) != getattr(other, field):
+            raise ArgumentError(
+                f"recording {name}: {first.name} and {other.name} must have the same {field}, got "
+                f"{getattr(first, field)!r} and {getattr(other, field)!r}"
+            )
