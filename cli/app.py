@@ -83,8 +83,12 @@ def _groups() -> Iterator[tuple[str, str, Commands]]:
     """(name, what it is for, its commands) of each group."""
     of_traces: Commands = {"inspect": trace.inspect, "check": trace.check, "make": trace.make, "import": import_}
     yield "trace", "Look at recordings, check them, import or make some.", of_traces
-    of_policies: Commands = {"list": policy.list_policies, "check": policy.check}
-    yield "policy", "What policies there are, and whether one keeps the contract.", of_policies
+    of_policies: Commands = {"list": policy.list_policies, "check": policy.check, "fit": policy.fit}
+    yield (
+        "policy",
+        "What policies there are, whether one keeps the contract, and fitting those that need it.",
+        of_policies,
+    )
     of_pools: Commands = {
         "show": pool.show_members,
         "check": pool.check,

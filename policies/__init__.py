@@ -9,7 +9,7 @@ from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
 from ..decoding.rules.acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Typical, Vouched
 from ..decoding.rules.cascade_deferral import Deferral
-from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Stop
+from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove, Stop
 from ..decoding.rules.equilibrium import Equilibrium
 from ..decoding.rules.facts import Facts
 from ..decoding.rules.signal import Signal
@@ -45,6 +45,7 @@ __all__ = [
     "Pool",
     "ProductBelow",
     "Ratio",
+    "RefusalAbove",
     "Rule",
     "Signal",
     "Step",

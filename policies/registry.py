@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ..named_classes import ClassKind
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
+from .learned.specdec import SpecDec
 from .load_aware.autotune import Autotune
 from .load_aware.goodput import Goodput
 from .load_aware.off_under_load import OffUnderLoad
@@ -55,6 +56,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "confident": Confident,
         "adaedl": AdaEDL,
         "svip": Svip,
+        "specdec++": SpecDec,
         "ngram": Ngram,
         "ngram-model": NgramFront,
         "banditspec": BanditSpec,

@@ -12,6 +12,7 @@ from ..decoding.pool import Pool
 from ..decoding.prompt_lookup import LookupRule, prompt_lookup
 from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
 from ..decoding.rules.acceptance import Ruling, ruling
+from ..decoding.rules.draft_stops import token_factor
 from ..decoding.rules.facts import Facts
 from ..decoding.rules.signal import NO_SIGNAL, Signal
 from ..decoding.session import Session
@@ -102,10 +103,10 @@ class ToyWorld:
             tokens = prompt_lookup(context, num_tokens=wanted, rule=_LOOKUP)
             tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
             return Drafted(tokens, [0] * len(tokens))
-        product = 1.0
+        product, factor = 1.0, token_factor(step.stop)
         while len(context) < start + wanted:
             signal = self._signal(level, context)
-            product *= signal.prob
+            product *= factor(signal, len(context) - start)
             context.append(self.next_token(level, context))
             stopped = step.stop is not None and step.stop.holds(signal, product)
             if context[-1] == EOS or stopped:

@@ -1,6 +1,7 @@
-"""`paceline policy list | check`."""
+"""`paceline policy list | check | fit`."""
 
 import inspect
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,11 @@ from ...policies.options import PolicyClass, any_key, policy_options, takes_poli
 from ...policies.registry import known_policies
 from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
-from ..output import JsonOption, show_table, write_json
+from ...shipped import shipped
+from ...studies.fitting.fit_head import fit_head
+from ...whole_files import write_whole
+from ..options.comparison import TraceOption
+from ..output import JsonOption, check_file_path, check_json_path, show, show_table, write_json
 
 CONTRADICTED = 1  # exit code: a policy that says it is lossless was not
 
@@ -93,3 +98,28 @@ def _told(policy: str, report: CheckReport) -> str:
         f"{policy}: keeps the contract ({counted(report.num_requests, 'request')}, "
         f"{counted(report.num_steps, 'step')}, {counted(report.num_tokens, 'token')}); {kind}"
     )
+
+
+FITTED = "specdec++"
+
+
+def fit(
+    name: Annotated[str, typer.Argument(help=f"The policy: {FITTED}.")],
+    *,
+    out: Annotated[Path, typer.Option(help="The file to write, which the policy takes as head=FILE.")],
+    trace: TraceOption = None,
+    drafter: Annotated[str | None, typer.Option(help="Whose tokens; default: the smallest model.")] = None,
+    window: Annotated[int, typer.Option(help="Longest draft of the rounds that are fitted to.", min=1)] = 16,
+    json: JsonOption = None,
+) -> None:
+    """Fit what a policy has to know beforehand to a recording, and say how it does on a quarter of its requests."""
+    if name != FITTED:
+        raise ValueError(f"NAME must be a policy that is fitted beforehand, {FITTED}, got {name!r}")
+    path = shipped("recordings", "pico.trace") if trace is None else trace
+    check_file_path("--out", out)
+    if out.exists():
+        raise ValueError(f"{out}: exists already; what was fitted is never overwritten")
+    check_json_path(json, out)
+    found = fit_head(path, drafter=drafter, window=window)
+    write_whole(out, found.head.to_json())
+    show(json, found)

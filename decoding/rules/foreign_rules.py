@@ -24,6 +24,8 @@ def check_stop(stop: object) -> None:
     """That a stop of a draft can be called; raises as `check_rule`."""
     if is_foreign(type(stop)):
         _check_method(stop, "holds", "signal", "product")
+        if getattr(stop, "factor", None) is not None:
+            _check_method(stop, "factor", "signal", "index")
 
 
 def _check_method(rule: object, name: str, *arguments: str) -> None:

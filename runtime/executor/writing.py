@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ...decoding.rules.draft_stops import Stop
+from ...decoding.rules.draft_stops import Stop, token_factor
 from ...decoding.rules.signal import Signal
 from ..state.request_state import RequestState
 
@@ -48,6 +48,6 @@ class Writing:
         stopped = False
         if self.stop is not None and signal is not None:
             self.said.append(signal)
-            self._product *= signal.prob
+            self._product *= token_factor(self.stop)(signal, len(self.tokens) - 1)
             stopped = self.stop.holds(signal, self._product)
         return not stopped and token not in self.eos and len(self.tokens) < self.most

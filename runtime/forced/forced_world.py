@@ -12,7 +12,7 @@ from typing import Any, overload
 from ...arguments import ArgumentError
 from ...decoding.contract import Draft
 from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
-from ...decoding.rules.draft_stops import Stop
+from ...decoding.rules.draft_stops import Stop, token_factor
 from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem, World
@@ -153,6 +153,9 @@ class _Unending:
     """A stop that looks as the one it stands for does, and leaves the end to the number of tokens."""
 
     stop: Stop
+
+    def factor(self, signal: Signal, index: int) -> float:
+        return token_factor(self.stop)(signal, index)
 
     def holds(self, signal: Signal, product: float) -> bool:
         self.stop.holds(signal, product)

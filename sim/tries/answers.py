@@ -11,6 +11,7 @@ from ...decoding.contract import Draft, Verify
 from ...decoding.prompt_lookup import prompt_lookup
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules.acceptance import Ruling, ruling
+from ...decoding.rules.draft_stops import token_factor
 from ...decoding.rules.facts import unknown_facts
 from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
@@ -97,7 +98,7 @@ class TrieAnswers:
         """Draft with a stop rule, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
-        product = 1.0
+        product, factor = 1.0, token_factor(step.stop)
         tokens: list[int] = []
         places: list[int] = []
         num_modelled = 0
@@ -116,7 +117,7 @@ class TrieAnswers:
                 break
             if step.stop is not None:
                 signal = self._signal_at(tables, level, context)
-                product *= signal.prob
+                product *= factor(signal, len(tokens) - 1)
                 if step.stop.holds(signal, product):
                     break
         return Drafted(tokens, places, num_modelled)

@@ -31,6 +31,7 @@ SOUND: dict[str, tuple[str, ...]] = {
     "trace import": ("positions", "logs/pos.jsonl", "--out", "new.trace"),
     "policy list": (),
     "policy check": ("plain",),
+    "policy fit": ("specdec++", "--trace", "small.trace", "--out", "head.json"),
     "pool show": ("pool",),
     "pool check": ("pool",),
     "pool search-slim": ("pool", "--trials", "1", "--limit", "1", "--max-new-tokens", "3", "--out", "found.toml"),

@@ -82,7 +82,7 @@ def make_world(folder: Path) -> dict[str, list[Path]]:
     folder.mkdir()
     spec = SyntheticSpec(
         name="small",
-        requests=2,
+        requests=4,
         tokens=8,
         prompt_tokens=4,
         models=THREE,

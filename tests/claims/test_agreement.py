@@ -4,6 +4,7 @@ Every step of every request is compared: what was asked, drafted, judged, accept
 forward was fed, and the committed text; then what the policies saw.
 """
 
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -19,6 +20,7 @@ from paceline.policies import (
     GapBelow,
     ProductBelow,
     Ratio,
+    RefusalAbove,
     Typical,
     Verify,
     Vouched,
@@ -50,6 +52,9 @@ SAMPLINGS = (Sampling(mode="greedy"), Sampling(mode="coupled", temperature=0.8, 
 PROMPTS = (*random_prompts(4, seed=2), Prompt(request_id="ends", text="t5 t0 t9 t5 t0 t9 t5"))
 # What policies plan with in place of measured seconds, which are other ones in each world.
 COSTS = "costs=draft:1/mid:2/slim:3/target:6"
+# A head of another drafter and target of these names; where it stops, it stops in both worlds.
+HEAD = Path(__file__).parents[1] / "policies" / "learned" / "head.json"
+REFUSAL = RefusalAbove(chance=0.5, bias=-2.0, prob=9.0, root_entropy=0.3, gap=3.0, place=0.5)
 POLICIES = {
     text: lambda pool, text=text: make_policy(text, pool)
     for text in (
@@ -67,6 +72,7 @@ POLICIES = {
         "two-level,most=8,warmup=2,every=2",
         "adaedl,most=8",
         "svip,most=8",
+        f"specdec++,head={HEAD},most=8,h=0.8",
         "ngram-model,tokens=4",
         "banditspec,reward=tokens,arms=target@draft:4/target@draft:2/mid:4/target@ngram:3/target",
         f"banditspec,kind=exp3,seed=1,arms=target@mid:4/target@draft:2/slim:4/target,{COSTS}",
@@ -89,6 +95,7 @@ POLICIES = {
 } | {
     "entropy": lambda pool: Chain(pool, "draft:8/target", stop=EntropyAbove(2.0)),
     "gap": lambda pool: Chain(pool, "mid:8/target", stop=GapBelow(0.1)),
+    "refusal": lambda pool: Chain(pool, "mid:8/target", stop=REFUSAL),
     "product": lambda pool: Chain(pool, "slim:8/target", stop=ProductBelow(0.1)),
 }
 COMPARED_STEPS = (

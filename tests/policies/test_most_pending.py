@@ -1,8 +1,11 @@
 """What a policy says of how many tokens it may have pending is a bound."""
 
+from pathlib import Path
+
 import pytest
 from paceline.policies import check_policy, make_policy
 
+HEAD = Path(__file__).parent / "learned" / "head.json"
 TEXTS = {
     "draft:4/target": 4,
     "draft:3/mid:6/target": 9,
@@ -11,6 +14,7 @@ TEXTS = {
     "confident,below=0": 12,
     "adaedl,threshold=0,step=0,most=9": 9,
     "svip,h=9": 12,
+    f"specdec++,head={HEAD},h=1,most=9": 9,
     "ngram,tokens=3": 3,
     "ngram-model,tokens=2,window=5": 5,
     "banditspec,arms=target@draft:3/mid:4/target": 7,

@@ -1,5 +1,7 @@
 """Every policy of the registry keeps the contract; chains do what their notation says."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,9 @@ from paceline.policies.toy_world import EOS, ToyWorld
 from ..decoding.script import Script, run
 from ..decoding.strategies import chains, pools
 
+HEAD = Path(__file__).parent / "learned" / "head.json"
 SPECS = {
+    "specdec++": f"specdec++,head={HEAD}",
     "chain": "chain,spec=draft:3/mid:5/target",
     "per-tag": "per-tag,default=draft:4/target,a=mid:3/target",
     "guarded": "guarded,policy=draft:4/target",
@@ -42,6 +46,8 @@ VARIANTS = (
     "adaedl,draft=slim,threshold=0,wanted=0.5,step=0.5,most=3",
     "adaedl,draft=ngram",
     "svip,h=0.1",
+    f"specdec++,head={HEAD},h=0,most=3",
+    f"guarded,policy=specdec++(head={HEAD},h=1)",
     "svip,draft=mid,h=9,most=1",
     "banditspec,kind=exp3,seed=3,explore=1.0",
     "banditspec,arms=target@ngram:3/draft:2/mid:4/target,explore=0",

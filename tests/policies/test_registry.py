@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from paceline import named_classes
@@ -16,6 +17,7 @@ from paceline.policies.options import policy_options
 from paceline.policies.registry import known_policies, own_policies
 
 POOL = check_pool()
+HEAD = Path(__file__).parent / "learned" / "head.json"
 MINE = """
 from paceline.policies import Verify
 
@@ -70,7 +72,12 @@ def test_texts_name_policies(text, kind):
 
 
 def test_every_own_policy_is_built_by_its_name():
-    needed = {"chain": ",spec=draft:4/target", "per-tag": ",default=plain", "guarded": ",policy=plain"}
+    needed = {
+        "chain": ",spec=draft:4/target",
+        "specdec++": f",head={HEAD}",
+        "per-tag": ",default=plain",
+        "guarded": ",policy=plain",
+    }
     for name, kind in own_policies().items():
         assert type(make_policy(name + needed.get(name, ""), POOL)) is kind
 
@@ -106,6 +113,8 @@ def test_a_file_and_a_module_take_options(mine, monkeypatch):
         ("draft:4", "it must end in the target, target, without a window"),
         ("draft:4/target,window=3", "a bare chain takes no options"),
         ("draft/target", "'draft' needs a window"),
+        ("specdec++", "head must name the file of an acceptance head, which `paceline policy fit specdec++"),
+        ("specdec++,head=nowhere.json", "head nowhere.json: cannot be read: No such file or directory"),
         ("no_such_file.py:Mine", "no file no_such_file.py"),
         ("no.such.module:Mine", "importing 'no.such.module' raised ModuleNotFoundError"),
         ("paceline.policies.lossless.plain:Nobody", "'Nobody' is not a class with decide and learn"),

@@ -14,6 +14,7 @@ from paceline.policies import (
     GapBelow,
     ProductBelow,
     Ratio,
+    RefusalAbove,
     Typical,
     Verify,
 )
@@ -39,7 +40,8 @@ POLICIES = (
     "confident",
     "confident,below=0.9,draft=mid",
 )
-STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3))
+REFUSAL = RefusalAbove(chance=0.6, bias=-0.5, prob=3.0, root_entropy=-0.3, gap=1.0, place=0.5)
+STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3), REFUSAL)
 # Batch, cache, forward.
 SETTINGS = tuple(product((1, 3, 5), ("slots", "mask"), ("fused", "modules")))
 TRUNCATED = Sampling(mode="coupled", temperature=1.2, seed=5, top_k=9, top_p=0.9)

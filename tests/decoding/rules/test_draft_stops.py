@@ -6,11 +6,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, Signal
+from paceline.decoding.rules.draft_stops import token_factor
+from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove, Signal
 
 PROBS = st.floats(0.0, 1.0)
 SIGNALS = st.builds(Signal, prob=PROBS, entropy=st.floats(0.0, 10.0), gap=PROBS)
+WEIGHTS = st.floats(-50.0, 50.0)
+REFUSALS = st.builds(
+    RefusalAbove, chance=PROBS, bias=WEIGHTS, prob=WEIGHTS, root_entropy=WEIGHTS, gap=WEIGHTS, place=WEIGHTS
+)
 STOPS = st.one_of(
+    REFUSALS,
     st.builds(ConfidenceBelow, PROBS),
     st.builds(EntropyAbove, st.floats(0.0, 10.0)),
     st.builds(GapBelow, PROBS),
@@ -28,6 +34,8 @@ def stopped_by_definition(stop, signal, product):
             return signal.gap < stop.gap
         case ProductBelow():
             return product < stop.prob
+        case RefusalAbove():
+            return 1.0 - product > stop.chance
     raise AssertionError(stop)
 
 
@@ -45,6 +53,27 @@ def test_stops_work_elementwise_on_tensors(stop, rows):
     assert stop.holds(Signal(*numbers[:3]), numbers[3]).tolist() == one_by_one
 
 
+@settings(deadline=None)
+@given(REFUSALS, st.lists(SIGNALS, min_size=1, max_size=6))
+def test_a_refusal_is_the_chance_that_not_all_are_kept(stop, signals):
+    factors = [token_factor(stop)(signal, index) for index, signal in enumerate(signals)]
+    for index, (signal, factor) in enumerate(zip(signals, factors, strict=True)):
+        sums = (stop.prob * signal.prob, stop.root_entropy * math.sqrt(signal.entropy), stop.gap * signal.gap)
+        odds = math.exp(stop.bias + sum(sums) + stop.place / (1 + index))
+        assert factor == pytest.approx(odds / (1.0 + odds), abs=1e-12)
+    numbers = torch.tensor([list(signal) for signal in signals], dtype=torch.float64).T
+    places = torch.arange(len(signals), dtype=torch.float64)
+    assert token_factor(stop)(Signal(*numbers), places).tolist() == pytest.approx(factors, abs=1e-12)
+
+
+@pytest.mark.parametrize("stop", [ProductBelow(0.5), ConfidenceBelow(0.5), None])
+def test_rules_without_a_factor_multiply_probabilities(stop):
+    assert token_factor(stop)(Signal(0.25, 1.0, 0.1), 7) == 0.25
+
+
+LEAST = {"chance": 0.0, "bias": 0.0, "prob": 0.0, "root_entropy": 0.0, "gap": 0.0, "place": 0.0}
+
+
 @pytest.mark.parametrize("stop", [ConfidenceBelow(1.0), EntropyAbove(0.0), GapBelow(1.0)])
 def test_a_drafter_without_a_distribution_never_stops(stop):
     nothing = Signal(math.nan, math.nan, math.nan)
@@ -59,6 +88,9 @@ def test_a_drafter_without_a_distribution_never_stops(stop):
         (lambda: EntropyAbove(math.nan), r"nats must be in \[0, inf\], got nan"),
         (lambda: GapBelow(2.0), r"gap must be in \[0, 1\], got 2.0"),
         (lambda: ProductBelow(7.0), r"prob must be in \[0, 1\], got 7.0"),
+        (lambda: RefusalAbove(**{**LEAST, "chance": 1.5}), r"chance must be in \[0, 1\], got 1.5"),
+        (lambda: RefusalAbove(**{**LEAST, "gap": 51.0}), r"gap must be in \[-50, 50\], got 51.0"),
+        (lambda: RefusalAbove(**{**LEAST, "bias": math.nan}), r"bias must be in \[-50, 50\], got nan"),
     ],
 )
 def test_thresholds_out_of_range_are_refused(build, rule):

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow
+from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.forward import forward_choice
 from paceline.runtime.forward.forward_choice import ForwardKind
@@ -19,7 +19,8 @@ from .counting import Counting
 POLICIES = ("plain", "draft:4/target", "draft:2/mid:5/target", "draft:1/mid:2/slim:4/target", "ngram:3/mid:4/target")
 TRUNCATED = Sampling(mode="coupled", temperature=1.2, seed=5, top_k=9, top_p=0.9)
 REJECTION = Sampling(mode="rejection", temperature=0.9, seed=3)
-STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3))
+REFUSAL = RefusalAbove(chance=0.6, bias=-0.5, prob=3.0, root_entropy=-0.3, gap=1.0, place=0.5)
+STOPS = (ConfidenceBelow(0.5), EntropyAbove(1.0), GapBelow(0.2), ProductBelow(0.3), REFUSAL)
 COLUMNS = ("level", "kind", "num_rows", "num_forwards", "new_tokens")
 STEPS = ("drafted", "judged", "accepted", "emitted")
 

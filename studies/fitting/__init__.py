@@ -1,0 +1,1 @@
+"""Fitting to recordings what policies have to know beforehand; see `policies.learned`."""

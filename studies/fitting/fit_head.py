@@ -1,0 +1,154 @@
+"""Fit an acceptance head to a recording: what `paceline policy fit specdec++` does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...arguments import check_least
+from ...counted import counted
+from ...policies.learned.acceptance_head import WEIGHTS, AcceptanceHead
+from ...policies.learned.logistic import chances_of, fit_logistic, fit_of
+from ...policies.parts.default_members import drafter_of
+from ...reports.tables.grid import Column, Grid
+from ...reports.tables.printed import Printed
+from ...sim.recorded_pool import recorded_pool
+from ...traces.folder import META, hash_file
+from ...traces.forms import by_form, open_recording
+from ...traces.rounds.recording import RoundsRecording
+from ...traces.tries.recording import TrieRecording
+from .judged_tokens import JudgedTokens, judged_tokens
+
+HELD_OUT = 4  # one request in so many is held out, the last of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class FittedHead(Printed):
+    """A head, and what it was fitted to.
+
+    Attributes:
+        head: as its file has it.
+        num_requests: fitted to.
+        num_held_out: requests that it was tried on.
+    """
+
+    head: AcceptanceHead
+    num_requests: int
+    num_held_out: int
+
+    def tables(self) -> Sequence[Grid]:
+        """Its weights."""
+        head = self.head
+        rows = (("bias", f"{head.bias:.3f}"), *((name, f"{head.weights[name]:.3f}") for name in WEIGHTS))
+        title = f"chance that {head.target} keeps a token of {head.drafter}, logistic in"
+        return [
+            Grid(columns=(Column(heading="signal", number=False), Column(heading="weight")), rows=rows, title=title)
+        ]
+
+    def lines(self) -> Sequence[str]:
+        """What it was fitted to, and how it does elsewhere."""
+        head, fit = self.head, self.head.held_out
+        return (
+            f"fitted to {counted(head.num_tokens, 'judged token')} of {counted(self.num_requests, 'request')} of "
+            f"{head.recording}, in drafts of up to {counted(head.window, 'token')}",
+            f"{counted(self.num_held_out, 'request')} held out, {counted(fit.num_rows, 'token')}, {fit.share:.1%} "
+            f"kept: AUC {fit.auc:.3f}, calibration error {fit.calibration_error:.3f}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """See `Printed`; without the sums, which are in the file."""
+        return self.to_dicts()[0]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """See `Printed`: one row."""
+        head, fit = self.head, self.head.held_out
+        return [
+            {
+                "recording": head.recording,
+                "drafter": head.drafter,
+                "target": head.target,
+                "window": head.window,
+                "num_requests": self.num_requests,
+                "num_tokens": head.num_tokens,
+                "num_held_out": self.num_held_out,
+                "held_out_tokens": fit.num_rows,
+                "held_out_share": fit.share,
+                "auc": fit.auc,
+                "calibration_error": fit.calibration_error,
+                "start": head.start,
+                "bias": head.bias,
+                **head.weights,
+            }
+        ]
+
+
+def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) -> FittedHead:
+    """Fit a head to three quarters of a recording's requests, and try it on the others.
+
+    Args:
+        path: of a recording of contexts.
+        drafter: whose tokens; the smallest model if None.
+        window: longest draft of the rounds that are fitted to, >= 1.
+
+    Raises:
+        ArgumentError: a window below 1.
+        ValueError: a drafter that has no probabilities or is not below the target, or a recording that has none, or
+            too few requests, or in one of the parts no token that was kept, or none that was refused.
+    """
+    check_least("`window`", window, 1)
+    trace: TrieRecording = by_form(open_recording(Path(path)), tries=lambda tries: tries, rounds=_refuse)
+    pool = recorded_pool(trace)
+    drafter = drafter_of(pool, drafter)
+    if pool.is_model_free(drafter):
+        raise ValueError(f"drafter must have probabilities, got {drafter!r}, which is model-free")
+    level = trace.meta.model_names.index(drafter)
+    judged = [judged_tokens(request, level, window) for request in trace.requests]
+    held_out = judged[HELD_OUT - 1 :: HELD_OUT]
+    fitted = [tokens for place, tokens in enumerate(judged) if place % HELD_OUT < HELD_OUT - 1]
+    for part, what in ((fitted, "fitted to"), (held_out, "held out")):
+        _check_both(part, f"recording {trace.about.name}: requests that are {what}", drafter)
+    start = float(_kept(fitted).mean())
+    weights = fit_logistic(_rows(fitted, start), _kept(fitted))
+    bias, *others = weights.tolist()
+    head = AcceptanceHead(
+        drafter=drafter,
+        target=pool.target,
+        members=pool.names,
+        recording=trace.about.name,
+        sha256=hash_file(Path(path) / META),
+        num_tokens=len(_kept(fitted)),
+        window=window,
+        start=start,
+        bias=bias,
+        weights=dict(zip(WEIGHTS, others, strict=True)),
+        held_out=fit_of(chances_of(_rows(held_out, start), weights), _kept(held_out)),
+    )
+    return FittedHead(head=head, num_requests=len(fitted), num_held_out=len(held_out))
+
+
+def _rows(judged: Sequence[JudgedTokens], start: float) -> NDArray[np.float64]:
+    """`[N, 5]` what the head is logistic in, in the order of `WEIGHTS`."""
+    return np.concatenate([np.column_stack([tokens.signals, tokens.agreement(start)]) for tokens in judged])
+
+
+def _kept(judged: Sequence[JudgedTokens]) -> NDArray[np.bool_]:
+    return np.concatenate([tokens.kept for tokens in judged])
+
+
+def _check_both(judged: Sequence[JudgedTokens], what: str, drafter: str) -> None:
+    num_tokens = sum(len(tokens.kept) for tokens in judged)
+    num_kept = sum(int(tokens.kept.sum()) for tokens in judged)
+    if not 0 < num_kept < num_tokens:
+        raise ValueError(
+            f"{what} must have tokens of {drafter} that were kept and some that were refused, got {num_kept:,} of "
+            f"{num_tokens:,} kept"
+        )
+
+
+def _refuse(trace: RoundsRecording) -> NoReturn:
+    raise ValueError(
+        f"recording {trace.about.name} must hold probabilities of tokens, and one that was imported has none"
+    )
