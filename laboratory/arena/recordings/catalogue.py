@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .imported import hsd, spec_bench
 from .shipped_source import ShippedSource
 from .source import Source
 from .synthetic import bursty, deep, flat, ladder
@@ -30,4 +31,6 @@ def catalogue() -> Mapping[str, Entry]:
         "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
         "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),
         "synth-ladder": Entry(what="synthetic: four models, from little agreement to much", source=ladder()),
+        "specbench": Entry(what="imported: Vicuna-7B on Spec-Bench, every ninth request", source=spec_bench()),
+        "hsd": Entry(what="imported: Llama-3.1-8B on GSM8K with EAGLE-3, every second request", source=hsd()),
     }
