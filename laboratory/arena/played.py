@@ -7,6 +7,8 @@ from .cell import ArenaCell
 
 # Output tokens after which seconds are read for learning curves.
 MARKS = (100, 1_000, 10_000)
+# The policy's name under which the best static chain of a cell in hindsight is kept.
+BEST_STATIC = "best-static"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,16 +19,20 @@ class Played:
 
     Attributes:
         cell: where.
-        policy: as it was named, options with it.
+        policy: as it was named, options with it; `best-static` is the best static chain in hindsight.
         seed: 0 is the recorded order of requests, each other another order; >= 0.
         tokens: of output, >= 1.
         seconds: simulated, > 0: to the end of the run with a batch; with arrivals those in which the device was busy.
-        seconds_at: of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter.
+        seconds_at: of those, until 100, 1,000 and 10,000 tokens were out; None where the run is shorter, and under
+            arrivals, where they say little.
         mean_e2e_s: simulated, from a request's arrival to its last token, in the mean, > 0.
-        exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1.
+        exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals.
+        chain: of `best-static`, the chain; "" of others.
         path: how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine.
-        same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1.
-        divergences: of a lossy policy, output tokens that differ from it, >= 0.
+        same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of
+            others, where the recording does not know the text, and under arrivals.
+        divergences: of a lossy policy, output tokens that differ from it, or that one of both texts lacks, >= 0; None
+            of others, and under arrivals.
         think_us: microseconds of this host that the policy thought for a step, in the median; None where nobody asked
             it step by step.
 
@@ -41,8 +47,9 @@ class Played:
     seconds: float
     seconds_at: tuple[float | None, ...]
     mean_e2e_s: float
-    exact_share: float
+    exact_share: float | None
     path: str
+    chain: str = ""
     same_share: float | None = None
     divergences: int | None = None
     think_us: float | None = field(default=None, compare=False)
@@ -52,7 +59,8 @@ class Played:
         check_least("`tokens`", self.tokens, 1)
         check_within("`seconds`", self.seconds, "(0, inf)")
         check_within("`mean_e2e_s`", self.mean_e2e_s, "(0, inf)")
-        check_within("`exact_share`", self.exact_share, "[0, 1]")
+        if self.exact_share is not None:
+            check_within("`exact_share`", self.exact_share, "[0, 1]")
         if len(self.seconds_at) != len(MARKS):
             raise ArgumentError(f"`seconds_at` must have {len(MARKS)} entries, got {len(self.seconds_at)}")
 

@@ -36,14 +36,17 @@ class FileCost:
         name: of the file.
         figures: by model.
         extrapolate: answer beyond what was measured; lines have no end, so they need it never.
+        lookup_s: seconds of one prompt lookup, >= 0.
 
     Raises:
         CostRangeError: by `forward_s`, beyond the measured range or for a model without figures.
     """
 
-    def __init__(self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False) -> None:
+    def __init__(
+        self, name: str, figures: Mapping[str, Figures], *, extrapolate: bool = False, lookup_s: float = LOOKUP_S
+    ) -> None:
         self.name = name
-        self.lookup_s = LOOKUP_S
+        self.lookup_s = lookup_s
         self._extrapolate = extrapolate
         self._models = tuple(figures)
         self._terms: dict[str, DraftTerms] = {}

@@ -1,0 +1,144 @@
+"""Ladders of costs: what forwards of a recording's members take, whatever the members are called.
+
+A ladder has a price for each of four roles. A member that is called `draft`, `mid`, `slim` or `target`, or by one of
+these and a hyphen (`draft-code`), has that role. The last member is the target. The others take, in level order, the
+roles that are left among draft, mid and slim: of two the first is the draft and the second the mid. Where there are
+more members than roles, places are spread evenly over them. A member that copies text has no forwards: it costs a
+lookup, whatever the ladder.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from ...arguments import ArgumentError
+from ...shipped import shipped
+from ...sim.cost.base import LOOKUP_S, CostModel, DraftTerms
+from ...sim.cost.cost_file import Figures, FileCost
+from ...sim.cost.figures import CostLine, DrafterFigures
+from ...sim.cost.what_if.other_model import Price, PricedAsCost
+from ...traces.recording import Recording
+from ...traces.tries.store import read_trace
+from ..model_families import Family, families, submodel
+
+UNIT_S = 1e-3  # of a price in the ladders of ratios
+# A token more in a forward, of whichever row, takes this part of what a forward of one token takes: about what devices
+# of the sheet come to (on an A100, arithmetic of 153 tokens takes as long as reading bfloat16 weights).
+TOKEN_SHARE = 1 / 128
+DEAR_LOOKUP_S = 4 * UNIT_S  # with which `ngram:6/draft:4/target` spends 13% of its seconds on lookups, on pico
+SLIM_SHARE = 6 / 11  # of the target's layers, as in the shipped pool
+MEASURED, LOOKUP = "cpu", "lookup"
+
+
+class PriceRole(StrEnum):
+    """What a member is priced as."""
+
+    draft = "draft"
+    mid = "mid"
+    slim = "slim"
+    target = "target"
+
+
+BELOW = (PriceRole.draft, PriceRole.mid, PriceRole.slim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """Prices by role.
+
+    Attributes:
+        what: it is, in words.
+        cost: of a recording's members.
+    """
+
+    what: str
+    cost: Callable[[Recording], CostModel]
+
+
+def ladders() -> Mapping[str, Ladder]:
+    """By name: ratios draft : mid : slim : target, seconds measured on a CPU, and rooflines of published models."""
+    found = {
+        "flat": _ratios("flat", (1, 1, 1, 4)),
+        "even": _ratios("even", (1, 3, 6, 10)),
+        "steep": _ratios("steep", (1, 10, 50, 100)),
+        "far": _ratios("far", (1, 30, 300, 1000)),
+        "near": _ratios("near", (1, 3, 10, 50), lookup_s=DEAR_LOOKUP_S),
+        "cpu": Ladder(what="measured with the shipped recording, on its processor", cost=_measured),
+    }
+    small, large = families()[:2]
+    found["h100-7b"] = Ladder(what=f"rooflines of {small.name} on an H100", cost=partial(_roofline, small))
+    found["h100-70b"] = Ladder(
+        what=f"rooflines of {large.name}, the target on {large.devices[-1]} H100", cost=partial(_roofline, large)
+    )
+    return found
+
+
+def ladder(name: str) -> Ladder:
+    """The ladder of a name; raises ArgumentError for one that is none."""
+    known = ladders()
+    if name not in known:
+        raise ArgumentError(f"`ladder` must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
+
+
+def roles_of(members: Sequence[str]) -> dict[str, PriceRole]:
+    """What each member is priced as.
+
+    Args:
+        members: that have forwards, in level order, the target last.
+    """
+    roles = {members[-1]: PriceRole.target}
+    called = {name: role for name in members[:-1] for role in BELOW if name == role or name.startswith(f"{role}-")}
+    others = [name for name in members[:-1] if name not in called]
+    left = [role for role in BELOW if role not in called.values()] or BELOW
+    for place, name in enumerate(others):
+        roles[name] = left[place if len(others) <= len(left) else place * len(left) // len(others)]
+    return roles | called
+
+
+def _ratios(name: str, prices: Sequence[float], *, lookup_s: float = LOOKUP_S) -> Ladder:
+    lines = {
+        role: CostLine(intercept_s=price * UNIT_S * (1 - TOKEN_SHARE), per_new_token_s=price * UNIT_S * TOKEN_SHARE)
+        for role, price in zip(PriceRole, prices, strict=True)
+    }
+    words = f"{' : '.join(f'{price:g}' for price in prices)} ms; a token more costs 1/{1 / TOKEN_SHARE:g} of that"
+    dear = f"; a lookup takes {lookup_s * 1e3:g} ms" if lookup_s != LOOKUP_S else ""
+    return Ladder(what=words + dear, cost=partial(_by_role, name, lines, lookup_s=lookup_s))
+
+
+def _measured(recording: Recording) -> CostModel:
+    tables = read_trace(shipped("recordings", "pico.trace")).meta.costs[MEASURED]
+    return _by_role(MEASURED, {role: tables[role] for role in PriceRole}, recording)
+
+
+def _by_role(
+    name: str, figures: Mapping[PriceRole, Figures], recording: Recording, *, lookup_s: float = LOOKUP_S
+) -> CostModel:
+    """Figures of roles as figures of members; those of tables go on with their last slope in large batches."""
+    copying, lookup = _copying(recording), _lookup_figures(lookup_s)
+    roles = roles_of(recording.about.models)
+    of_members = {member: lookup if member in copying else figures[role] for member, role in roles.items()}
+    return FileCost(name, of_members, extrapolate=True, lookup_s=lookup_s)
+
+
+def _roofline(family: Family, recording: Recording) -> CostModel:
+    """A draft, a middle model and a target of a family; slim is a part of the target's layers."""
+    draft, mid, target = (
+        family.price(model, count) for model, count in zip(family.models, family.devices, strict=True)
+    )
+    slim = family.price(submodel(family.target, SLIM_SHARE), family.devices[-1])
+    prices = {PriceRole.draft: draft, PriceRole.mid: mid, PriceRole.slim: slim, PriceRole.target: target}
+    lookup = Price(cost=FileCost(LOOKUP, {LOOKUP: _lookup_figures(LOOKUP_S)}), model=LOOKUP)
+    copying, roles = _copying(recording), roles_of(recording.about.models)
+    of_members = {member: lookup if member in copying else prices[role] for member, role in roles.items()}
+    return PricedAsCost(family.name, of_members)
+
+
+def _lookup_figures(seconds: float) -> DrafterFigures:
+    return DrafterFigures(terms=DraftTerms(seconds, 0.0), forwards=None)
+
+
+def _copying(recording: Recording) -> set[str]:
+    """Members of an imported log that copy text, which have a name among the models but no weights."""
+    return {name for name, known in recording.known_shapes().items() if known.shape is None}

@@ -1,0 +1,20 @@
+"""A short recording to play on."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.laboratory.arena.stage.recording_stage import RecordingStage
+from paceline.shipped import shipped
+from paceline.traces.tries.store import read_trace
+
+
+@pytest.fixture(scope="session")
+def trace():
+    """Eight requests of the shipped recording, in its order, of all of its tags."""
+    whole = read_trace(shipped("recordings", "pico.trace"))
+    return replace(whole, requests=whole.requests[::7][:8])
+
+
+@pytest.fixture
+def stage(trace):
+    return RecordingStage(trace)
