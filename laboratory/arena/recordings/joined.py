@@ -18,19 +18,28 @@ def in_turn(lists: Sequence[Sequence[TrieRequest]]) -> tuple[TrieRequest, ...]:
     return tuple(requests[place] for place in range(longest) for requests in lists if place < len(requests))
 
 
-def joined(recordings: Sequence[TrieRecording], *, name: str, origin: str) -> TrieRecording:
-    """One recording, with a request of each in turn; seconds are those of the first.
+def as_one(
+    recordings: Sequence[TrieRecording], requests: Sequence[TrieRequest], *, name: str, origin: str
+) -> TrieRecording:
+    """Requests of these recordings as one; near ties are those of all of them, and the rest is that of the first.
+
+    Args:
+        recordings: at least one.
+        requests: of them, in the order of the new one.
+        name: of the new one.
+        origin: how it was made, in words.
 
     Raises:
-        ArgumentError: they differ in members, tokens, sampling or closure, or are none.
+        ArgumentError: the recordings differ in members, tokens, sampling or closure, or are none.
     """
     if not recordings:
-        raise ArgumentError(f"recording {name}: must be joined of at least one recording, got none")
+        raise ArgumentError(f"recording {name}: must be of at least one recording, got none")
     first = recordings[0].meta
     for other in recordings[1:]:
         _check_same(name, first, other.meta)
-    meta = first.model_copy(update={"name": name, "origin": origin})
-    return replace(recordings[0], meta=meta, requests=in_turn([each.requests for each in recordings]))
+    near_ties = sum(each.meta.near_ties for each in recordings)
+    meta = first.model_copy(update={"name": name, "origin": origin, "near_ties": near_ties})
+    return replace(recordings[0], meta=meta, requests=requests)
 
 
 def _check_same(name: str, first: TrieMeta, other: TrieMeta) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ....traces.synthetic.generator import make_trace
 from ....traces.synthetic.spec import SyntheticSpec
 from ....traces.tries.store import write_trace
-from .joined import joined
+from .joined import as_one, in_turn
 from .source import Shelf
 
 
@@ -37,7 +37,8 @@ class SyntheticSource:
         del shelf
         recordings = [make_trace(spec) for spec in self.specs(name)]
         origin = f"one of each in turn: {'; '.join(each.meta.origin for each in recordings)}"
-        write_trace(joined(recordings, name=name, origin=origin), out)
+        requests = in_turn([each.requests for each in recordings])
+        write_trace(as_one(recordings, requests, name=name, origin=origin), out)
 
     def specs(self, name: str) -> tuple[SyntheticSpec, ...]:
         """One for each tag."""
