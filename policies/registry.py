@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from ..named_classes import ClassKind
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
+from .combined.per_turn import PerTurn
 from .learned.specdec import SpecDec
 from .load_aware.autotune import Autotune
 from .load_aware.goodput import Goodput
@@ -76,6 +77,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "oracle-window": OracleWindow,
         "oracle-chain": OracleChain,
         "per-tag": PerTag,
+        "per-turn": PerTurn,
         "guarded": Guarded,
         "off-under-load": OffUnderLoad,
     }

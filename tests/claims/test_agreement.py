@@ -91,6 +91,8 @@ POLICIES = {
         "off-under-load,at=3",
         "off-under-load,table=1:3/3:1/5:0,draft=mid",
         f"guarded,policy=draft:4/target,trial=2,retry=3,{COSTS}",
+        f"per-turn,policy=draft:4/target,then=draft:1/target,after=1,window=2,{COSTS}",
+        "per-turn,policy=draft:4/target,by=acceptance,least=0.5,after=1,window=2",
     )
 } | {
     "entropy": lambda pool: Chain(pool, "draft:8/target", stop=EntropyAbove(2.0)),

@@ -33,6 +33,7 @@ TEXTS = {
     "off-under-load,policy=draft:5/target": 5,
     "off-under-load,table=1:6/9:2": 6,
     "guarded,policy=draft:5/target": 5,
+    "per-turn,policy=draft:3/target,then=draft:5/target,least=9,after=1": 5,
     "per-tag,default=draft:2/target,a=draft:8/target": 8,
 }
 

@@ -23,6 +23,7 @@ SPECS = {
     "specdec++": f"specdec++,head={HEAD}",
     "chain": "chain,spec=draft:3/mid:5/target",
     "per-tag": "per-tag,default=draft:4/target,a=mid:3/target",
+    "per-turn": "per-turn,policy=draft:4/target",
     "guarded": "guarded,policy=draft:4/target",
 }
 VARIANTS = (
@@ -67,6 +68,9 @@ VARIANTS = (
     "off-under-load,policy=banditspec(kind=exp3),at=3",
     "off-under-load,table=1:6/2:0/3:2/16:1,draft=ngram",
     "per-tag,default=plain,a=guarded+policy=two-level++most=8,b=ngram-model",
+    "per-turn,policy=adaptive,by=acceptance,least=1,after=1,window=1",
+    "per-turn,policy=draft:2/mid:4/target,then=ngram-model(tokens=3),least=9,after=2,window=2",
+    "per-turn,policy=cas-spec,by=speed,costs=draft:1/mid:3/slim:4/target:10,after=1,window=3",
     "guarded,policy=banditspec+kind=exp3,trial=1,retry=1,margin=3",
     "guarded,policy=cas-spec+warmup=1,trial=2,retry=3,margin=9,costs=draft:1/mid:3/slim:4/target:10",
     "guarded,policy=hedgespec+every=2,trial=2,retry=3,margin=9",
@@ -100,6 +104,7 @@ def test_policies_keep_the_contract_and_commit_the_trunk_if_they_say_so(text, se
         "autotune,trial=2",
         "off-under-load,at=2",
         "guarded,policy=two-level",
+        "per-turn,policy=two-level",
         "per-tag,default=two-level",
     ],
 )

@@ -76,6 +76,7 @@ def test_every_own_policy_is_built_by_its_name():
         "chain": ",spec=draft:4/target",
         "specdec++": f",head={HEAD}",
         "per-tag": ",default=plain",
+        "per-turn": ",policy=plain",
         "guarded": ",policy=plain",
     }
     for name, kind in own_policies().items():
