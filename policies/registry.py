@@ -28,6 +28,7 @@ from .lossy.early_commit import EarlyCommit
 from .lossy.entropy_patch import EntropyPatch
 from .lossy.equilibrium import EquilibriumDecoding
 from .lossy.pyramid_sd import PyramidSD
+from .lossy.typical import TypicalAcceptance
 from .lossy.via_sd import ViaSD
 from .options import PolicyClass
 from .oracles.choices import OracleChain, OracleWindow
@@ -74,6 +75,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "early-commit": EarlyCommit,
         "entropy-patch": EntropyPatch,
         "equilibrium": EquilibriumDecoding,
+        "typical": TypicalAcceptance,
         "oracle-window": OracleWindow,
         "oracle-chain": OracleChain,
         "per-tag": PerTag,

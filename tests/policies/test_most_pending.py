@@ -20,6 +20,7 @@ TEXTS = {
     "banditspec,arms=target@draft:3/mid:4/target": 7,
     "hedgespec,window=3": 7,
     "cas-spec,most=6": 7,
+    "typical,tokens=4": 4,
     "via-sd,tokens=7": 8,
     "via-sd-lossless,tokens=7": 8,
     "cascade,tokens=6": 6,
