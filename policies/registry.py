@@ -6,6 +6,10 @@ from ..named_classes import ClassKind
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .combined.per_turn import PerTurn
+from .hierarchies.consensus import Consensus
+from .hierarchies.cs_drafting import CsDrafting
+from .hierarchies.hispec import HiSpec
+from .hierarchies.polybasic import Polybasic
 from .learned.specdec import SpecDec
 from .load_aware.autotune import Autotune
 from .load_aware.goodput import Goodput
@@ -64,6 +68,10 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "banditspec": BanditSpec,
         "hedgespec": HedgeSpec,
         "cas-spec": CasSpec,
+        "cs-drafting": CsDrafting,
+        "hispec": HiSpec,
+        "polybasic": Polybasic,
+        "consensus": Consensus,
         "specrouter": SpecRouter,
         "goodput": Goodput,
         "slo": Slo,

@@ -48,21 +48,36 @@ def sure_drafter(pool: Pool, draft: str | None, policy: str) -> str:
     return drafter
 
 
+def verifiers_between(pool: Pool, draft: str) -> list[str]:
+    """Names of the members between a drafter and the target that can verify, smallest first."""
+    return [member.name for member in pool.members[pool.level(draft) + 1 : pool.target_level] if member.verifies]
+
+
 def middle_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
     """The middle member a user named, or the largest one below the target that can verify.
 
     Raises:
         ValueError: naming `policy`, if there is none, it cannot verify, or it is not between drafter and target.
     """
+    return _between(pool, verifier, draft, policy)[-1]
+
+
+def next_verifier(pool: Pool, verifier: str | None, draft: str, policy: str) -> str:
+    """The middle member a user named, or the smallest one above the drafter that can verify; raises as above."""
+    return _between(pool, verifier, draft, policy)[0]
+
+
+def _between(pool: Pool, verifier: str | None, draft: str, policy: str) -> list[str]:
+    """All that may stand between, or the one that was named."""
     low, high = pool.level(draft), pool.target_level
     if verifier is None:
-        between = [member.name for member in pool.members[low + 1 : high] if member.verifies]
+        between = verifiers_between(pool, draft)
         if not between:
             have = ", ".join(pool.names)
             raise ValueError(f"policy {policy} needs a verifier between {draft!r} and the target; the pool has {have}")
-        return between[-1]
+        return between
     if not low < pool.level(verifier) < high:
         raise ValueError(f"policy {policy} needs a verifier between {draft!r} and {pool.target!r}, got {verifier!r}")
     if not pool.members[pool.level(verifier)].verifies:
         raise ValueError(f"policy {policy} needs a middle member that can verify, {verifier!r} cannot")
-    return verifier
+    return [verifier]

@@ -53,10 +53,20 @@ def test_fixed_policies_say_that_pending_tokens_decide():
         "draft:3/mid:6/target",
         "confident",
         "svip",
+        "hispec",
         "chain,spec=draft:2/target",
     ):
         assert decides_by_pending(make_policy(fixed, pool))
-    for other in ("adaptive", "two-level", "adaedl", "goodput", "off-under-load", "cas-spec", "per-tag,default=plain"):
+    for other in (
+        "adaptive",
+        "two-level",
+        "adaedl",
+        "goodput",
+        "off-under-load",
+        "cas-spec",
+        "consensus",
+        "per-tag,default=plain",
+    ):
         assert not decides_by_pending(make_policy(other, pool))
 
 
