@@ -77,7 +77,8 @@ class ChainSearch:
         starts = rough.ranked().of_each_members()
         with_lookups = [chain for chain in starts if family.looks_up(chain)]
         for start in dict.fromkeys([*starts[:STARTS], *with_lookups[:1]]):
-            rough.ascend(start, (family.windows_near, family.members_near))
+            rough.ascend(start, (family.windows_next, family.windows_near))
+        rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
         found = rough.ranked()
         final = Search(partial(self.whole.seconds, cost))
         finalists = [*found.chains[:FINALISTS], *found.of_each_members()[:STARTS], family.plain]

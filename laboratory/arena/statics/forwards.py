@@ -142,7 +142,8 @@ class ForwardKinds:
     def _priced(self, cost: CostModel) -> NDArray[np.float64]:
         prices = self._prices.setdefault(cost, np.zeros(0))
         if len(prices) < len(self._known):
-            whole = [_whole_drafts(cost.draft_terms(name)) for name in self._pool.names]
+            names, free = self._pool.names, self._num_free
+            whole = [level >= free and _whole_drafts(cost.draft_terms(name)) for level, name in enumerate(names)]
             added = [
                 0.0 if kind.drafts and whole[kind.level] else self._forward_s(cost, kind)
                 for kind in map(_unpacked, islice(self._known, len(prices), None))

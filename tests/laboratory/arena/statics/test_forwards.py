@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from paceline.laboratory.arena.ladders import ladders
 from paceline.laboratory.arena.statics.forwards import ForwardKinds, UnitCost
 from paceline.policies.spec import make_policy
 from paceline.shipped import shipped
@@ -69,14 +70,13 @@ def test_counted_forwards_cost_what_the_simulated_run_takes(tables, data):
 
 
 @pytest.mark.parametrize("text", ["plain", "draft:16/target", "ngram:6/draft:3/mid:7/target", "slim:2/target"])
-def test_the_shipped_recording_at_its_own_costs(text):
+def test_the_shipped_recording_at_the_ladders(text):
     trace = read_trace(shipped("recordings", "pico.trace"))
     tables = TrieTables(trace)
     kinds = ForwardKinds(tables.pool)
     other = kinds.count(replayed(tables, UnitCost(), "mid:3/target"))
     run = kinds.count(replayed(tables, UnitCost(), text))
-    for name in ("cpu", "h100"):
-        cost = make_cost(name, trace)
+    for cost in (make_cost("h100", trace), *(one.cost(trace) for one in ladders().values())):
         kinds.seconds(other, cost)
         end_s = replayed(tables, cost, text).requests["finished_at_s"].max()
         assert kinds.seconds(run, cost) == pytest.approx(end_s, rel=1e-9)

@@ -1,0 +1,32 @@
+"""The best static chain of a cell, as the policy that others are compared with."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.laboratory.arena.cell import ArenaCell
+from paceline.laboratory.arena.play import play
+from paceline.laboratory.arena.played import BEST_STATIC
+from paceline.laboratory.arena.stage.recording_stage import RecordingStage
+from paceline.laboratory.arena.statics.of_cells import CellStatics
+from paceline.policies.spec import PolicySpec
+from paceline.shipped import shipped
+from paceline.traces.tries.store import read_trace
+
+
+@pytest.fixture(scope="module")
+def stage():
+    trace = read_trace(shipped("recordings", "pico-coupled.trace"))
+    return RecordingStage(replace(trace, requests=trace.requests[:12]))
+
+
+@pytest.mark.parametrize("load", ["batch-1", "batch-8", "ninety"])
+def test_no_chain_of_two_levels_is_faster_at_any_load_or_seed(stage, load):
+    cell = ArenaCell(recording="pico-coupled", ladder="steep", load=load)
+    statics = CellStatics(stage)
+    for seed in (0, 1):
+        best = statics.best(cell, seed)
+        assert (best.cell, best.policy, best.seed) == (cell, BEST_STATIC, seed)
+        again = play(stage, cell, PolicySpec.parse(best.chain), seed)
+        assert replace(again, policy=BEST_STATIC, chain=best.chain) == best
+        for text in ("plain", "draft:2/target", "draft:4/target", "mid:3/target", "ngram:4/target"):
+            assert play(stage, cell, PolicySpec.parse(text), seed).tokens_per_s <= best.tokens_per_s * (1 + 1e-12)
