@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from ...progress import Progress
+from .architectures import layers_of
 from .checkpoint import load_run, save_run
-from .recipe import Recipe, Schedule, Shape
+from .recipe import Recipe, Schedule
 
 WEIGHT_DECAY = 0.05
 EMBEDDING_RATE_SCALE = 0.5
@@ -31,27 +32,8 @@ class TrainingRun:
     seconds: float
 
 
-def make_model(shape: Shape, recipe: Recipe, *, seed: int) -> LlamaForCausalLM:
-    """A freshly initialised model with tied embeddings."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=recipe.vocabulary_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_heads,
-        max_position_embeddings=recipe.context_tokens,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=0,
-        attn_implementation="sdpa",
-    )
-    return LlamaForCausalLM(config)
-
-
 def run_training(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     loss_at: Callable[[int, torch.Tensor], torch.Tensor],
     *,
     num_sequences: int,
@@ -59,6 +41,7 @@ def run_training(
     recipe: Recipe,
     checkpoint: Path,
     stage: str,
+    is_done: Callable[[int], bool] = lambda _: False,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
@@ -71,33 +54,39 @@ def run_training(
         recipe: whose seed orders the sequences, and which says how often the state is written.
         checkpoint: file that holds the state.
         stage: what is trained, for the progress.
+        is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
+            weights alone.
     """
     optimizers = _make_optimizers(model)
     first, spent_s = load_run(checkpoint, model, optimizers)
     started_at_s = saved_at_s = time.monotonic()
     model.train()
     with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
-        for step in range(first, schedule.num_steps):
+        step = first
+        while step < schedule.num_steps and not is_done(step):
             rows = _rows_at(step, schedule.num_rows, num_sequences, recipe.seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
-            progress.advance_to(step + 1, f"loss {loss:.3f}")
+            step += 1
+            progress.advance_to(step, f"loss {loss:.3f}")
             now_s = time.monotonic()
-            if now_s - saved_at_s >= recipe.checkpoint_every_s or step + 1 == schedule.num_steps:
+            if now_s - saved_at_s >= recipe.checkpoint_every_s:
                 saved_at_s = now_s
-                save_run(checkpoint, model, optimizers, step=step + 1, seconds=spent_s + now_s - started_at_s)
+                save_run(checkpoint, model, optimizers, step=step, seconds=spent_s + now_s - started_at_s)
     model.eval()
     seconds = spent_s + time.monotonic() - started_at_s
-    num_tokens = schedule.num_steps * schedule.num_rows * recipe.sequence_tokens
+    if step > first:
+        save_run(checkpoint, model, optimizers, step=step, seconds=seconds)
+    num_tokens = step * schedule.num_rows * recipe.sequence_tokens
     return TrainingRun(num_tokens=num_tokens, seconds=seconds)
 
 
-def _make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
+def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms.
 
     In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7;
     on a CPU that pays for its extra time many times over.
     """
-    matrices = [parameter for parameter in model.model.layers.parameters() if parameter.ndim == 2]
+    matrices = [parameter for parameter in layers_of(model).parameters() if parameter.ndim == 2]
     inner = set(matrices)
     others = [parameter for parameter in model.parameters() if parameter not in inner]
     return [
@@ -107,7 +96,7 @@ def _make_optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
 
 
 def _take_step(
-    model: LlamaForCausalLM,
+    model: PreTrainedModel,
     optimizers: list[torch.optim.Optimizer],
     loss_of: Callable[[], torch.Tensor],
     rate: float,

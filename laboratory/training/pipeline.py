@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import read_prompts
@@ -98,7 +98,7 @@ def _train_members(
     return runs
 
 
-def export_model(model: LlamaForCausalLM, folder: Path) -> None:
+def export_model(model: PreTrainedModel, folder: Path) -> None:
     """Write `config.json` and the weights in bfloat16; the tied output matrix is left out."""
     folder.mkdir(parents=True, exist_ok=True)
     config = copy.deepcopy(model.config)

@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -10,17 +11,22 @@ from pydantic import TypeAdapter
 TAGS = ("code", "prose", "math", "translation", "dialogue", "edit")
 
 
+Architecture = Literal["llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Size of one Llama-style model.
+    """Kind and size of one small model.
 
     Attributes:
+        architecture: of transformers.
         num_layers: decoder layers.
         hidden_size: width of the residual stream.
         num_heads: attention heads; each has its own keys and values.
-        intermediate_size: width of the gated feed-forward layer.
+        intermediate_size: width of the feed-forward layer.
     """
 
+    architecture: Architecture = "llama"
     num_layers: int
     hidden_size: int
     num_heads: int

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from ...progress import Progress
 from .checkpoint import read_tensors, write_tensors
@@ -23,7 +23,7 @@ SCORED_ROWS = 32
 
 
 def make_teacher(
-    target: LlamaForCausalLM,
+    target: PreTrainedModel,
     corpus: Corpus,
     sequences: torch.Tensor,
     tokenizer: Tokenizer,
@@ -46,7 +46,7 @@ def make_teacher(
 
 
 def _generate_rows(
-    target: LlamaForCausalLM, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
+    target: PreTrainedModel, corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe, work_dir: Path
 ) -> torch.Tensor:
     """The target's own documents, packed like the corpus."""
     writer = copy.deepcopy(target).to(torch.bfloat16).eval()
@@ -76,7 +76,7 @@ def _prompt_batches(corpus: Corpus, recipe: Recipe) -> list[list[str]]:
     return batches
 
 
-def _write_batch(writer: LlamaForCausalLM, prompts: list[list[int]], number: int, recipe: Recipe, part: Path) -> None:
+def _write_batch(writer: PreTrainedModel, prompts: list[list[int]], number: int, recipe: Recipe, part: Path) -> None:
     """Write one batch to a file; the first rows by sampling, the others greedily."""
     num_sampled = round(len(prompts) * recipe.sampled_share)
     documents = {}
@@ -95,7 +95,7 @@ def _write_batch(writer: LlamaForCausalLM, prompts: list[list[int]], number: int
 
 
 @torch.no_grad()
-def _score(target: LlamaForCausalLM, tokens: torch.Tensor, recipe: Recipe) -> dict[str, torch.Tensor]:
+def _score(target: PreTrainedModel, tokens: torch.Tensor, recipe: Recipe) -> dict[str, torch.Tensor]:
     ids, log_probs = [], []
     with Progress("scoring", len(tokens), unit="sequences") as progress:
         for first in range(0, len(tokens), SCORED_ROWS):

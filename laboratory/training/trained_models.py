@@ -1,21 +1,22 @@
 """Training of the target so that it also works with layers left out, and of the small models on its distribution."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import LlamaForCausalLM
+from transformers import PreTrainedModel
 
-from .loop import TrainingRun, make_model, run_training
+from .architectures import make_model
+from .loop import TrainingRun, run_training
 from .recipe import Recipe, Schedule, Shape
 
 
 @contextmanager
-def layers_kept(model: LlamaForCausalLM, kept: tuple[int, ...]) -> Iterator[None]:
+def layers_kept(model: PreTrainedModel, kept: tuple[int, ...]) -> Iterator[None]:
     """Run the model through some of its layers only while the context is open; no KV cache."""
     every = model.model.layers
     model.model.layers = nn.ModuleList(every[layer] for layer in kept)
@@ -30,7 +31,7 @@ def slim_layers(recipe: Recipe) -> tuple[int, ...]:
     return tuple(layer for layer in range(recipe.target.num_layers) if layer not in recipe.skip_layers)
 
 
-def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[LlamaForCausalLM, TrainingRun]:
+def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> tuple[PreTrainedModel, TrainingRun]:
     """Train the target on packed sequences.
 
     Each step goes through all layers, through exactly the layers of `slim`, or drops inner layers at random
@@ -55,14 +56,14 @@ def train_target(sequences: torch.Tensor, recipe: Recipe, checkpoint: Path) -> t
     return model, run
 
 
-def logits_of(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+def logits_of(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
     """Next-token logits in float32 `[B, T, V]` of token ids `[B, T]`, computed in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits.float()
 
 
-def _step_loss(model: LlamaForCausalLM, batch: torch.Tensor, step: int, recipe: Recipe) -> torch.Tensor:
+def _step_loss(model: PreTrainedModel, batch: torch.Tensor, step: int, recipe: Recipe) -> torch.Tensor:
     tokens, labels = batch[:, :-1], batch[:, 1:]
     rng = random.Random(f"{recipe.seed}/layers/{step}")
     kind = rng.random()
@@ -77,7 +78,7 @@ def _step_loss(model: LlamaForCausalLM, batch: torch.Tensor, step: int, recipe: 
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def _slim_distil_loss(model: LlamaForCausalLM, tokens: torch.Tensor, kept: tuple[int, ...]) -> torch.Tensor:
+def _slim_distil_loss(model: PreTrainedModel, tokens: torch.Tensor, kept: tuple[int, ...]) -> torch.Tensor:
     """Cross-entropy of the slim model to the full model's distribution; no gradient through the latter."""
     with torch.no_grad():
         probs = logits_of(model, tokens).softmax(-1)
@@ -92,9 +93,18 @@ def _random_layers(recipe: Recipe, rng: random.Random) -> tuple[int, ...]:
 
 
 def train_student(
-    name: str, shape: Shape, schedule: Schedule, teacher: dict[str, torch.Tensor], recipe: Recipe, checkpoint: Path
-) -> tuple[LlamaForCausalLM, TrainingRun]:
-    """Train a model of `shape` to give the likeliest tokens of the target the target's probabilities."""
+    name: str,
+    shape: Shape,
+    schedule: Schedule,
+    teacher: dict[str, torch.Tensor],
+    recipe: Recipe,
+    checkpoint: Path,
+    is_done: Callable[[PreTrainedModel, int], bool] = lambda _model, _step: False,
+) -> tuple[PreTrainedModel, TrainingRun]:
+    """Train a model of `shape` to give the likeliest tokens of the target the target's probabilities.
+
+    `is_done` is asked before each step, with the model and the step, whether that is enough.
+    """
     model = make_model(shape, recipe, seed=recipe.seed)
     tokens = teacher["tokens"]
 
@@ -110,6 +120,7 @@ def train_student(
         recipe=recipe,
         checkpoint=checkpoint,
         stage=name,
+        is_done=lambda step: is_done(model, step),
     )
     return model, run
 

@@ -6,7 +6,7 @@ Letters: B prompts of a batch, T tokens of the longest prompt.
 from typing import Any
 
 import torch
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import DynamicCache, PreTrainedModel
 
 from .text.tokenizer import END_TOKEN_ID
 
@@ -16,7 +16,7 @@ STEPS_BETWEEN_DROPS = 8
 
 @torch.no_grad()
 def write_texts(
-    model: LlamaForCausalLM, prompts: list[list[int]], *, num_tokens: int, temperature: float, seed: int
+    model: PreTrainedModel, prompts: list[list[int]], *, num_tokens: int, temperature: float, seed: int
 ) -> list[list[int]]:
     """Continue every prompt until the end token or for `num_tokens` tokens.
 

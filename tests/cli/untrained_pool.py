@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from paceline.laboratory.training.loop import make_model
+from paceline.laboratory.training.architectures import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
 from paceline.laboratory.training.recipe import read_recipe
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.laboratory.training import pipeline
+from paceline.laboratory.training.architectures import make_model
 from paceline.laboratory.training.card import AGREEMENT_TOKENS
-from paceline.laboratory.training.loop import make_model, run_training
+from paceline.laboratory.training.loop import run_training
 from paceline.laboratory.training.pipeline import train_pool
 from paceline.laboratory.training.recipe import TAGS, Schedule, read_recipe
 from paceline.laboratory.training.text.corpus import build_corpus

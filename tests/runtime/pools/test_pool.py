@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from paceline.laboratory.training.loop import make_model
+from paceline.laboratory.training.architectures import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
 from paceline.laboratory.training.recipe import read_recipe
 from paceline.runtime.pools.pool import ModelPool
