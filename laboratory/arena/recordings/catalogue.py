@@ -4,9 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .imported import hsd, spec_bench
+from .pools.recipe import pool_recipe
 from .shipped_source import ShippedSource
 from .source import Source
 from .synthetic import bursty, deep, flat, ladder
+from .trained_source import TrainedSource
+
+TRAINED = (
+    "llama-plain",
+    "neox-near",
+    "gpt2-middle",
+    "gpt2-weak",
+    "qwen3-strong",
+    "gemma-specialists",
+    "mixed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +39,7 @@ def catalogue() -> Mapping[str, Entry]:
     return {
         "pico": Entry(what="the shipped recording", source=ShippedSource(title="pico")),
         "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
+        **{name: Entry(what=pool_recipe(name).what, source=TrainedSource(pool=name)) for name in TRAINED},
         "synth-flat": Entry(what="synthetic: agreement independent of all else", source=flat()),
         "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
         "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),

@@ -1,0 +1,146 @@
+"""A tiny pool of every architecture trains, is recorded and replays exactly; the same seed gives the same bytes."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.laboratory.arena.recordings.catalogue import TRAINED, Entry, catalogue
+from paceline.laboratory.arena.recordings.pools import training
+from paceline.laboratory.arena.recordings.pools.agreement import TargetTexts, joined
+from paceline.laboratory.arena.recordings.pools.recipe import PoolRecipeError, pool_recipe
+from paceline.laboratory.arena.recordings.shelf import RecordingShelf
+from paceline.laboratory.arena.recordings.trained_source import TrainedSource
+from paceline.laboratory.training.text.stdlib_text import read_stdlib
+from paceline.runtime.pools.pool import ModelPool
+from paceline.studies.agree import agree
+
+FILE = Path(__file__).with_name("recipes.toml")
+ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stdlib_read_once():
+    """Reading the standard library takes seconds and gives the same texts every time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.laboratory.training.text.corpus.read_stdlib", lru_cache(read_stdlib))
+        yield
+
+
+def shelf_of(work, name, file=FILE):
+    return RecordingShelf(work=work, entries={name: Entry(what="", source=TrainedSource(pool=name, file=file))})
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_pool_of_each_architecture_is_recorded_and_replays_exactly(tmp_path, name):
+    trace = shelf_of(tmp_path, name).recording(name)
+    pool = tmp_path / "pools" / name
+    names = [member.name for member in ModelPool.load(pool).members]
+    slim = [] if name in ("gpt2", "gpt-neox") else ["slim"]
+    assert names == ["ngram", "draft", *slim, "target"]
+    policies = ["plain", "draft:2/target", *(f"draft:1/{each}:2/target" for each in slim)]
+    assert agree(pool, pool / "prompts.jsonl", policies, recording=trace, max_new_tokens=8).agree
+    assert not list(tmp_path.rglob("*.making*"))
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
+    one, other = (shelf_of(tmp_path / side, "gpt2").recording("gpt2") for side in ("one", "other"))
+    assert files_of(one) == files_of(other)
+    assert files_of(tmp_path / "one" / "pools") == files_of(tmp_path / "other" / "pools")
+
+
+@pytest.mark.parametrize("stage", ["train_target", "make_teacher", "train_student", "_write"])
+def test_a_training_that_was_cut_short_goes_on_to_the_same_pool(tmp_path, monkeypatch, stage):
+    def killed(*_args, **_settings):
+        raise KeyboardInterrupt
+
+    source = TrainedSource(pool="gpt-neox", file=FILE)
+    whole = source.trained(tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(training, stage, killed)
+        with pytest.raises(KeyboardInterrupt):
+            source.trained(tmp_path / "cut")
+    assert not (tmp_path / "cut" / "pools" / "gpt-neox").exists()
+    assert files_of(source.trained(tmp_path / "cut")) == files_of(whole)
+
+
+def test_what_is_left_of_another_recipe_is_not_gone_on_from(tmp_path, monkeypatch):
+    source = TrainedSource(pool="gpt2", file=FILE)
+    whole = source.trained(tmp_path / "whole")
+    other = tmp_path / "recipes.toml"
+    other.write_text(FILE.read_text().replace("corpus_tokens = 12_000", "corpus_tokens = 11_000"))
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            TrainedSource(pool="gpt2", file=other).trained(tmp_path / "cut")
+    assert files_of(source.trained(tmp_path / "cut")) == files_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("num_steps = 21", "num_steps = 20", r"students\[0\].num_steps .* greater than 20, got 20"),
+        ("agreement = 0.99", "agreement = 1.5", r"students\[0\].agreement .* less than or equal to 1, got 1.5"),
+        ("hidden_size = 16", "hidden_size = 18", "even multiples of num_heads, not 18 and 2 of draft"),
+        ('name = "draft"', 'name = "slim"', "none of them ngram, slim or target"),
+        ('tags = ["math"]', 'tags = ["code"]', "must have text of what draft learns from, and has none of code"),
+        ("[pools.gemma3]", "[pools.gemma3]\nspeed = 3", "speed is not a known key, got 3"),
+        ("shares = [0.0, 0.0, 0.5", "shares = [0.0, 0.0, 0.4", "shares must add up to 1"),
+        ("[pools.gemma3]", "[pools.gemma4]", "pools must be one of .*gemma4, got 'gemma3'"),
+    ],
+)
+def test_a_recipe_that_is_not_sound_is_refused_in_one_line(tmp_path, old, new, said):
+    file = tmp_path / "recipes.toml"
+    file.write_text(FILE.read_text().replace(old, new))
+    with pytest.raises(PoolRecipeError, match=said) as refused:
+        shelf_of(tmp_path, "gemma3", file).recording("gemma3")
+    assert str(refused.value).startswith(f"{file}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_only_llama_like_targets_have_submodels(tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(FILE.read_text().replace("[defaults.training]", "[defaults.training]\nskip_layers = [1]"))
+    with pytest.raises(PoolRecipeError, match="only with a Llama-like target, not with gpt2"):
+        pool_recipe("gpt2", file)
+
+
+def test_too_few_held_out_prompts_are_said(tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(FILE.read_text().replace("checked_texts = 1", "checked_texts = 1000"))
+    said = "pool gpt2: math must have 1 held-out prompts to record and 1000 to measure agreement, has "
+    with pytest.raises(ArgumentError, match=said):
+        TrainedSource(pool="gpt2", file=file).trained(tmp_path)
+
+
+def test_without_torch_one_line_says_what_to_install(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.delitem(sys.modules, training.__name__)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match="pool gpt2 runs real models and needs torch: "):
+        TrainedSource(pool="gpt2", file=FILE).trained(tmp_path)
+
+
+def test_every_recipe_of_the_package_is_sound():
+    assert {pool_recipe(name).name for name in TRAINED} == set(TRAINED) <= set(catalogue())
+
+
+def test_agreement_counts_the_targets_own_tokens_alone(monkeypatch):
+    """Against a model that says the token before each: right once in the three places that were written."""
+    import torch
+
+    tokens = torch.tensor([[5, 5, 6, 6, 7, 0]])
+    written = torch.tensor([[False, False, True, True, True]])
+    texts = TargetTexts(tokens=tokens, written=written)
+
+    class Echo:
+        def __call__(self, input_ids, use_cache):
+            return type("Output", (), {"logits": torch.nn.functional.one_hot(input_ids, 8).float()})
+
+    assert texts.agreement(Echo()) == pytest.approx(1 / 3)
+    assert joined([texts, texts]).agreement(Echo()) == pytest.approx(1 / 3)
