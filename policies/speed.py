@@ -4,6 +4,8 @@ Letters: a acceptance, n window. Independent means that a verifier accepts each 
 happened before.
 """
 
+from operator import mul
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -44,18 +46,18 @@ def gathered(kept: Floats, longest: int) -> tuple[Floats, Floats]:
         expected rounds until then.
     """
     most = len(kept) - 1
-    visited = np.zeros(longest)
-    visited[0] = 1.0
+    by_count = kept.tolist()
+    visited = [1.0]
     for total in range(1, longest):
-        first = max(0, total - most)
-        visited[total] = visited[first:total] @ kept[total - first : 0 : -1]
-    judged = np.zeros((longest, longest + most))
-    row = np.zeros(longest + most)
-    for window in range(1, longest + 1):
-        start = window - 1
-        row[start : start + most + 1] += visited[start] * kept
-        judged[start, window:] = row[window:]
-    return judged, np.cumsum(visited)
+        visited.append(sum(map(mul, visited[-most:], by_count[min(total, most) : 0 : -1])))
+    reached = np.array(visited)
+    # Row t is moved t to the right, to where a round that begins at t ends; then summed over all t < n.
+    wide = longest + most
+    rounds = np.zeros((longest, wide + 1))
+    np.outer(reached, kept, out=rounds[:, : most + 1])
+    judged = rounds.ravel()[: longest * wide].reshape(longest, wide).cumsum(axis=0)
+    judged[np.tri(longest, wide, dtype=bool)] = 0.0
+    return judged, reached.cumsum()
 
 
 def kept_of(judged: Floats, rate: float) -> Floats:

@@ -10,6 +10,9 @@ by least squares within cells (as fixed effects are fitted), so that the curve o
 tells of no held tokens gets the cells as they are.
 """
 
+from bisect import bisect_right
+from math import inf
+
 import numpy as np
 
 from ...decoding.pool import Pool
@@ -20,6 +23,7 @@ MEMORY = 16  # forwards that a cell's mean reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
 ALIKE = 1e-3  # of two sums of squares, what their directions must differ by to be told apart
 MOVED = 0.05  # share by which a mean moves before what was read is read anew
+MOST_READ = 64  # tables that are kept
 
 
 class PerformanceProfiler:
@@ -46,8 +50,10 @@ class PerformanceProfiler:
         # Per member by the new tokens of all rows; see `_Cell`.
         self._cells: list[dict[int, _Cell]] = [{} for _ in pool.names]
         self._slopes = [_Slope() for _ in pool.names]
-        # What was read by what was asked for, until a mean moves by more than `MOVED`.
-        self._read: dict[tuple[int, float, int, int], Floats] = {}
+        # Of every member how often it was read anew: when a mean has moved by more than `MOVED`.
+        self._versions = [0] * len(pool.names)
+        self._moved: set[int] = set()
+        self._read: dict[tuple[int, float, int, int], _Table] = {}
 
     def known(self, level: int) -> bool:
         """Whether anything is known of a member."""
@@ -60,7 +66,7 @@ class PerformanceProfiler:
         cell = cells.get(tokens)
         if cell is None:
             cells[tokens] = _Cell(seconds, held_tokens, new_tokens)
-            self._read.clear()
+            self._moved.add(level)
             return
         if cell.count < MEMORY:
             cell.count += 1
@@ -71,7 +77,7 @@ class PerformanceProfiler:
         cell.held += off_held / cell.count
         cell.tokens += off_tokens / cell.count
         if abs(cell.mean - cell.read) > MOVED * cell.read:
-            self._read.clear()
+            self._moved.add(level)
 
     def narrowest_s(self, level: int, num_rows: int) -> float | None:
         """Seconds of a forward of one new token a row; None if that was never seen."""
@@ -117,22 +123,62 @@ class PerformanceProfiler:
         )
 
     def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
-        """`[L, widths]` seconds from `first` new tokens a row on."""
+        """`[L, widths]` seconds from `first` new tokens a row on; the same array as long as no member moved."""
+        if self._moved:
+            self._settle_moved()
         found = self._read.get((num_rows, first, widths, held))
-        if found is not None:
-            return found
-        if not self._read:
-            for cells in self._cells:
-                for cell in cells.values():
-                    cell.read, cell.read_held = cell.mean, cell.held
-        curves = [
-            _curve(cells, num_rows, slope.fitted, held) for cells, slope in zip(self._cells, self._slopes, strict=True)
-        ]
+        if found is None:
+            found = _Table(len(self._cells), widths)
+            if len(self._read) >= MOST_READ:
+                self._read.clear()
+            self._read[num_rows, first, widths, held] = found
+        # Rows that hold tokens follow slopes too, which every forward moves.
+        versions = [sum(self._versions)] * len(self._cells) if held else self._versions
+        if found.versions != versions:
+            self._fill(found, versions, num_rows, first, held)
+        return found.seconds
+
+    def _settle_moved(self) -> None:
+        for level in self._moved:
+            self._versions[level] += 1
+            for cell in self._cells[level].values():
+                cell.read, cell.read_held = cell.mean, cell.held
+        self._moved.clear()
+
+    def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
+        """Read the rows of members that moved, and those that follow the member of most cells if that one did."""
         # The curve of most cells, of members that take any time; the largest member among equals.
-        reference = _narrowed(max(reversed(curves), key=lambda curve: (bool(curve[1].any()), len(curve[0]))), first)
-        at = np.arange(first, first + widths)
-        found = self._read[num_rows, first, widths, held] = np.stack([_read(curve, reference, at) for curve in curves])
-        return found
+        best = max(
+            range(len(versions)), key=lambda level: (_takes_time(self._cells[level]), len(self._cells[level]), level)
+        )
+        reference = _curve(self._cells[best], num_rows, self._slopes[best].fitted, held).narrowed(first)
+        follow = (best, versions[best]) != (table.reference, table.versions[best])
+        table.seconds = table.seconds.copy()  # whoever has it keeps what was read
+        for level, version in enumerate(versions):
+            if version != table.versions[level] or (follow and table.follows[level]):
+                curve = _curve(self._cells[level], num_rows, self._slopes[level].fitted, held)
+                row, table.follows[level] = curve.read(first, table.seconds.shape[1], reference)
+                table.seconds[level] = row
+        table.versions, table.reference = versions.copy(), best
+
+
+class _Table:
+    """What was read for one purpose. Letters: L members, K widths. Mutated by the profiler.
+
+    Attributes:
+        seconds: `[L, K]`; replaced, never written to, when it is read anew.
+        versions: `[L]` of the members as read; -1: never.
+        reference: the member that others follow beyond their own cells; -1: none.
+        follows: `[L]` whether a row follows it.
+    """
+
+    __slots__ = ("follows", "reference", "seconds", "versions")
+
+    def __init__(self, num_members: int, widths: int) -> None:
+        self.seconds: Floats = np.empty((num_members, widths))
+        self.versions = [-1] * num_members
+        self.reference = -1
+        self.follows = [True] * num_members
 
 
 class _Cell:
@@ -186,35 +232,65 @@ class _Slope:
         return max(self._held_s / own, 0.0) if own and not other else 0.0
 
 
-_Curve = tuple[Floats, Floats]  # new tokens a row, ascending, and seconds
+class _Curve:
+    """Seconds by new tokens a row. Lists: few points are read at a time.
+
+    Args:
+        widths: new tokens a row, ascending.
+        seconds: at each of them.
+    """
+
+    __slots__ = ("_seconds", "_widths")
+
+    def __init__(self, widths: list[float], seconds: list[float]) -> None:
+        self._widths, self._seconds = widths, seconds
+
+    def narrowed(self, least: float) -> "_Curve":
+        """The same down to `least` new tokens a row: on along its first slope, but no faster than in proportion."""
+        widths, seconds = self._widths, self._seconds
+        if not widths or widths[0] <= least:
+            return self
+        slope = (seconds[1] - seconds[0]) / (widths[1] - widths[0]) if len(widths) > 1 else inf
+        narrowest = seconds[0] - min(max(slope, 0.0), seconds[0] / widths[0]) * (widths[0] - least)
+        return _Curve([least, *widths], [narrowest, *seconds])
+
+    def at(self, width: float) -> float:
+        """Interpolated; beyond either end as at that end."""
+        widths, seconds = self._widths, self._seconds
+        right = bisect_right(widths, width)
+        if not right or right == len(widths):
+            return seconds[0] if not right else seconds[-1]
+        left = right - 1
+        slope = (seconds[right] - seconds[left]) / (widths[right] - widths[left])
+        return slope * (width - widths[left]) + seconds[left]
+
+    def read(self, first: float, count: int, reference: "_Curve") -> tuple[list[float], bool]:
+        """Seconds at `first` and the widths that follow it one by one, and whether any follows the reference."""
+        widths = self._widths
+        if not widths:
+            return [inf] * count, False
+        narrowest, widest = widths[0], widths[-1]
+        found, follows = [], False
+        for index in range(count):
+            width = first + index
+            seconds = self.at(width)
+            if not narrowest <= width <= widest:
+                follows = True
+                edge_s = reference.at(narrowest if width < narrowest else widest)
+                # A reference that takes no time there says nothing of how seconds grow.
+                seconds *= reference.at(width) / edge_s if edge_s > 0.0 else 1.0
+            found.append(seconds)
+        return found, follows
 
 
 def _curve(cells: dict[int, _Cell], num_rows: int, slope: float, held: int) -> _Curve:
     """Seconds by new tokens a row for so many rows, which hold so many tokens."""
     tokens = sorted(cells)
-    return np.array(tokens, dtype=float) / num_rows, np.array([cells[count].at(held, slope) for count in tokens])
+    return _Curve([count / num_rows for count in tokens], [cells[count].at(held, slope) for count in tokens])
 
 
-def _narrowed(curve: _Curve, least: float) -> _Curve:
-    """The same curve down to `least` new tokens a row: on along its first slope, but no faster than in proportion."""
-    widths, seconds = curve
-    if not len(widths) or widths[0] <= least:
-        return curve
-    slope = (seconds[1] - seconds[0]) / (widths[1] - widths[0]) if len(widths) > 1 else np.inf
-    narrowest = seconds[0] - min(max(slope, 0.0), seconds[0] / widths[0]) * (widths[0] - least)
-    return np.concatenate([[least], widths]), np.concatenate([[narrowest], seconds])
-
-
-def _read(curve: _Curve, reference: _Curve, at: Floats) -> Floats:
-    widths, seconds = curve
-    if not len(widths):
-        return np.full(len(at), np.inf)
-    inside = np.interp(at, widths, seconds)
-    if widths[0] <= at[0] and at[-1] <= widths[-1]:
-        return inside
-    edges_s = np.interp(np.clip(at, widths[0], widths[-1]), *reference)
-    # A reference that takes no time there says nothing of how seconds grow.
-    return inside * np.divide(np.interp(at, *reference), edges_s, out=np.ones_like(edges_s), where=edges_s > 0)
+def _takes_time(cells: dict[int, _Cell]) -> bool:
+    return any(cell.read for cell in cells.values())
 
 
 def _bucket(width: int) -> int:

@@ -24,17 +24,30 @@ as few operations: the lowest level drafts once, each level above judges once an
 then a forward over k tokens of each of the requests. Two levels take (n v_j(1) + v_t(n + 1)) / E(n). With three the
 middle level m keeps k of n tokens with probability a^k (1 - a), all of them with a^n, and hands over h = k + 1, its own
 among them, of which the target keeps r each: (n v_j(1) + v_m(n + 1) + E[v_t(h + 1)]) / E[1 + r + ... + r^h]. All chains
-of up to three levels are compared, O(L^2 N^2); deeper ones have more operations that everybody waits for.
+of up to three levels are compared, O(L^2 N); deeper ones have more operations that everybody waits for.
+
+A window ends its own search: n tokens of b seconds each and a forward of v(n + 1) take less than s a token only where
+s E(n) exceeds them, and a further token adds s a^(n+1) to the one side and at least b and the least step of v to the
+other. So from the first n on at which s a^(n+1) is no more than these, with s the least found so far at this level, no
+longer window and no other member is better. The search leaves off there; what it finds is the same.
+
+The nested form is a shortest path in which an edge does not add seconds but maps them: n tokens of level j and a
+forward of i take tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with tau_j. The search of hierarchies of Fast
+Inference via Hierarchical Speculative Decoding (arXiv:2510.19705) is told to be one for such a *generalised* shortest
+path; members go from small to large here, so one pass in that order finds it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
+from operator import sub
 from typing import NamedTuple
 
 import numpy as np
 
-from ..speed import Floats, gathered, kept_of
+from ..parts.whole_rounds import WholeRounds
+from ..speed import Floats
 
 FORMS = ("nested", "filter", "in step")
 
@@ -100,26 +113,25 @@ def best_chain(
         raise ValueError(f"seconds must have at least two columns, got {widths}")
     if form not in FORMS:
         raise ValueError(f"form must be {', '.join(FORMS[:-1])} or {FORMS[-1]}, got {form!r}")
-    among = list(range(size) if members is None else members)
-    judging = [True] * len(among) if judges is None else [judges[level] for level in among]
-    rates = figures.rates[np.ix_(among, among)]
-    known = Figures(rates, figures.seconds[among], figures.entry_s[among])
-    found = _best_in_step(known, judging) if form == "in step" else _best_by_levels(known, judging, form)
-    return replace(found, levels=tuple(among[level] for level in found.levels))
+    among = range(size) if members is None else members
+    above = [level for level in among if judges is None or judges[level]]
+    if form == "filter":
+        return _best_of_rounds(figures, among, above)
+    known = _Lists(figures)
+    return _best_in_step(known, among, above) if form == "in step" else _best_nested(known, among, above)
 
 
 def best_windows(levels: Sequence[int], figures: Figures, form: str = "nested") -> FoundChain:
     """A chain of these members with its best windows; the filter form takes those of the nested one."""
+    known = _Lists(figures)
     if form == "in step":
-        return _in_step(tuple(levels), figures)
-    rates, seconds, entry_s = figures
-    level_s = [float(seconds[levels[0], 0] + entry_s[levels[0]])]
+        return _in_step(tuple(levels), known)
+    level_s = [known.seconds[levels[0]][0] + known.entry_s[levels[0]]]
     windows = []
     for below, level in pairwise(levels):
-        token_s = round_token_s(rates[below, level], level_s[-1], seconds[level])
-        best = int(token_s.argmin())
-        windows.append(best + 1)
-        level_s.append(float(token_s[best] + entry_s[level]))
+        window, token_s = known.round(below, level, level_s[-1], inf)
+        windows.append(window)
+        level_s.append(token_s + known.entry_s[level])
     return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=tuple(level_s))
 
 
@@ -130,142 +142,137 @@ def round_token_s(rate: float, below_s: float, forward_s: Floats) -> Floats:
     return token_s
 
 
-def _best_by_levels(figures: Figures, judges: Sequence[bool], form: str) -> FoundChain:
+class _Lists:
+    """The same figures as lists: a search reads single ones, which arrays are slow at."""
+
+    def __init__(self, figures: Figures) -> None:
+        self.rates: list[list[float]] = figures.rates.tolist()
+        self.seconds: list[list[float]] = figures.seconds.tolist()
+        self.entry_s: list[float] = figures.entry_s.tolist()
+        # [L] by how much a forward grows with a token at least. Infinite seconds are those of an unknown member.
+        self.step_s = [min(map(sub, row[1:], row)) if row[0] < inf else 0.0 for row in self.seconds]
+
+    def round(self, below: int, level: int, below_s: float, least_s: float) -> tuple[int, float]:
+        """The window of least (n tau + v(n + 1)) / E(n) over tau = `below_s`, and those seconds per token.
+
+        (0, `least_s`) where none is less than that.
+        """
+        rate, forward_s = self.rates[below][level], self.seconds[level]
+        added_s = below_s + self.step_s[level]
+        window, tokens, power = 0, 1.0, rate
+        for width in range(1, len(forward_s)):
+            if least_s * power <= added_s:
+                break
+            tokens += power
+            power *= rate
+            token_s = (width * below_s + forward_s[width]) / tokens
+            if token_s < least_s:
+                window, least_s = width, token_s
+        return window, least_s
+
+
+def _best_nested(known: _Lists, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """Dynamic programming: the best chain up to each level, from those up to the levels below it."""
-    rounds = _WholeRounds(figures) if form == "filter" else _Nested(figures)
-    size = len(figures.entry_s)
-    below = [-1] * size
-    windows = [0] * size
-    for level in range(1, size):
-        if not judges[level]:
-            continue
-        token_s = rounds.over(level)
-        lower, best = divmod(int(token_s.argmin()), token_s.shape[1])
-        found = token_s[lower, best] + figures.entry_s[level]
-        if found < rounds.tau[level]:
-            rounds.take(level, lower, best + 1, found)
-            below[level], windows[level] = lower, best + 1
-    levels = [size - 1]
-    while below[levels[-1]] >= 0:
-        levels.append(below[levels[-1]])
+    tau = [row[0] + entry_s for row, entry_s in zip(known.seconds, known.entry_s, strict=True)]
+    through: dict[int, tuple[int, int]] = {}  # of a level, the one below it and the window
+    for level in judging:
+        entry_s = known.entry_s[level]
+        least_s = tau[level] - entry_s
+        for lower in among:
+            if lower >= level:
+                break
+            window, token_s = known.round(lower, level, tau[lower], least_s)
+            if window:
+                least_s, through[level] = token_s, (lower, window)
+        tau[level] = least_s + entry_s
+    return _chain_of(among[-1], through, tau)
+
+
+def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence[float]) -> FoundChain:
+    """The chain up to the target, by what every level goes through."""
+    levels, windows = [target], list[int]()
+    while levels[-1] in through:
+        lower, window = through[levels[-1]]
+        levels.append(lower)
+        windows.append(window)
     levels.reverse()
-    return FoundChain(
-        levels=tuple(levels),
-        windows=tuple(windows[level] for level in levels[1:]),
-        level_s=tuple(float(rounds.tau[level]) for level in levels),
-    )
+    windows.reverse()
+    return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=tuple(tau[level] for level in levels))
 
 
-class _Nested:
-    """The nested form. `tau` `[L]`: seconds per token of the best chain up to each level. Mutated by `take`."""
-
-    def __init__(self, figures: Figures) -> None:
-        self.tau = figures.seconds[:, 0] + figures.entry_s
-        self._seconds = figures.seconds
-        longest = figures.seconds.shape[1] - 1
-        self._widths = np.arange(1.0, longest + 1.0)
-        # [L, L, N] E_{a_ji}(n) at [i, j, n - 1].
-        self._tokens = np.repeat(figures.rates.T[:, :, None], longest, axis=2)
-        np.cumprod(self._tokens, axis=2, out=self._tokens)
-        np.cumsum(self._tokens, axis=2, out=self._tokens)
-        self._tokens += 1.0
-
-    def over(self, level: int) -> Floats:
-        """`[level, N]` seconds per token of a round over each lower level with each window."""
-        rounds: Floats = (self.tau[:level, None] * self._widths + self._seconds[level, 1:]) / self._tokens[
-            level, :level
-        ]
-        return rounds
-
-    def take(self, level: int, lower: int, window: int, token_s: float) -> None:
-        """The best chain of `level` goes through `lower`."""
-        self.tau[level] = token_s
+def _best_of_rounds(figures: Figures, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
+    """The filter form: the best chain up to each level with what it hands over, from those up to the levels below."""
+    rounds = WholeRounds(*figures)
+    through: dict[int, tuple[int, int]] = {}
+    for level in judging:
+        lower = [member for member in among if member < level]
+        if not lower:
+            continue
+        token_s = rounds.over(level, lower)
+        index, best = divmod(int(token_s.argmin()), token_s.shape[1])
+        found = float(token_s[index, best] + figures.entry_s[level])
+        if found < rounds.tau[level]:
+            rounds.take(level, lower[index], best + 1)
+            through[level] = lower[index], best + 1
+    return _chain_of(among[-1], through, rounds.tau)
 
 
-class _WholeRounds:
-    """The filter form. Letters: R the most tokens of one round. `tau` and mutated as in `_Nested`."""
-
-    def __init__(self, figures: Figures) -> None:
-        self._rates, self._seconds, self._entry_s = figures
-        self._longest = figures.seconds.shape[1] - 1
-        self._round_s = figures.seconds[:, 0] + figures.entry_s
-        self.tau = self._round_s.copy()
-        # By level: [R + 1] probability that a round keeps k tokens, and those rounds gathered up to every window.
-        self._kept = [np.array([0.0, 1.0])] * len(self.tau)
-        self._gathered: list[tuple[Floats, Floats]] = []
-
-    def over(self, level: int) -> Floats:
-        """`[level, N]` seconds per token of a round over each lower level with each window."""
-        for lower in range(len(self._gathered), level):
-            self._gathered.append(gathered(self._kept[lower], self._longest))
-        return np.stack([self._token_s(level, lower) for lower in range(level)])
-
-    def take(self, level: int, lower: int, window: int, token_s: float) -> None:
-        """The best chain of `level` goes through `lower`; what it hands over follows."""
-        judged, rounds = self._gathered[lower]
-        chosen = judged[window - 1]
-        round_s = rounds[window - 1] * self._round_s[lower] + chosen @ _wide(self._seconds[level], len(chosen))
-        self._kept[level] = kept = kept_of(chosen, float(self._rates[lower, level]))
-        tokens = float(kept @ np.arange(len(kept)))
-        self._round_s[level] = round_s + self._entry_s[level] * tokens
-        self.tau[level] = self._round_s[level] / tokens
-
-    def _token_s(self, level: int, lower: int) -> Floats:
-        judged, rounds = self._gathered[lower]
-        most = judged.shape[1]
-        seconds = rounds * self._round_s[lower] + judged @ _wide(self._seconds[level], most)
-        kept = 1.0 + np.cumsum(self._rates[lower, level] ** np.arange(1.0, most))
-        token_s: Floats = seconds / (judged @ np.concatenate([[1.0], kept]))
-        return token_s
-
-
-def _wide(seconds: Floats, size: int) -> Floats:
-    """`[size]` seconds of judging m tokens at index m; beyond the widest known, on along its last slope."""
-    known = len(seconds)
-    if size <= known:
-        return seconds[:size]
-    slope = max(0.0, float(seconds[-1] - seconds[-2]))
-    return np.concatenate([seconds, seconds[-1] + slope * np.arange(1.0, size - known + 1.0)])
-
-
-def _best_in_step(figures: Figures, judges: Sequence[bool]) -> FoundChain:
+def _best_in_step(known: _Lists, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """The best of all chains of up to three members."""
-    target = len(judges) - 1
-    chains: list[tuple[int, ...]] = [(target,)]
-    for low in range(target):
-        chains.append((low, target))
-        chains += [(low, mid, target) for mid in range(low + 1, target) if judges[mid]]
-    return min((_in_step(levels, figures) for levels in chains), key=lambda chain: chain.token_s)
+    target = among[-1]
+    best = FoundChain(levels=(target,), windows=(), level_s=(known.seconds[target][0],))
+    for low in among[:-1]:
+        best = _two_in_step(low, target, known, best.token_s) or best
+    for mid in judging:
+        for low in among:
+            if low >= mid or mid == target:
+                break
+            best = _three_in_step(low, mid, target, known, best.token_s) or best
+    return best
 
 
-def _in_step(levels: tuple[int, ...], figures: Figures) -> FoundChain:
+def _in_step(levels: tuple[int, ...], known: _Lists) -> FoundChain:
     """A chain of one to three members with its best window."""
-    rates, seconds, entry_s = figures
-    low, target = levels[0], levels[-1]
-    draft_s = float(seconds[low, 0])
     if len(levels) == 1:
-        return FoundChain(levels=levels, windows=(), level_s=(draft_s,))
-    if len(levels) == 2:
-        token_s = round_token_s(rates[low, target], draft_s, seconds[target])
-        window = int(token_s.argmin())
-        least_s = float(token_s[window] + entry_s[low])
-        return FoundChain(levels=levels, windows=(window + 1,), level_s=(draft_s, least_s))
-    mid = levels[1]
-    rate = float(rates[mid, target])
-    token_s = _three_in_step(float(rates[low, mid]), rate, draft_s, seconds[mid], seconds[target])
-    window = int(token_s.argmin())
-    least_s = float(token_s[window] + entry_s[low] + entry_s[mid])
-    return FoundChain(levels=levels, windows=(window + 1, 1), level_s=(draft_s, rate * least_s, least_s))
+        return FoundChain(levels=levels, windows=(), level_s=(known.seconds[levels[0]][0],))
+    low, mid, target = levels[0], levels[1], levels[-1]
+    found = _two_in_step(low, mid, known, inf) if mid == target else _three_in_step(low, mid, target, known, inf)
+    assert found is not None
+    return found
 
 
-def _three_in_step(kept: float, rate: float, draft_s: float, middle_s: Floats, target_s: Floats) -> Floats:
-    """`[N - 1]` seconds per token by window: the middle level may hand over one token more than it was handed."""
-    longest = max(1, len(target_s) - 2)
-    powers = kept ** np.arange(longest + 1.0)
-    refused = np.tril(np.broadcast_to(powers[:-1] * (1.0 - kept), (longest, longest)))  # row n - 1, column k < n
-    handed_over = 1.0 + np.cumsum(rate ** np.arange(1.0, longest + 2.0))  # 1 + r + ... + r^h at h - 1
-    tokens = refused @ handed_over[:-1] + powers[1:] * handed_over[1:]
-    judging_s = target_s[np.minimum(np.arange(1, longest + 2), len(target_s) - 1)]
-    seconds = np.arange(1.0, longest + 1.0) * draft_s + middle_s[1 : longest + 1]
-    token_s: Floats = (seconds + refused @ judging_s[:-1] + powers[1:] * judging_s[1:]) / tokens
-    return token_s
+def _two_in_step(low: int, target: int, known: _Lists, least_s: float) -> FoundChain | None:
+    """Two members, if they take less than `least_s` seconds per token."""
+    draft_s, entry_s = known.seconds[low][0], known.entry_s[low]
+    window, token_s = known.round(low, target, draft_s, least_s - entry_s)
+    if not window:
+        return None
+    return FoundChain(levels=(low, target), windows=(window,), level_s=(draft_s, token_s + entry_s))
+
+
+def _three_in_step(low: int, mid: int, target: int, known: _Lists, least_s: float) -> FoundChain | None:
+    """Three members, if they take less than `least_s` seconds per token.
+
+    The middle level may hand over one token more than it was handed. The n-th drafted token, which it keeps with a^n,
+    adds a^n r^(n+1) tokens and a^n (v_t(n + 2) - v_t(n + 1)) seconds of the target.
+    """
+    kept, rate = known.rates[low][mid], known.rates[mid][target]
+    draft_s, middle_s, target_s = known.seconds[low][0], known.seconds[mid], known.seconds[target]
+    entry_s, widest = known.entry_s[low] + known.entry_s[mid], len(target_s) - 1
+    least_s -= entry_s
+    added_s = draft_s + known.step_s[mid] + min(known.step_s[target], 0.0)
+    window, reached, more = 0, kept, kept * rate * rate
+    seconds, tokens = middle_s[0] + target_s[1], 1.0 + rate
+    for width in range(1, max(1, widest - 1) + 1):
+        if least_s * more <= added_s:
+            break
+        seconds += draft_s + middle_s[width] - middle_s[width - 1]
+        seconds += reached * (target_s[min(width + 1, widest)] - target_s[width])
+        tokens += more
+        reached, more = reached * kept, more * kept * rate
+        if seconds < least_s * tokens:
+            window, least_s = width, seconds / tokens
+    if not window:
+        return None
+    least_s += entry_s
+    return FoundChain(levels=(low, mid, target), windows=(window, 1), level_s=(draft_s, rate * least_s, least_s))
