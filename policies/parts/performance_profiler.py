@@ -84,6 +84,10 @@ class PerformanceProfiler:
         cell = self._cells[level].get(_bucket(num_rows))
         return None if cell is None else cell.mean
 
+    def guessed_s(self, level: int, num_rows: int) -> float:
+        """Seconds of such a forward as far as others tell; infinite where nothing is known of the member."""
+        return float(self.table(1, num_rows=num_rows)[level, 0])
+
     def table(self, widths: int, *, num_rows: int = 1, held_tokens: int = 0) -> Floats:
         """`[L, K]` seconds of a forward over 1 to K new tokens a row; infinite for a member nothing is known of.
 
@@ -148,8 +152,9 @@ class PerformanceProfiler:
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
         """Read the rows of members that moved, and those that follow the member of most cells if that one did."""
         # The curve of most cells, of members that take any time; the largest member among equals.
+        cells = self._cells
         best = max(
-            range(len(versions)), key=lambda level: (_takes_time(self._cells[level]), len(self._cells[level]), level)
+            range(len(cells)), key=lambda level: (any(c.read for c in cells[level].values()), len(cells[level]), level)
         )
         reference = _curve(self._cells[best], num_rows, self._slopes[best].fitted, held).narrowed(first)
         follow = (best, versions[best]) != (table.reference, table.versions[best])
@@ -287,10 +292,6 @@ def _curve(cells: dict[int, _Cell], num_rows: int, slope: float, held: int) -> _
     """Seconds by new tokens a row for so many rows, which hold so many tokens."""
     tokens = sorted(cells)
     return _Curve([count / num_rows for count in tokens], [cells[count].at(held, slope) for count in tokens])
-
-
-def _takes_time(cells: dict[int, _Cell]) -> bool:
-    return any(cell.read for cell in cells.values())
 
 
 def _bucket(width: int) -> int:

@@ -1,16 +1,23 @@
 """One chain for all requests that run, in step: what a batch does.
 
 Rows of a batch that follow chains of their own share few operations, and each of these holds up all the others on their
-way to the target. Here the requests share a chain and its window; every tag shortens the window to where its tokens
-still pay, down to none, and `stop=confidence` shortens it token by token.
+way to the target. Here the requests share a chain, and each level acts once a round.
 
-The first `probe` requests draft a little for the target, all others run alone until these are back: what they learn is
-for all. Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of
-requests changes by a quarter.
+- The window is best for the mix of tags that run: a draft lasts as long as its longest row, so one token more is paid
+  once for all, and what it brings is a sum over tags. A row leaves the draft where its own next token is not worth what
+  it takes to be judged, which `stop=confidence` sees token by token.
+- In the first round up to `PROBES` times `probe` requests draft a little for the target, the others not.
+- A member may be better than its evidence says. Where rates raised by `DOUBT` standard errors favour another chain,
+  `TRYING` rows have its new member judge what the others draft, for one round. The errors shrink with evidence, and
+  from one trial to the next the rounds double; a member that would not pay if it were always right is never tried.
+
+Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
+changes by a quarter.
 """
 
-from math import ceil
-from typing import ClassVar
+from dataclasses import replace
+from math import inf, isfinite
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -24,7 +31,25 @@ from .selector import Choice, Counters, Selector
 
 EARLY = 8  # rounds of every request for each of which a selection holds one round longer
 CHANGED = 0.25  # of the number of requests, for which a selection does not wait
-LONGER = 1.5  # windows that may stop early reach so much beyond the best one that may not
+PROBES = 2  # requests that draft to learn, for each round that a tag probes for
+DOUBT = 1.5  # standard errors
+LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
+TRYING = 4  # rows of a trial
+FADING = 0.5  # of the rounds that a tag began before a selection
+
+
+class _Share(NamedTuple):
+    """What a tag is in the mix.
+
+    Attributes:
+        share: of the rounds, 0 to 1.
+        kept: rate at which the level above the lowest keeps a token, 0 to 1.
+        rate: of that level's tokens at the target, 0 to 1.
+    """
+
+    share: float
+    kept: float
+    rate: float
 
 
 class InStep(Selector):
@@ -39,23 +64,37 @@ class InStep(Selector):
         super().__init__(pool, options, knowledge, planner, counters)
         self._form = "in step"
         self._lowest = self._front + 1
-        self._to_probe = options.probe if self._lowest < pool.target_level else 0
-        self._longer = 1.0 if options.stop == "window" else LONGER
         self._choices[None] = Choice()  # counts rounds from the start
+        self._mix: dict[str, float] = {}  # rounds that began by tag, recent ones for more
+        self._trial: FoundChain | None = None
+        self._probed = 0  # requests that drafted to learn
+        self._turns = 0.0  # rounds of every request so far
+        self._next_trial = 1.0  # turns before it
+        self._trying = 0  # rows that are still to play it
 
     @property
     def chain(self) -> FoundChain | None:
         """The chain in use; None before the first selection."""
         return self._choices[None].chain
 
+    def plan(self, tag: str, num_rows: int) -> Plan:
+        """What a request of this tag does in the round that begins now; see `Selector`."""
+        self._mix[tag] = self._mix.get(tag, 0.0) + 1.0
+        self._turns += 1.0 / num_rows
+        if self._trying and self._trial is not None:
+            self._trying -= 1
+            return self._tried(tag, self._trial)
+        return super().plan(tag, num_rows)
+
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
-        if self._to_probe:
-            self._to_probe -= 1
+        target, known = self._pool.target_level, self._knowledge.profiler.known
+        learning = self._lowest < target and self._options.probe > 0
+        if not known(target) or (learning and (choice.total < num_rows or not known(self._lowest))):
+            if not learning or self._probed >= PROBES * self._options.probe:
+                return self._planner.alone()
+            self._probed += 1
             self._counters.trials += 1
-            return self._planner.ladder((self._lowest, self._pool.target_level))
-        # A first round reads the prompt and tells little of what a round takes.
-        if choice.total < 2 * num_rows or not self._knowledge.profiler.known(self._pool.target_level):
-            return self._planner.alone()
+            return self._planner.ladder((self._lowest, target))
         return None
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
@@ -63,13 +102,63 @@ class InStep(Selector):
             return True
         return choice.rounds >= num_rows * min(self._options.every, 1 + choice.total // (EARLY * num_rows))
 
-    def _stale(self, choice: Choice, tag: str, hoped: Figures) -> Plan | None:
-        found = self._search(hoped)
+    def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
+        super()._select(choice, tag, num_rows)
         assert choice.chain is not None
         assert choice.figures is not None
-        if found.levels == choice.chain.levels or len(found.levels) == 1:
+        choice.chain = self._mixed(choice.chain, choice.figures)
+        self._mix = {known: FADING * rounds for known, rounds in self._mix.items()}
+        self._trial = None
+        if self._options.explore and self._turns >= self._next_trial:
+            self._trial = self._worth_trying(choice.chain, choice.figures)
+        if self._trial is None:
             return None
-        return self._planned(tag, found, choice.figures)
+        self._next_trial = 2.0 * self._turns
+        self._trying = min(TRYING, num_rows) - 1
+        return self._tried(tag, self._trial)
+
+    def _stale(self, choice: Choice, tag: str, hoped: Figures) -> Plan | None:
+        return None
+
+    def _tried(self, tag: str, chain: FoundChain) -> Plan:
+        figures = self._choices[None].figures
+        assert figures is not None
+        return replace(self._planner.plan(tag, chain, figures, front=None, in_step=True), trial=True)
+
+    def _worth_trying(self, chain: FoundChain, figures: Figures) -> FoundChain | None:
+        """A chain with a member of which more should be known; None if there is none."""
+        tokens, rates = self._knowledge.agreement.freshness(None), figures.rates
+        raised = rates + DOUBT * np.sqrt((rates * (1.0 - rates) + LEAST_VARIANCE) / (tokens + 1.0))
+        found = self._search(figures._replace(rates=np.minimum(raised, 1.0)))
+        new = [level for level in found.levels if level not in chain.levels]
+        if not new or found.token_s >= chain.token_s * (1.0 - self._options.hysteresis):
+            return None
+        low, target = chain.levels[0], self._pool.target_level
+        if low < new[-1] and self._judges[new[-1]]:  # as it judges, one forward tells of many tokens
+            levels, windows = [low, new[-1], target], [chain.windows[0], 1]
+        else:
+            levels, windows = [new[-1], target], [found.windows[0]]
+        level_s = (0.0, *[chain.token_s] * len(windows))
+        return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=level_s)
+
+    def _mixed(self, chain: FoundChain, figures: Figures) -> FoundChain:
+        """The same members with the window that is best for the tags that run."""
+        levels, seconds = chain.levels, figures.seconds
+        if len(levels) == 1:
+            return chain
+        low, above, target = levels[0], levels[1], levels[-1]
+        mix, running = list[_Share](), sum(self._mix.values())
+        for tag, rounds in self._mix.items():
+            rates = self._knowledge.agreement.rates(tag)
+            mix.append(_Share(rounds / running, float(rates[low, above]), float(rates[above, target])))
+        draft_s, target_s = float(seconds[low, 0]), seconds[target].tolist()
+        if above == target:
+            window, token_s = _best_of_two(mix, draft_s, target_s)
+        else:
+            window, token_s = _best_of_three(mix, draft_s, seconds[above].tolist(), target_s)
+        token_s += float(figures.entry_s[list(levels[:-1])].sum())
+        between = [worth_s * token_s / chain.token_s for worth_s in chain.level_s[1:-1]]
+        return replace(chain, windows=(window, *chain.windows[1:]), level_s=(draft_s, *between, token_s))
 
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
@@ -77,10 +166,11 @@ class InStep(Selector):
         levels, windows, level_s = chain.levels, chain.windows, chain.level_s
         window, gain_s = 0, 0.0
         if windows:
-            window, gain_s = _pays(levels[0], levels[1:], own, level_s[1], ceil(self._longer * windows[0]))
+            # A token more costs a row what judging it takes: the draft goes on for the others anyway.
+            window, gain_s = _pays(levels[0], levels[1:], own, level_s[1], windows[0])
         front = self._copies(chain, own, gain_s)
         if window:
-            kept = FoundChain(levels=levels, windows=(window, *windows[1:]), level_s=level_s)
+            kept = FoundChain(levels=levels, windows=(window, *windows[1:]), level_s=(0.0, *level_s[1:]))
         else:
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
         return self._planner.plan(tag, kept, own, front=front, in_step=True)
@@ -91,18 +181,56 @@ class InStep(Selector):
             return None
         above = chain.levels[1:] or chain.levels
         worth_s = chain.level_s[min(1, len(chain.level_s) - 1)]
-        window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1)
+        copy_s = float(own.seconds[self._front, 0])
+        each_s = copy_s if isfinite(copy_s) else 0.0
+        window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1, each_s)
         if not window or gain_s <= least_s:
             return None
         return self._planner.draft(self._pool.names[self._front], window)
 
 
-def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:
-    """How many tokens of a member are worth more than they cost, at most `most`, and what they gain in seconds."""
-    seconds = own.seconds
-    cost_s = np.diff(seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
-    if np.isfinite(seconds[writer, 0]):
-        cost_s = cost_s + seconds[writer, 0]
+def _best_of_two(mix: list[_Share], draft_s: float, target_s: list[float]) -> tuple[int, float]:
+    """The window of least seconds per token of a request, and those; the sums of `search`, over tags."""
+    window, least_s = 1, inf
+    seconds, tokens = target_s[0], 1.0
+    reached = [tag.share for tag in mix]
+    for width in range(1, len(target_s)):
+        reached = [chance * tag.kept for chance, tag in zip(reached, mix, strict=True)]
+        seconds += draft_s + target_s[width] - target_s[width - 1]
+        tokens += sum(reached)
+        if seconds < least_s * tokens:
+            window, least_s = width, seconds / tokens
+    return window, least_s
+
+
+def _best_of_three(
+    mix: list[_Share], draft_s: float, middle_s: list[float], target_s: list[float]
+) -> tuple[int, float]:
+    """The same over a level between."""
+    window, least_s, widest = 1, inf, len(target_s) - 1
+    seconds, tokens = middle_s[0] + target_s[1], 1.0 + sum(tag.share * tag.rate for tag in mix)
+    reached = [tag.share for tag in mix]
+    kept = [tag.share * tag.rate for tag in mix]
+    for width in range(1, max(1, widest - 1) + 1):
+        reached = [chance * tag.kept for chance, tag in zip(reached, mix, strict=True)]
+        kept = [chance * tag.kept * tag.rate for chance, tag in zip(kept, mix, strict=True)]
+        seconds += draft_s + middle_s[width] - middle_s[width - 1]
+        seconds += sum(reached) * (target_s[min(width + 1, widest)] - target_s[width])
+        tokens += sum(kept)
+        if seconds < least_s * tokens:
+            window, least_s = width, seconds / tokens
+    return window, least_s
+
+
+def _pays(
+    writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int, each_s: float = 0.0
+) -> tuple[int, float]:
+    """How many tokens of a member are worth more than they cost, at most `most`, and what they gain in seconds.
+
+    Judging costs, by the members `above`, and `each_s` a token.
+    """
+    wider_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
+    cost_s = wider_s + each_s
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s
     total_s = gains.cumsum()
     best = int(total_s.argmax())

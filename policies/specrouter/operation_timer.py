@@ -99,10 +99,13 @@ class OperationTimer:
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
         rows, count = self._rows, self._longest
-        narrow = self._profiler.narrowest_s(level, rows)
-        if width <= 2 or (narrow is None and count > 1):
+        if width <= 2:
             self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
-        elif narrow is not None and seconds > (count - 1) * narrow:
-            self._profiler.note(level, new_tokens=rows * width, seconds=seconds - (count - 1) * narrow)
-        elif narrow is None:
-            self._profiler.note(level, new_tokens=rows * width, seconds=seconds)
+            return
+        narrow_s = self._profiler.narrowest_s(level, rows)
+        if narrow_s is None:
+            narrow_s = self._profiler.guessed_s(level, rows)
+        others_s = (count - 1) * narrow_s
+        # Where others would have taken all of it, nothing tells them apart.
+        first_s = seconds - others_s if others_s < seconds else seconds / count
+        self._profiler.note(level, new_tokens=rows * width, seconds=first_s)

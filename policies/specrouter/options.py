@@ -26,7 +26,7 @@ class RouterOptions:
             "auto": the former while few requests run, the latter from four on.
         stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
         explore: rounds between two trials of stale pairs, >= 0; 0 never tries and leaves the warm-up as the one source.
-        probe: rounds of a tag on the chain that tells most, and requests in step that draft to learn, >= 0.
+        probe: rounds of a tag on the chain that tells most, >= 0; at 0 nobody drafts to learn in step, either.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
 
