@@ -6,10 +6,13 @@ are whole. Not so those of the target: beside them it reads prompts, whole ones 
 its latest operation was fed in all, the load says to whoever decides next.
 """
 
+from math import inf
+
 from ...decoding.contract import Outcome, Verify
 from ...decoding.observation import Load, Observation
 from ..parts.performance_profiler import PerformanceProfiler
 
+PROMPT = 16  # tokens a row that a first forward is fed, from which on the others are not like it
 NOTHING = (-1, False, 0, 0.0)  # what is gathered before the first row of an operation
 
 
@@ -99,13 +102,11 @@ class OperationTimer:
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
         rows, count = self._rows, self._longest
-        if width <= 2:
-            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
-            return
         narrow_s = self._profiler.narrowest_s(level, rows)
-        if narrow_s is None:
+        if narrow_s is None and width > PROMPT:
             narrow_s = self._profiler.guessed_s(level, rows)
-        others_s = (count - 1) * narrow_s
-        # Where others would have taken all of it, nothing tells them apart.
-        first_s = seconds - others_s if others_s < seconds else seconds / count
-        self._profiler.note(level, new_tokens=rows * width, seconds=first_s)
+        first_s = seconds if count == 1 else seconds - (count - 1) * (inf if narrow_s is None else narrow_s)
+        if width > 2 and first_s > 0.0:
+            self._profiler.note(level, new_tokens=rows * width, seconds=first_s)
+        elif width <= 2 or narrow_s is None:
+            self._profiler.note(level, new_tokens=rows, seconds=seconds / count)
