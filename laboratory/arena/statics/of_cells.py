@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 
 from ....policies.chain_notation import ChainSpec
@@ -34,9 +35,12 @@ class CellStatics:
 
     def __init__(self, stage: RecordingStage) -> None:
         self._stage = stage
-        self._search = ChainSearch(stage.tables(0))
         self._ranked: dict[str, Ranked] = {}
         self._under_load: dict[ArenaCell, Ranked] = {}
+
+    @cached_property
+    def _search(self) -> ChainSearch:
+        return ChainSearch(self._stage.tables(0))
 
     def best(self, cell: ArenaCell, seed: int) -> Played:
         """What the best chain did at a seed, as the policy `best-static`.
