@@ -9,6 +9,7 @@ from typer.main import get_command
 
 from .commands import policy, pool, trace
 from .commands.agree import agree
+from .commands.arena import arena
 from .commands.compare import compare
 from .commands.experiment import experiment_commands
 from .commands.profile import profile
@@ -65,6 +66,7 @@ def command() -> Callable[..., object]:
             "agree": agree,
             "profile": profile,
             "validate": validate,
+            "arena": arena,
         },
     )
     for name, purpose, commands in _groups():

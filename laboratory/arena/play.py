@@ -68,7 +68,7 @@ class _Run:
             seconds_at=seconds_at(log),
             mean_e2e_s=summary.e2e_s.mean,
             exact_share=summary.exact_share,
-            path=WALKED if asked is None and not tables.trace.about.drafts_only else STEPPED,
+            path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
             same_share=same_share,
             divergences=divergences,
             think_us=asked.think_us if asked else None,
@@ -104,8 +104,11 @@ def seconds_at(log: RunLog) -> tuple[float | None, ...]:
 
 
 def _timed(policy: Policy) -> ThinkingTimed | None:
-    """With a clock; None for a policy that is not to be asked step by step, and would be slower for it."""
-    return None if decides_by_pending(policy) or runs_target_alone(policy) else ThinkingTimed(policy)
+    """With a clock; None for an oracle, and for a policy that need not be asked step by step."""
+    about = about_of(policy)
+    if decides_by_pending(policy) or runs_target_alone(policy) or (about is not None and about.oracle):
+        return None
+    return ThinkingTimed(policy)
 
 
 def _quality(log: RunLog, about: About | None) -> tuple[float | None, int | None]:

@@ -1,6 +1,8 @@
-"""What a policy did in a cell, in a line of the store."""
+"""What a policy did in a cell, or why it did nothing there; also as values that JSON can hold."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeAlias
 
 from ...arguments import ArgumentError, check_least, check_within
 from .cell import ArenaCell
@@ -68,3 +70,38 @@ class Played:
     def tokens_per_s(self) -> float:
         """Speed: output tokens over seconds."""
         return self.tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A policy that a cell has no run of.
+
+    Attributes:
+        cell, policy, seed: as of `Played`.
+        why: what it lacks, in one line.
+    """
+
+    cell: ArenaCell
+    policy: str
+    seed: int
+    why: str
+
+
+Outcome: TypeAlias = Played | LeftOut
+
+
+def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
+    """Plain values for `json.dumps`."""
+    return asdict(outcome) | {"cell": str(outcome.cell)}
+
+
+def outcome_from_json(content: Mapping[str, Any]) -> Outcome:
+    """What `outcome_to_json` made values of.
+
+    Raises:
+        KeyError, TypeError, ValueError: other values.
+    """
+    values = dict(content) | {"cell": ArenaCell.parse(content["cell"])}
+    if "why" in values:
+        return LeftOut(**values)
+    return Played(**values | {"seconds_at": tuple(content["seconds_at"])})

@@ -23,7 +23,8 @@ class Block(Record):
     """Every recording at every ladder under every load.
 
     Attributes:
-        recordings, ladders, loads: names, in which `*` stands for anything.
+        recordings: names, in which `*` stands for anything; those that the split has count.
+        ladders, loads: names likewise; each must name something.
     """
 
     recordings: tuple[str, ...]
@@ -45,14 +46,15 @@ def all_cells(split: Split, path: Path = CELLS_FILE) -> tuple[ArenaCell, ...]:
     """Every cell, by recording in the order of the split, then as the blocks stand.
 
     Raises:
-        CellsFileError: a file that breaks a rule, or a name that nothing has; one line.
+        CellsFileError: a file that breaks a rule, or a ladder or load that is none; one line.
     """
     blocks = checked_toml(path, read_toml(path, "the cells", CellsFileError), Blocks, CellsFileError).blocks
     recordings = split.recordings(Side.all)
     found = dict.fromkeys(
         ArenaCell(recording=recording, ladder=at, load=under)
         for place, block in enumerate(blocks)
-        for recording in _named(block.recordings, recordings, path, f"blocks[{place}].recordings")
+        for recording in recordings
+        if any(fnmatchcase(recording, pattern) for pattern in block.recordings)
         for at in _named(block.ladders, ladders(), path, f"blocks[{place}].ladders")
         for under in _named(block.loads, loads(), path, f"blocks[{place}].loads")
     )

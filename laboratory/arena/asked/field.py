@@ -5,6 +5,7 @@ from inspect import Parameter, signature
 
 from ....arguments import ArgumentError
 from ....policies.about import about_of
+from ....policies.check import check_pool
 from ....policies.options import PolicyClass
 from ....policies.registry import own_policies
 from ....policies.spec import PolicySpec
@@ -30,6 +31,9 @@ def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> 
         ArgumentError: one of them twice.
     """
     specs = [PolicySpec.parse(text) for text in (*(policies or default_field()), *(added or ()))]
+    for spec in specs:
+        if spec.policy_class is None:  # a target's name, or nobody's: told now, and not cell by cell
+            spec.build(check_pool())
     labels = [spec.label for spec in specs]
     twice = next((label for place, label in enumerate(labels) if label in labels[:place]), None)
     if twice is not None:

@@ -8,7 +8,7 @@ from ....sim.simulate import Scenario, simulate
 from ....traces.recording import Recording
 from ..ladders import ladder
 from ..loads import MOST_RUNNING
-from .order import reordered, shortened
+from .order import reordered
 
 PLAIN = "plain"
 
@@ -17,14 +17,14 @@ class RecordingStage:
     """Everything that runs on a recording share. Final.
 
     Args:
-        recording: as it was read; of one with more than `MOST_TOKENS` of output a part is played.
+        recording: as it was read.
 
     Attributes:
         recording: in its recorded order.
     """
 
     def __init__(self, recording: Recording) -> None:
-        self.recording = shortened(recording)
+        self.recording = recording
         self._tables: dict[int, ReplayTables] = {}
         self._costs: dict[str, CostModel] = {}
         self._capacities: dict[str, float] = {}

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.laboratory.arena.stage import order
-from paceline.laboratory.arena.stage.order import PARTS, reordered, shortened
+from paceline.laboratory.arena.stage.order import PARTS, reordered
 from paceline.shipped import shipped
 from paceline.traces.tries.store import read_trace
 
@@ -29,15 +28,6 @@ def test_seed_0_is_the_recorded_order_and_others_are_not():
     assert ids(reordered(RECORDING, 0)) == IDS
     assert ids(reordered(RECORDING, 1)) != IDS
     assert ids(reordered(RECORDING, 1)) == ids(reordered(RECORDING, 1)) != ids(reordered(RECORDING, 2))
-
-
-def test_a_recording_that_is_too_long_is_played_in_part_evenly(monkeypatch):
-    assert shortened(RECORDING) is RECORDING
-    monkeypatch.setattr(order, "MOST_TOKENS", 1_000)
-    part = shortened(RECORDING)
-    tokens = sum(len(request.trie.trunk) - 1 for request in part.requests)
-    assert 500 < tokens <= 1_000
-    assert ids(part) == IDS[::3]
 
 
 def test_requests_keep_what_they_are():

@@ -1,0 +1,98 @@
+"""What a run is made of, as hashes: what changes one of them makes a result that is kept one of another run."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+
+from ....policies.lossless.chain import Chain
+from ....policies.spec import PolicySpec
+from ....sim.cost.base import CostModel
+from ....traces.recording import Recording
+from ..ladders import ladder
+from .code_version import DIGITS, PACKAGE, code_version
+
+SIMULATOR = f"{PACKAGE}.laboratory.arena.play"
+# How a text becomes a policy has no part in what it does, and would bring in all of them.
+NO_SIMULATOR = (f"{PACKAGE}.policies.spec", f"{PACKAGE}.policies.registry")
+# Shapes at which seconds of a ladder are asked for: (rows, new tokens of a row, tokens held by a row).
+SHAPES = ((1, 1, 0), (1, 1, 500), (1, 5, 200), (1, 200, 0), (8, 1, 200), (8, 5, 200), (32, 9, 400))
+
+
+class Versions:
+    """Hashes of what runs are made of, each made once. Final."""
+
+    def __init__(self) -> None:
+        self._policies: dict[str, str] = {}
+
+    @cached_property
+    def simulator(self) -> str:
+        """Of the code that plays a policy, but for policies."""
+        return code_version([SIMULATOR], without=NO_SIMULATOR)
+
+    def module(self, name: str) -> str:
+        """Of a module of this package and all it imports, what is the simulator's left out."""
+        return code_version([name], without=NO_SIMULATOR)
+
+    def policy(self, spec: PolicySpec) -> str:
+        """Of a policy's code, and of files that its options name.
+
+        Of a class of another package, or in a file, the file that it stands in counts, and nothing that it imports.
+        """
+        if spec.label not in self._policies:
+            self._policies[spec.label] = _digest(_of_policy(spec))
+        return self._policies[spec.label]
+
+
+def recording_version(path: Path) -> str:
+    """Of a recording: its `meta.json` holds hashes of all else.
+
+    Args:
+        path: the .trace folder.
+    """
+    return _digest([(path / "meta.json").read_bytes()])
+
+
+def ladder_version(name: str, recording: Recording) -> str:
+    """Of the seconds that a ladder gives a recording's members, at shapes of every size."""
+    return _digest([f"{seconds!r}".encode() for seconds in _seconds(ladder(name).cost(recording), recording)])
+
+
+def _seconds(cost: CostModel, recording: Recording) -> Iterator[object]:
+    yield cost.lookup_s
+    for model in recording.about.models:
+        terms = cost.draft_terms(model)
+        yield terms
+        if terms is not None and terms.per_token_s is not None:
+            continue
+        for rows, new, held in SHAPES:
+            yield cost.forward_s(model, num_rows=rows, new_tokens=rows * new, context_tokens=rows * held)
+
+
+def _of_policy(spec: PolicySpec) -> Iterator[bytes]:
+    kind = spec.policy_class or Chain
+    module = kind.__module__
+    if module == PACKAGE or module.startswith(f"{PACKAGE}."):
+        yield code_version([module]).encode()
+    else:
+        yield Path(inspect.getfile(kind)).read_bytes()
+    for name, value in spec.options.items():
+        yield name.encode()
+        if isinstance(value, PolicySpec):
+            yield from _of_policy(value)
+        elif isinstance(value, str) and Path(value).is_file():
+            yield Path(value).read_bytes()
+
+
+def _digest(texts: Iterator[bytes] | list[bytes]) -> str:
+    found = blake2b(digest_size=DIGITS // 2)
+    for text in texts:
+        found.update(text)
+        found.update(b"\0")
+    return found.hexdigest()
+
+
+def made_of(*, recording: str, ladder: str, simulator: str, policy: str) -> Mapping[str, str]:
+    """The hashes of a run by part, as the store keeps them."""
+    return {"recording": recording, "ladder": ladder, "simulator": simulator, "policy": policy}

@@ -1,0 +1,195 @@
+"""A run of the arena: what was played before is taken from the store, the rest is played and kept there."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from ...arguments import ArgumentError, check_least
+from ...interrupts import Interrupts, held_interrupts
+from ...policies.spec import PolicySpec
+from ...progress import Progress, tell
+from ...traces.forms import open_recording
+from .asked.made_of import Versions, ladder_version, made_of, recording_version
+from .board.regret import oracle_cells, oracles
+from .board.runs import TARGET_ALONE
+from .cell import ArenaCell
+from .played import BEST_STATIC, LeftOut, Played
+from .recordings.shelf import RecordingShelf
+from .recordings.source import RecordingUnavailableError
+from .stage.player import Failed, RunOf
+from .stage.workers import played_by, played_here
+from .store import ArenaStore, AskedRun, anew
+
+STATICS = "paceline.laboratory.arena.statics.of_cells"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaAsked:
+    """What is to be played.
+
+    Attributes:
+        cells: at least one.
+        policies: built anew for every run; the target alone and the best static chain of each cell are played besides.
+        seeds: of each cell, >= 1; 0 is the recorded order of requests.
+        jobs: processes, >= 1.
+        work: folder of recordings and results.
+        oracles: whether oracles are played as well, in the cells that `regret` says.
+
+    Raises:
+        ArgumentError: a number out of range.
+    """
+
+    cells: Sequence[ArenaCell]
+    policies: Sequence[PolicySpec]
+    seeds: int
+    jobs: int
+    work: Path
+    oracles: bool = False
+
+    def __post_init__(self) -> None:
+        check_least("`cells`", len(self.cells), 1)
+        check_least("`seeds`", self.seeds, 1)
+        check_least("`jobs`", self.jobs, 1)
+
+    def entrants(self, cell: ArenaCell) -> Iterator[tuple[str, int]]:
+        """Who plays in a cell at which seed, the best static chain first, since all else is compared with it."""
+        labels = [spec.label for spec in self.policies]
+        for label in (BEST_STATIC, *(() if TARGET_ALONE in labels else (TARGET_ALONE,)), *labels):
+            for seed in range(self.seeds):
+                yield label, seed
+        if self.oracles and oracle_cells([cell]):
+            yield from ((spec.label, 0) for spec in oracles())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArenaResults:
+    """What came of all runs.
+
+    Attributes:
+        played: by cell, then policy, then seed.
+        left_out: runs of policies that need what a recording or a cost lacks.
+        failed: runs that ended in an error.
+        missing: why each recording that cannot be had is left out, by name.
+        num_kept: runs that were played before.
+        is_whole: whether nothing was cut short by an interrupt.
+    """
+
+    played: tuple[Played, ...]
+    left_out: tuple[LeftOut, ...]
+    failed: tuple[Failed, ...]
+    missing: Mapping[str, str]
+    num_kept: int
+    is_whole: bool
+
+
+def run_arena(asked: ArenaAsked) -> ArenaResults:
+    """Play whatever is not in the store, and return all that was asked for.
+
+    An interrupt ends it; what was played before stays in the store, and is not played again. A second one raises
+    KeyboardInterrupt.
+
+    Raises:
+        ArgumentError: no recording of the cells can be had.
+        TraceFormatError: a recording breaks its format.
+        LostWorkerError: a process ended by itself.
+    """
+    with held_interrupts() as interrupts:
+        traces, missing = _recordings(asked, interrupts)
+        if not traces and missing:
+            told = "; ".join(f"{name}: {why}" for name, why in missing.items())
+            raise ArgumentError(f"`cells` must have a recording that can be had, got {told}")
+        runs = list(_asked_runs(asked, traces))
+        store = ArenaStore(asked.work)
+        rest = [run for run in runs if store.found(run) is None]
+        _tell(runs, rest, anew(store, rest), missing)
+        failed = _played(asked, traces, store, rest, interrupts)
+    outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
+    return ArenaResults(
+        played=tuple(one for one in outcomes if isinstance(one, Played)),
+        left_out=tuple(one for one in outcomes if isinstance(one, LeftOut)),
+        failed=tuple(failed),
+        missing=missing,
+        num_kept=len(runs) - len(rest),
+        is_whole=len(outcomes) + len(failed) == len(runs),
+    )
+
+
+def _recordings(asked: ArenaAsked, interrupts: Interrupts) -> tuple[dict[str, Path], dict[str, str]]:
+    """Folders of the recordings of the cells, and why others are not there."""
+    shelf = RecordingShelf(work=asked.work)
+    found: dict[str, Path] = {}
+    missing: dict[str, str] = {}
+    for name in dict.fromkeys(cell.recording for cell in asked.cells):
+        if interrupts.heard():
+            break
+        try:
+            if name not in shelf.entries:
+                raise RecordingUnavailableError("nothing makes it")
+            found[name] = shelf.recording(name)
+        except RecordingUnavailableError as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+def _asked_runs(asked: ArenaAsked, traces: Mapping[str, Path]) -> Iterator[AskedRun]:
+    """All runs of recordings that are there, by recording, cell, policy and seed."""
+    versions = Versions()
+    specs = (PolicySpec.parse(TARGET_ALONE), *asked.policies, *(oracles() if asked.oracles else ()))
+    code = {spec.label: versions.policy(spec) for spec in specs}
+    code[BEST_STATIC] = versions.module(STATICS)
+    for name, cells in groupby(asked.cells, key=lambda cell: cell.recording):
+        if name not in traces:
+            continue
+        recording, of_recording = open_recording(traces[name]), recording_version(traces[name])
+        ladders: dict[str, str] = {}
+        for cell in cells:
+            if cell.ladder not in ladders:
+                ladders[cell.ladder] = ladder_version(cell.ladder, recording)
+            for label, seed in asked.entrants(cell):
+                parts = made_of(
+                    recording=of_recording,
+                    ladder=ladders[cell.ladder],
+                    simulator=versions.simulator,
+                    policy=code[label],
+                )
+                yield AskedRun(cell=cell, policy=label, seed=seed, made_of=parts)
+
+
+def _played(
+    asked: ArenaAsked, traces: Mapping[str, Path], store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts
+) -> list[Failed]:
+    """Play the runs and keep what comes of them; returns those that failed."""
+    by_run = {
+        RunOf(trace=traces[run.cell.recording], cell=run.cell, policy=run.policy, seed=run.seed): run for run in rest
+    }
+    groups = _groups(list(by_run), asked.jobs)
+    come = played_here(groups, interrupts) if asked.jobs == 1 else played_by(groups, interrupts, jobs=asked.jobs)
+    failed = []
+    with Progress("arena", len(rest), unit="runs") as progress:
+        for run, came in come:
+            if isinstance(came, Failed):
+                failed.append(came)
+            else:
+                store.add(by_run[run], came)
+            progress.advance()
+            progress.note(str(run.cell))
+    return failed
+
+
+def _groups(runs: Sequence[RunOf], jobs: int) -> list[list[RunOf]]:
+    """Runs of one recording for one process, the largest group first; of cells where recordings are few."""
+    by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell.recording)]
+    if len(by_recording) < jobs:
+        by_recording = [list(group) for _, group in groupby(runs, key=lambda run: run.cell)]
+    return sorted(by_recording, key=len, reverse=True)
+
+
+def _tell(
+    runs: Sequence[AskedRun], rest: Sequence[AskedRun], changed: Mapping[str, int], missing: Mapping[str, str]
+) -> None:
+    for name, why in missing.items():
+        tell(f"recording {name} is left out: {why}")
+    tell(f"{len(runs):,} runs, of which {len(runs) - len(rest):,} were played before")
+    for part, count in changed.items():
+        tell(f"{count:,} runs are played anew: another {part} than before")

@@ -1,0 +1,104 @@
+"""`paceline arena`."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from paceline.laboratory.arena.play import play
+from paceline.laboratory.arena.played import BEST_STATIC
+from paceline.laboratory.arena.stage import player
+from paceline.policies.spec import PolicySpec
+
+from .command_line import paceline, refused
+
+ONE = ("--cells", "pico/steep/batch-1", "--seeds", 1, "--jobs", 1)
+
+
+class OneChain:
+    """In place of a search, which takes seconds."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def best(self, cell, seed):
+        chain = "draft:4/target"
+        return replace(play(self._stage, cell, PolicySpec.parse(chain), seed), policy=BEST_STATIC, chain=chain)
+
+
+@pytest.fixture(autouse=True)
+def work(monkeypatch, tmp_path):
+    """Folder of the results; chains are not searched for."""
+    monkeypatch.setattr(player, "CellStatics", OneChain)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "arena"
+
+
+def test_policies_are_ranked_and_results_are_kept(work):
+    ran = paceline("arena", *ONE, "--policy", "two-level", "--policy", "draft:1/target")
+    assert ran.code == 0
+    rows = [line.split("│")[1].strip() for line in ran.out.splitlines() if line.startswith("│")]
+    assert rows == ["two-level", "draft:1/target", "plain"]
+    assert "4 runs, of which 0 were played before" in ran.told
+    again = paceline("arena", *ONE, "--policy", "two-level")
+    assert "3 runs, of which 3 were played before" in again.told
+    assert (work / "results" / "pico.jsonl").exists()
+
+
+def test_what_a_policy_lacks_is_told_by_name_and_counted():
+    ran = paceline("arena", *ONE, "--policy", "eagle:2/target", "--policy", "plain")
+    assert ran.code == 0
+    assert "eagle:2/target is left out of 1 run: policy 'eagle:2/target': chain 'eagle:2/target': unknown" in ran.out
+
+
+def test_json_has_every_run():
+    ran = paceline("arena", *ONE, "--policy", "two-level", "--json", "-")
+    data = json.loads(ran.out)
+    assert {one["policy"] for one in data["played"]} == {BEST_STATIC, "plain", "two-level"}
+    assert data["missing"] == {}
+    assert data["failed"] == data["left_out"] == []
+
+
+def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class Mine:\n    def __init__(self, pool):\n        pass\n"
+        "    def decide(self, seen):\n        raise RuntimeError('no')\n    def learn(self, outcome):\n        pass\n"
+    )
+    ran = paceline("arena", *ONE, "--policy", "plain", "--add-policy", f"{file}:Mine")
+    assert ran.code == 1
+    assert f"failed: {file}:Mine in pico/steep/batch-1, seed 0: PolicyError:" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--cells", "pico/*/batch-2"], "--cells must match one of the"),
+        (["--cells", "pico/steeper/batch-1"], "--ladder must be one of flat"),
+        (["--split", "report", "--cells", "pico/*"], "cells of split report, got 'pico/*'"),
+        (["--policy", "nope"], "unknown policy 'nope'"),
+        (["--policy", "plain", "--add-policy", "plain"], "--policy must differ, got plain twice"),
+        (["--split-file", "none.toml"], "none.toml: the split must be readable"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(args, says):
+    assert says in refused("arena", *args, *(() if "--cells" in args else ONE))
+
+
+def test_a_split_without_a_recording_to_report_is_refused(tmp_path):
+    file = tmp_path / "split.toml"
+    file.write_text('tune = ["pico"]\nreport = []\n')
+    assert "report must name one recording at least" in refused("arena", "--split-file", file)
+
+
+def test_the_leaderboard_is_a_page_with_a_figure_and_json(tmp_path):
+    page, split = tmp_path / "board.md", tmp_path / "split.toml"
+    split.write_text('report = ["pico"]\n')
+    ran = paceline("arena", *ONE, "--split-file", split, "--policy", "two-level", "--page", page)
+    assert ran.code == 0, ran
+    assert "two-level" in page.read_text()
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"board.svg", "board.json"}
+
+
+def test_a_page_needs_cells_to_report(tmp_path):
+    assert "--page must end in .md" in refused("arena", *ONE, "--page", tmp_path / "board.txt")
+    assert "--page needs cells to report" in refused("arena", *ONE, "--page", tmp_path / "board.md")

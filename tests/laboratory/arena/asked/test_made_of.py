@@ -1,0 +1,51 @@
+"""What runs are made of."""
+
+from dataclasses import replace
+
+import pytest
+from paceline.laboratory.arena import ladders
+from paceline.laboratory.arena.asked.made_of import Versions, ladder_version
+from paceline.policies.spec import PolicySpec
+
+CLASS = """class Mine:
+    def __init__(self, pool, *, head: str = ""):
+        self.pool = pool
+
+    def decide(self, seen):
+        raise NotImplementedError
+
+    def learn(self, outcome):
+        raise NotImplementedError
+"""
+
+
+def test_policies_have_versions_of_their_own():
+    versions = Versions()
+    names = ("plain", "draft:4/target", "two-level", "specrouter", "hedgespec")
+    assert len({versions.policy(PolicySpec.parse(name)) for name in names}) == len(names)
+
+
+def test_a_file_of_the_user_counts_and_so_do_files_that_options_name(tmp_path):
+    file, head = tmp_path / "mine.py", tmp_path / "head.json"
+    head.write_text("{}")
+
+    def version(text, options=""):
+        file.write_text(text)
+        return Versions().policy(PolicySpec.parse(f"{file}:Mine{options}"))
+
+    first = version(CLASS)
+    assert first == version(CLASS)
+    assert first != version(CLASS + "\nMORE = 1\n")
+    with_head = version(CLASS, f",head={head}")
+    head.write_text('{"more": 1}')
+    assert with_head != version(CLASS, f",head={head}")
+
+
+@pytest.mark.parametrize("name", ["steep", "near", "cpu", "h100-7b"])
+def test_a_ladder_is_its_seconds(monkeypatch, trace, name):
+    first = ladder_version(name, trace)
+    assert first == ladder_version(name, trace)
+    other = ladders.ladders()["flat"]
+    assert first != ladder_version("flat", trace)
+    monkeypatch.setattr(ladders, "ladders", lambda: {name: replace(other, what="changed")})
+    assert ladder_version(name, trace) != first

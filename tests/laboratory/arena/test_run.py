@@ -1,0 +1,146 @@
+"""Runs of the arena."""
+
+import signal
+from dataclasses import replace
+
+import pytest
+from paceline.arguments import ArgumentError
+from paceline.laboratory.arena import run as arena_run
+from paceline.laboratory.arena.asked.field import asked_field
+from paceline.laboratory.arena.cell import ArenaCell
+from paceline.laboratory.arena.play import play
+from paceline.laboratory.arena.played import BEST_STATIC
+from paceline.laboratory.arena.recordings.source import RecordingUnavailableError
+from paceline.laboratory.arena.run import ArenaAsked, run_arena
+from paceline.laboratory.arena.stage import player
+from paceline.policies.spec import PolicySpec
+from paceline.shipped import shipped
+from paceline.traces.tries.store import read_trace, write_trace
+
+POLICIES = ("plain", "two-level", "via-sd")
+
+
+@pytest.fixture
+def shelf(monkeypatch, tmp_path):
+    """Two short recordings, and one that cannot be had."""
+    for name, start in (("a", 0), ("b", 8)):
+        whole = read_trace(shipped("recordings", "pico.trace"))
+        meta = whole.meta.model_copy(update={"name": name})
+        write_trace(replace(whole, meta=meta, requests=whole.requests[start : start + 4]), tmp_path / f"{name}.trace")
+
+    class Shelf:
+        entries = dict.fromkeys(("a", "b", "away"))
+
+        def __init__(self, work):
+            self.work = work
+
+        def recording(self, name):
+            if name == "away":
+                raise RecordingUnavailableError("its logs are not here")
+            return tmp_path / f"{name}.trace"
+
+    monkeypatch.setattr(arena_run, "RecordingShelf", Shelf)
+
+
+class OneChain:
+    """In place of a search, which takes seconds."""
+
+    def __init__(self, stage):
+        self._stage = stage
+
+    def best(self, cell, seed):
+        chain = "draft:2/target"
+        return replace(play(self._stage, cell, PolicySpec.parse(chain), seed), policy=BEST_STATIC, chain=chain)
+
+
+@pytest.fixture
+def no_search(monkeypatch):
+    monkeypatch.setattr(player, "CellStatics", OneChain)
+
+
+@pytest.fixture
+def asked(shelf, tmp_path):
+    cells = [
+        ArenaCell(recording=name, ladder=ladder, load="batch-1") for name in ("a", "b") for ladder in ("flat", "steep")
+    ]
+    return ArenaAsked(cells=cells, policies=asked_field(POLICIES, None), seeds=2, jobs=1, work=tmp_path / "work")
+
+
+def test_every_policy_is_played_in_every_cell_at_every_seed_beside_the_best_static_chain(no_search, asked):
+    results = run_arena(asked)
+    places = [(run.cell, run.policy, run.seed) for run in results.played]
+    assert places == [
+        (cell, policy, seed) for cell in asked.cells for policy in (BEST_STATIC, *POLICIES) for seed in (0, 1)
+    ]
+    assert results.is_whole
+    assert not results.left_out
+    assert all(run.chain == "" for run in results.played if run.policy != BEST_STATIC)
+
+
+def test_processes_find_what_one_does(asked):
+    few = replace(asked, cells=[asked.cells[0], asked.cells[2]], policies=asked_field(POLICIES[:2], None))
+    here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
+    assert here == there
+
+
+def test_what_was_played_is_not_played_again(no_search, asked, monkeypatch):
+    first = run_arena(asked)
+    monkeypatch.setattr(arena_run, "played_here", lambda groups, interrupts: iter([group for group in groups if group]))
+    again = run_arena(asked)
+    assert again == replace(first, num_kept=len(first.played))
+
+
+def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, asked, monkeypatch):
+    whole = run_arena(replace(asked, work=asked.work.with_name("whole")))
+    played_here = arena_run.played_here
+
+    def interrupted(groups, interrupts):
+        for number, come in enumerate(played_here(groups, interrupts)):
+            yield come
+            if number == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(arena_run, "played_here", interrupted)
+    cut = run_arena(asked)
+    assert not cut.is_whole
+    assert len(cut.played) == 5
+    monkeypatch.setattr(arena_run, "played_here", played_here)
+    rest = run_arena(asked)
+    assert rest.num_kept == 5
+    assert rest.played == whole.played
+
+
+def test_what_a_recording_lacks_is_left_out_by_name(no_search, asked):
+    away = ArenaCell(recording="away", ladder="flat", load="batch-1")
+    nowhere = replace(away, recording="nowhere")
+    results = run_arena(
+        replace(asked, cells=[*asked.cells[:1], away, nowhere], policies=asked_field(["eagle:2/target"], None))
+    )
+    assert results.missing == {"away": "its logs are not here", "nowhere": "nothing makes it"}
+    assert {(one.policy, one.seed) for one in results.left_out} == {("eagle:2/target", 0), ("eagle:2/target", 1)}
+    assert "eagle" in results.left_out[0].why
+    assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
+    assert results.is_whole
+
+
+def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, asked, tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text(
+        "class Broken:\n"
+        "    def __init__(self, pool):\n        pass\n"
+        "    def decide(self, seen):\n        raise RuntimeError('no')\n"
+        "    def learn(self, outcome):\n        pass\n"
+    )
+    wanted = replace(asked, cells=asked.cells[:1], policies=asked_field([f"{file}:Broken", "plain"], None))
+    for _ in range(2):
+        results = run_arena(wanted)
+        assert len(results.failed) == 2
+        assert "RuntimeError" in results.failed[0].error
+        assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
+        assert results.is_whole
+
+
+def test_cells_of_which_no_recording_can_be_had_are_told(asked):
+    away = ArenaCell(recording="away", ladder="flat", load="batch-1")
+    with pytest.raises(ArgumentError, match="must have a recording that can be had, got away: its logs are not here"):
+        run_arena(replace(asked, cells=[away]))
