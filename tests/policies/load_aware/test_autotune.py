@@ -48,8 +48,8 @@ def test_it_follows_a_change():
     assert (log.steps["drafted"][-400:] > 0).mean() < 0.1
 
 
-def test_batches_of_other_sizes_are_learnt_apart():
-    """Where verification is free at batch 1 and dear at batch 64, each has an arm of its own."""
+def test_what_was_learnt_is_priced_at_the_size_of_the_batch():
+    """Where verification is free at batch 1 and dear at batch 64, each has an arm of its own, and at once."""
     tables, cost = recording(0.8, requests=192, tokens=48), compute_bound(draft_s=0.1)
     policy = Autotune(tables.pool)
     means = []
@@ -59,7 +59,7 @@ def test_batches_of_other_sizes_are_learnt_apart():
         full = [window for num_running, window in watched.begun if num_running == batch]
         means.append(mean(full[-len(full) // 3 :]))
     assert policy.resets == 0
-    assert means[0] > 2.5 * means[1]
+    assert means[0] > 1.8 * means[1]
     assert means[2] > 0.8 * means[0]
 
 
