@@ -30,6 +30,7 @@ class PolicyError(Exception):
 
 RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
 MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
+MOST_ID = 2**31 - 1  # of a token: logs and recordings hold 32 bits
 ONE_STEP = f"[1, {MOST_TOKENS:,}]"  # tokens, for `check_within`
 
 
@@ -53,22 +54,36 @@ class Draft:
         model: a pool member below the target.
         tokens: window, 1 to 1,000,000.
         stop: ends the draft early; None drafts the whole window.
+        copy: `[tokens]` what is drafted, for a policy that looks up by itself: ids that a model-free member appends in
+            place of what it would find; None is its own lookup.
 
     Raises:
-        ValueError: `tokens` out of range or not whole, or a stop that is no rule, or cannot be called as one.
+        ValueError: `tokens` out of range or not whole, a stop that is no rule or cannot be called as one, or a copy of
+            another length, with a stop, or of what are no ids.
     """
 
     model: str
     tokens: int
     stop: Stop | None = None
+    copy: tuple[int, ...] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_tokens("draft", self.tokens)
+        if self.copy is not None:
+            self._check_copy(self.copy)
         if self.stop is None:
             return
         if isinstance(self.stop, type) or not hasattr(self.stop, "holds"):
             raise ValueError(f"draft stop must be a rule such as ConfidenceBelow(0.4), got {self.stop!r}")
         check_stop(self.stop)
+
+    def _check_copy(self, copy: tuple[int, ...]) -> None:
+        if len(copy) != self.tokens or self.stop is not None:
+            raise ValueError(
+                f"draft copy must have {self.tokens} ids and no stop, got {len(copy)} and stop {self.stop!r}"
+            )
+        if not all(isinstance(token, int) and 0 <= token <= MOST_ID for token in copy):
+            raise ValueError(f"draft copy must hold token ids, whole numbers >= 0, got {said(copy, repr)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ def check_step(session: Session, step: Step) -> int:
         level = pool.level(step.model)
         if level == target:
             raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+        if step.copy is not None and not pool.members[level].model_free:
+            raise ValueError(f"only a model-free member copies what it is given, and {pool.names[level]} is a model")
         if session.room < 1:
             raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
         return level

@@ -118,6 +118,11 @@ class Observation:
         return self._session.num_prompt
 
     @property
+    def prompt(self) -> tuple[int, ...]:
+        """Ids of the prompt (`Observable.text`); in served workloads, that of the recording that is replayed."""
+        return self._session.prompt
+
+    @property
     def num_emitted(self) -> int:
         """Tokens committed after the prompt."""
         return len(self._session.emitted)

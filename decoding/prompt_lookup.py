@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from .contract import Draft
+
 Occurrence = Literal["first", "last", "longest"]
 
 
@@ -51,6 +53,13 @@ def prompt_lookup(context: Sequence[int], *, num_tokens: int, rule: LookupRule) 
         if end is not None:
             return tokens[end : end + num_tokens]
     return []
+
+
+def looked_up(context: Sequence[int], *, step: Draft, room: int, rule: LookupRule) -> list[int]:
+    """What a model-free member drafts: what the step tells it to copy, or what it finds; no more than there is room."""
+    if step.copy is not None:
+        return list(step.copy[:room])
+    return prompt_lookup(context, num_tokens=min(step.tokens, room), rule=rule)
 
 
 def _end_of_occurrence(tokens: list[int], match: int, num_tokens: int, occurrence: Occurrence) -> int | None:

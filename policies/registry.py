@@ -37,6 +37,7 @@ from .lossy.via_sd import ViaSD
 from .options import PolicyClass
 from .oracles.choices import OracleChain, OracleWindow
 from .specrouter.policy import SpecRouter
+from .suffix.policy import Suffix
 
 
 class PolicySpecError(ValueError):
@@ -65,6 +66,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "specdec++": SpecDec,
         "ngram": Ngram,
         "ngram-model": NgramFront,
+        "suffix": Suffix,
         "banditspec": BanditSpec,
         "hedgespec": HedgeSpec,
         "cas-spec": CasSpec,

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from ..decoding.contract import Draft, Verify
 from ..decoding.pool import Pool
-from ..decoding.prompt_lookup import LookupRule, prompt_lookup
+from ..decoding.prompt_lookup import LookupRule, looked_up
 from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
 from ..decoding.rules.acceptance import Ruling, ruling
 from ..decoding.rules.draft_stops import token_factor
@@ -100,7 +100,7 @@ class ToyWorld:
         start = len(context)
         wanted = min(step.tokens, session.room)
         if self._pool.members[level].model_free:
-            tokens = prompt_lookup(context, num_tokens=wanted, rule=_LOOKUP)
+            tokens = looked_up(context, step=step, room=session.room, rule=_LOOKUP)
             tokens = tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
             return Drafted(tokens, [0] * len(tokens))
         product, factor = 1.0, token_factor(step.stop)

@@ -109,7 +109,7 @@ class Autotune:
     def learn(self, outcome: Outcome) -> None:
         """Reward the arm when the target has committed."""
         playing = self._rounds[outcome.request_id]
-        playing.work.note(outcome, self._pool.level(outcome.step.model))
+        playing.work.note(outcome, self._pool)
         if outcome.num_emitted:
             self._reward(playing)
             del self._rounds[outcome.request_id]

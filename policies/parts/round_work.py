@@ -38,12 +38,14 @@ class RoundWork:
         self.verifies = [0.0] * num_members
         self.positions = [0.0] * num_members
 
-    def note(self, outcome: Outcome, level: int) -> None:
-        """Take in a step of the member at `level`."""
+    def note(self, outcome: Outcome, pool: Pool) -> None:
+        """Take in a step."""
+        step = outcome.step
         self.tokens += outcome.num_emitted
-        if isinstance(outcome.step, Draft):
-            self.drafted[level] += outcome.num_drafted
-        elif isinstance(outcome.step, Verify):
+        if isinstance(step, Draft):
+            self.drafted[pool.level(step.model)] += outcome.num_drafted
+        elif isinstance(step, Verify):
+            level = pool.level(step.model)
             self.verifies[level] += 1.0
             self.positions[level] += outcome.num_judged + 1.0
 

@@ -5,7 +5,7 @@ Letters: B requests.
 
 from collections.abc import Mapping, Sequence
 
-from ...decoding.prompt_lookup import prompt_lookup
+from ...decoding.prompt_lookup import looked_up
 from ...decoding.results import Deferred, Drafted, Failed
 from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
@@ -43,6 +43,9 @@ class DraftProcessor:
         self._manager = executor.manager
         self._rollback = rollback
         self._foreign = foreign
+        target = members[-1].model
+        assert target is not None
+        self._vocab_size = int(target.config.vocab_size)
 
     def run(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
         """`[B]` what each request drafted, or why not."""
@@ -95,12 +98,15 @@ class DraftProcessor:
         ]
         return Drafted(writing.tokens, [writing.state.add(view) for view in views])
 
-    def _look_up(self, level: int, item: DraftItem) -> Drafted:
+    def _look_up(self, level: int, item: DraftItem) -> Drafted | Failed:
         """Copy what followed the newest tokens where they stood before; no forward."""
         session, step = item
         rule = self._members[level].lookup
         assert rule is not None
-        tokens = prompt_lookup(session.tail(0), num_tokens=min(step.tokens, session.room), rule=rule)
+        unknown = [token for token in step.copy or () if token >= self._vocab_size]
+        if unknown:
+            return Failed(ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {unknown[0]}"))
+        tokens = looked_up(session.tail(0), step=step, room=session.room, rule=rule)
         return self._without_distribution(session, session.until_end(tokens))
 
     def _without_distribution(self, session: Session, tokens: list[int]) -> Drafted:

@@ -6,7 +6,7 @@ choice of tokens from logits, distances where a policy looks. Then the *decision
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from ...arguments import ArgumentError
@@ -74,6 +74,8 @@ class ForcedWorld(TorchWorld):
                 decided = [row for row in self._decisions.draft(level, items).rows if isinstance(row, Drafted)]
             if self.pool.members[level].model is not None:
                 items = self._told_to_draft(items, decided)
+            else:
+                items = [(session, self._told_to_copy(session, step)) for session, step in items]
         ran = super().draft(level, items)
         with self.clock.paused():
             rows = [
@@ -112,6 +114,10 @@ class ForcedWorld(TorchWorld):
             stop: Any = None if step.stop is None else _Unending(step.stop)
             steps.append((session, Draft(step.model, len(told.tokens), stop)))
         return steps
+
+    def _told_to_copy(self, session: Session, step: Draft) -> Draft:
+        """The step with ids of the models' vocabulary, if it says what to copy."""
+        return step if step.copy is None else replace(step, copy=tuple(self._safe_ids(session, step.copy)))
 
     def _drafted(self, session: Session, row: Drafted, told: Drafted) -> Drafted:
         places = row.places[: len(told.tokens)]

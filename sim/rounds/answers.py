@@ -14,7 +14,7 @@ log says so, counts as modelled.
 from math import nan
 
 from ...decoding.contract import Draft, Verify
-from ...decoding.prompt_lookup import prompt_lookup
+from ...decoding.prompt_lookup import looked_up
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
@@ -91,12 +91,12 @@ class RoundAnswers:
         state = self._open[session.request_id]
         on_trunk = self._on_trunk(session)
         answer = [*session.emitted, *session.tokens]
-        if answer and min(answer) < 0:
+        if answer and min(answer) < 0 and step.copy is None:
             # What is refused or after the logged text has no id: whether the lookup finds anything is modelled, as no.
             self._need_hazard(session, "lookup", len(answer))
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
-        tokens = prompt_lookup(context, num_tokens=min(step.tokens, session.room), rule=self._lookup)
+        tokens = looked_up(context, step=step, room=session.room, rule=self._lookup)
         places = []
         for token, own in zip(tokens, state.trunk[len(answer) :], strict=False):
             on_trunk = on_trunk and token == own

@@ -8,7 +8,7 @@ trunk never needs the fallback: where the draft leaves the trunk is recorded, an
 from math import exp, nan
 
 from ...decoding.contract import Draft, Verify
-from ...decoding.prompt_lookup import prompt_lookup
+from ...decoding.prompt_lookup import looked_up
 from ...decoding.results import Drafted, Judged, made
 from ...decoding.rules.acceptance import Ruling, ruling
 from ...decoding.rules.draft_stops import token_factor
@@ -42,6 +42,7 @@ class TrieAnswers:
         self.num_free = tables.num_free
         self._eos = frozenset(tables.trace.meta.eos_token_ids)
         ngram = tables.trace.meta.ngram
+        self._vocab_size = tables.trace.meta.vocab_size
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._fallback = fallback
         self._open: dict[str, RequestTables] = {}
@@ -127,14 +128,15 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         assert self._lookup is not None
+        if step.copy is not None and max(step.copy) >= self._vocab_size:
+            raise ValueError(f"draft copy must hold ids below {self._vocab_size:,}, got {max(step.copy)}")
         answer = [*session.emitted, *session.tokens]
-        if UNKNOWN in answer:
+        if UNKNOWN in answer and step.copy is None:
             # Unknown tokens equal each other by accident only: whether the lookup finds anything is modelled, as no.
             self._need_fallback(session, "draft")
             return Drafted([], [], 1)
         context = [*session.prompt, *answer]
-        wanted = min(step.tokens, session.room)
-        tokens = session.until_end(prompt_lookup(context, num_tokens=wanted, rule=self._lookup))
+        tokens = session.until_end(looked_up(context, step=step, room=session.room, rule=self._lookup))
         places = []
         for token in tokens:
             node = tables.find_child(node, token) if node >= 0 else -1

@@ -74,6 +74,8 @@ POLICIES = {
         "svip,most=8",
         f"specdec++,head={HEAD},most=8,h=0.8",
         "ngram-model,tokens=4",
+        "suffix,most=6,factor=2,least=0",
+        "suffix,draft=draft,window=3,score=0.8,store=64,most=6",
         "banditspec,reward=tokens,arms=target@draft:4/target@draft:2/mid:4/target@ngram:3/target",
         f"banditspec,kind=exp3,seed=1,arms=target@mid:4/target@draft:2/slim:4/target,{COSTS}",
         "hedgespec,window=4,every=3,reward=tokens",

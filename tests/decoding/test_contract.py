@@ -21,6 +21,10 @@ ILLEGAL = {
     "verify by the drafter itself": ([Draft("mid", 2), Verify("mid")], "nothing left to judge"),
     "verify by a smaller model": ([Draft("draft", 2), Verify("slim"), Verify("mid")], "nothing left to judge"),
     "verify twice": ([Draft("draft", 2), Verify("mid"), Verify("mid")], "nothing left to judge"),
+    "a copy by a model": (
+        [Draft("draft", 1, copy=(3,))],
+        "only a model-free member copies what it is given, and draft is",
+    ),
     "draft without room": ([Draft("draft", 12), Draft("draft", 1)], "no room to draft"),
     "nothing": ([None], "not a step: return a Draft, a Verify or a Commit"),
     "a text": (["target"], "not a step: return a Draft, a Verify or a Commit"),
@@ -96,6 +100,13 @@ def test_steps_print_what_was_asked(step):
         (lambda: Draft("draft", 2, ConfidenceBelow), "draft stop must be a rule such as ConfidenceBelow"),
         (lambda: Draft("draft", 2.5), "draft tokens must be a whole number, got 2.5"),
         (lambda: Draft("draft", 2, 0.4), "draft stop must be a rule such as ConfidenceBelow"),
+        (lambda: Draft("ngram", 2, copy=(1,)), "draft copy must have 2 ids and no stop, got 1 and stop None"),
+        (
+            lambda: Draft("ngram", 1, ConfidenceBelow(0.4), copy=(1,)),
+            "draft copy must have 1 ids and no stop, got 1 and",
+        ),
+        (lambda: Draft("ngram", 2, copy=(1, -1)), r"draft copy must hold token ids, whole .* got \(1, -1\)"),
+        (lambda: Draft("ngram", 1, copy=(0.5,)), "draft copy must hold token ids, whole numbers >= 0, got"),
         (lambda: Verify("target", "exact"), "verify rule must be a rule such as Exact"),
         (lambda: Commit(0), "commit tokens must be >= 1, got 0"),
         (lambda: Commit("all"), "commit tokens must be a whole number, got 'all'"),
@@ -146,3 +157,41 @@ def test_outcomes_say_what_came_of_each_step():
     assert [outcome.done for outcome in script.learnt] == [False] * (len(script.learnt) - 1) + [True]
     assert sum(outcome.num_emitted for outcome in script.learnt) == len(session.emitted)
     assert last.request_id == "r7"
+
+
+def test_a_copy_is_drafted_as_it_is_and_judged_as_any_draft():
+    """Up to the end of the text, and to where the budget ends."""
+    copied = tuple(range(1, 30))
+    session, ledger = run_session(copied)
+    drafted = ledger.steps[0]
+    assert drafted.drafted == session.budget - 1
+    assert session.emitted == ToyWorld(session.pool, ends=0.0).trunk(session)
+
+
+def run_session(copied):
+    class Copies(Script):
+        def decide(self, seen):
+            return Verify("target") if seen.num_pending or seen.room < 2 else Draft("ngram", len(copied), copy=copied)
+
+    pool = check_pool()
+    world, ledger = ToyWorld(pool, ends=0.0), StepList()
+    session = Session(pool=pool, request_id="r", tag="", prompt=(1, 2), budget=9, eos=frozenset({EOS}))
+    loop = Loop(pool=pool, policy=Copies(), name="copies", world=world, ledger=ledger)
+    loop.admit(session)
+    while (op := loop.next_op(0.0)) is not None:
+        loop.finish(op, op.run(world), start_s=0.0, now_s=0.0)
+    return session, ledger
+
+
+class StepList:
+    """Keeps the steps that a policy decided."""
+
+    def __init__(self):
+        self.steps = []
+
+    def note_op(self, record):
+        pass
+
+    def note_step(self, record):
+        if not record.prefill:
+            self.steps.append(record)

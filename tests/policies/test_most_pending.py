@@ -17,6 +17,8 @@ TEXTS = {
     f"specdec++,head={HEAD},h=1,most=9": 9,
     "ngram,tokens=3": 3,
     "ngram-model,tokens=2,window=5": 5,
+    "suffix,most=4,factor=4": 4,
+    "suffix,draft=draft,window=5,most=3": 5,
     "banditspec,arms=target@draft:3/mid:4/target": 7,
     "hedgespec,window=3": 7,
     "cas-spec,most=6": 7,

@@ -40,6 +40,8 @@ VARIANTS = (
     "confident,draft=ngram",
     "ngram,tokens=1",
     "ngram-model,draft=slim,tokens=1,window=9",
+    "suffix,store=0,factor=3,least=0",
+    "suffix,draft=mid,window=7,score=0.5,most=3,store=64",
     "two-level,draft=ngram,warmup=1,every=1,memory=1",
     "two-level,draft=mid,start=16,warmup=3,every=2",
     "two-level,costs=draft:5/mid:6/slim:7/target:5,warmup=1,every=2",

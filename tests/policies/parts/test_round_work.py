@@ -22,8 +22,8 @@ def outcome(step, **counts):
 def a_round(drafted, accepted):
     """A draft of so many tokens, and the target's judgement."""
     work = RoundWork(len(POOL.members))
-    work.note(outcome(Draft("draft", drafted), num_drafted=drafted), DRAFT)
-    work.note(outcome(Verify("target"), num_judged=drafted, num_emitted=accepted + 1), TARGET)
+    work.note(outcome(Draft("draft", drafted), num_drafted=drafted), POOL)
+    work.note(outcome(Verify("target"), num_judged=drafted, num_emitted=accepted + 1), POOL)
     return work
 
 
