@@ -50,6 +50,9 @@ class _Asked:
         None
     )
 
+    make: Annotated[bool, typer.Option("--make", help="Make recordings that lack, pools too: minutes for each.")] = (
+        False
+    )
     oracles: Annotated[
         bool, typer.Option("--oracles", help="Play oracles too, in some cells: each takes up to a minute.")
     ] = False
@@ -62,6 +65,7 @@ class _Asked:
             seeds=self.seeds,
             jobs=self.jobs,
             work=self.work if self.work is not None else kept_folder() / "arena",
+            make=self.make,
             oracles=self.oracles,
         )
 

@@ -34,6 +34,7 @@ class ArenaAsked:
         seeds: of each cell, >= 1; 0 is the recorded order of requests.
         jobs: processes, >= 1.
         work: folder of recordings and results.
+        make: whether recordings that take minutes are made where they lack.
         oracles: whether oracles are played as well, in the cells that `regret` says.
 
     Raises:
@@ -45,6 +46,7 @@ class ArenaAsked:
     seeds: int
     jobs: int
     work: Path
+    make: bool = False
     oracles: bool = False
 
     def __post_init__(self) -> None:
@@ -126,6 +128,8 @@ def _recordings(asked: ArenaAsked, interrupts: Interrupts) -> tuple[dict[str, Pa
         try:
             if name not in shelf.entries:
                 raise RecordingUnavailableError("nothing makes it")
+            if not (asked.make or shelf.is_at_hand(name)):
+                raise RecordingUnavailableError("it is not made yet; --make does, in minutes")
             found[name] = shelf.recording(name)
         except RecordingUnavailableError as error:
             missing[name] = str(error)

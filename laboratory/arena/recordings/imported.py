@@ -32,6 +32,11 @@ class ImportedSource:
     every: int
 
     @property
+    def slow(self) -> bool:
+        """No: it is made in seconds."""
+        return False
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """None."""
         return ()

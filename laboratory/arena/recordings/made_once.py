@@ -21,9 +21,9 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
         make: writes a folder that is not there, `NAME.making` with the suffix of `out`; what it keeps to go on from
             after it was cut short stands beside, under names that begin with that one.
     """
-    made, begun = out.with_name(f"{out.stem}.made.json"), out.with_name(f"{out.stem}.making.json")
-    if out.exists() and _read(made) == fingerprint:
+    if is_made(out, fingerprint):
         return out
+    made, begun = _made(out), out.with_name(f"{out.stem}.making.json")
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f"{out.stem}.making{out.suffix}")
     if _read(begun) != fingerprint:
@@ -40,6 +40,15 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
     begun.unlink()
     _remove_all(part)
     return out
+
+
+def is_made(out: Path, fingerprint: str) -> bool:
+    """Whether the folder `out` is there, and was made with this fingerprint."""
+    return out.exists() and _read(_made(out)) == fingerprint
+
+
+def _made(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.made.json")
 
 
 def _remove_all(part: Path) -> None:

@@ -30,6 +30,11 @@ class StaleSource:
     stale: Source
 
     @property
+    def slow(self) -> bool:
+        """Yes: so are the recordings that it needs."""
+        return True
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The fresh one."""
         return (self.fresh, *self.stale.needs)
@@ -62,6 +67,11 @@ class TurnoverSource:
 
     recording: str
     phases: tuple[tuple[str, ...], ...]
+
+    @property
+    def slow(self) -> bool:
+        """Yes: so are the recordings that it needs."""
+        return True
 
     @property
     def needs(self) -> tuple[str, ...]:

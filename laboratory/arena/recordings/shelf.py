@@ -4,11 +4,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ....arguments import ArgumentError
 from .catalogue import Entry, catalogue
-from .made_once import made_once
+from .made_once import is_made, made_once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +32,21 @@ class RecordingShelf:
             RecordingUnavailableError: it cannot be had on this machine.
         """
         source = self._entry(name).source
-        out = self.work / "recordings" / f"{name}.trace"
-        return made_once(out, self.fingerprint(name), lambda part: source.make(part, name=name, shelf=self))
+        make = partial(source.make, name=name, shelf=self)
+        return made_once(self._place(name), self.fingerprint(name), make)
+
+    def is_at_hand(self, name: str) -> bool:
+        """Whether it is there, or can be made in seconds; raises as `recording` does."""
+        return not self._entry(name).source.slow or is_made(self._place(name), self.fingerprint(name))
 
     def fingerprint(self, name: str) -> str:
         """Hash of all that decides what is in a recording; raises as `recording` does."""
         source = self._entry(name).source
         said = {"recipe": source.recipe(), "needs": [self.fingerprint(other) for other in source.needs]}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def _place(self, name: str) -> Path:
+        return self.work / "recordings" / f"{name}.trace"
 
     def _entry(self, name: str) -> Entry:
         if name not in self.entries:

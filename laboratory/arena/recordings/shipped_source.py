@@ -21,6 +21,11 @@ class ShippedSource:
     title: str
 
     @property
+    def slow(self) -> bool:
+        """No: it is made in seconds."""
+        return False
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """None."""
         return ()

@@ -23,6 +23,10 @@ class Source(Protocol):
     """One way to make a recording; a frozen dataclass of settings."""
 
     @property
+    def slow(self) -> bool:
+        """Whether making it takes minutes, so that it is made only where somebody asks for that."""
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """Recordings of the catalogue that it is made of."""
 

@@ -24,6 +24,11 @@ class SyntheticSource:
     acceptance: Mapping[str, tuple[float, ...]]
 
     @property
+    def slow(self) -> bool:
+        """No: it is made in seconds."""
+        return False
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """None."""
         return ()

@@ -24,6 +24,11 @@ class TrainedSource:
     file: Path | None = None
 
     @property
+    def slow(self) -> bool:
+        """Yes: a pool is trained."""
+        return True
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """None."""
         return ()

@@ -29,10 +29,13 @@ def shelf(monkeypatch, tmp_path):
         write_trace(replace(whole, meta=meta, requests=whole.requests[start : start + 4]), tmp_path / f"{name}.trace")
 
     class Shelf:
-        entries = dict.fromkeys(("a", "b", "away"))
+        entries = dict.fromkeys(("a", "b", "away", "untrained"))
 
         def __init__(self, work):
             self.work = work
+
+        def is_at_hand(self, name):
+            return name != "untrained"
 
         def recording(self, name):
             if name == "away":
@@ -112,11 +115,17 @@ def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, 
 
 def test_what_a_recording_lacks_is_left_out_by_name(no_search, asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
-    nowhere = replace(away, recording="nowhere")
+    nowhere, untrained = (replace(away, recording=name) for name in ("nowhere", "untrained"))
     results = run_arena(
-        replace(asked, cells=[*asked.cells[:1], away, nowhere], policies=asked_field(["eagle:2/target"], None))
+        replace(
+            asked, cells=[*asked.cells[:1], away, nowhere, untrained], policies=asked_field(["eagle:2/target"], None)
+        )
     )
-    assert results.missing == {"away": "its logs are not here", "nowhere": "nothing makes it"}
+    assert results.missing == {
+        "away": "its logs are not here",
+        "nowhere": "nothing makes it",
+        "untrained": "it is not made yet; --make does, in minutes",
+    }
     assert {(one.policy, one.seed) for one in results.left_out} == {("eagle:2/target", 0), ("eagle:2/target", 1)}
     assert "eagle" in results.left_out[0].why
     assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
