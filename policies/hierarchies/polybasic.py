@@ -44,8 +44,8 @@ _Floats = NDArray[np.float64]
 class Polybasic:
     """The chain of two or three levels that should take least per token, chosen anew every so many rounds.
 
-    Members without weights take no part. All chains take turns at first, and later one of them after each choice:
-    without, a pair that began badly would keep its rate for good.
+    Lookups take no part: they find much or nothing, so one rate overrates them. All chains take turns at first, and
+    later one of them after each choice: without, a pair that began badly would keep its rate for good.
 
     Args:
         pool: the members.
