@@ -1,6 +1,7 @@
 """The ends of a run, and what is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from paceline.arguments import ArgumentError
@@ -15,8 +16,15 @@ from paceline.traces.workloads.exact_seconds import MOST_PS, PS_PER_S
 
 from .served_runs import POLICIES, LineCost, Run, limits_of, pico
 
+HEAD = Path(__file__).parents[3] / "policies" / "learned" / "head.json"
 # Policies that need an option.
-GIVEN = {"chain": "draft:2/target", "per-tag": "per-tag(default=adaptive)", "guarded": "guarded(policy=adaptive)"}
+GIVEN = {
+    "chain": "draft:2/target",
+    "per-tag": "per-tag(default=adaptive)",
+    "per-turn": "per-turn(policy=adaptive)",
+    "guarded": "guarded(policy=adaptive)",
+    "specdec++": f"specdec++,head={HEAD}",
+}
 MANY = [Arrival(f"q{index}", index * 10**8, 20, 40) for index in range(30)]
 
 
