@@ -10,6 +10,7 @@ from typer.main import get_command
 from .commands import policy, pool, trace
 from .commands.agree import agree
 from .commands.arena import arena
+from .commands.arena_models import arena_models
 from .commands.compare import compare
 from .commands.experiment import experiment_commands
 from .commands.profile import profile
@@ -67,6 +68,7 @@ def command() -> Callable[..., object]:
             "profile": profile,
             "validate": validate,
             "arena": arena,
+            "arena-models": arena_models,
         },
     )
     for name, purpose, commands in _groups():

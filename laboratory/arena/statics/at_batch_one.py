@@ -12,7 +12,7 @@ from ....sim.tries.request_tables import RequestTables
 from ....sim.tries.tables import TrieTables
 from .family import Family
 from .forwards import ForwardKinds, RunForwards, UnitCost
-from .search import Ranked, Search
+from .search import Ranked, Search, Seconds
 
 SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
 STARTS = 3  # sets of members that the ascent on the sample begins with
@@ -66,27 +66,37 @@ class ChainSearch:
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
         self.family = Family(tables.pool)
         self.whole = PlayedChains(tables, seed=seed)
-        sampled = _sampled(tables)
-        self.sample = self.whole if sampled is tables else PlayedChains(sampled, seed=seed)
+        some = sampled(tables)
+        self.sample = self.whole if some is tables else PlayedChains(some, seed=seed)
 
     def best(self, cost: CostModel) -> Ranked:
         """The fastest at a cost, and whatever else was played over all requests to find it."""
-        family = self.family
-        rough = Search(partial(self.sample.seconds, cost))
-        rough.fastest(family.coarse())
-        starts = rough.ranked().of_each_members()
-        with_lookups = [chain for chain in starts if family.looks_up(chain)]
-        for start in dict.fromkeys([*starts[:STARTS], *with_lookups[:1]]):
-            rough.ascend(start, (family.windows_next, family.windows_near))
-        rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
-        found = rough.ranked()
-        final = Search(partial(self.whole.seconds, cost))
-        finalists = [*found.chains[:FINALISTS], *found.of_each_members()[:FINALISTS], family.plain]
-        final.ascend(final.fastest(dict.fromkeys(finalists)), (family.windows_next,))
-        return final.ranked()
+        return seek(self.family, sample=partial(self.sample.seconds, cost), whole=partial(self.whole.seconds, cost))
 
 
-def _sampled(tables: ReplayTables) -> ReplayTables:
+def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
+    """The fastest chain of a family, and whatever else was tried over all requests to find it.
+
+    Args:
+        family: of chains.
+        sample: seconds over a sample of the requests, by which a few are chosen.
+        whole: over all of them.
+    """
+    rough = Search(sample)
+    rough.fastest(family.coarse())
+    starts = rough.ranked().of_each_members()
+    with_lookups = [chain for chain in starts if family.looks_up(chain)]
+    for start in dict.fromkeys([*starts[:STARTS], *with_lookups[:1]]):
+        rough.ascend(start, (family.windows_next, family.windows_near))
+    rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
+    found = rough.ranked()
+    final = Search(whole)
+    finalists = [*found.chains[:FINALISTS], *found.of_each_members()[:FINALISTS], family.plain]
+    final.ascend(final.fastest(dict.fromkeys(finalists)), (family.windows_next,))
+    return final.ranked()
+
+
+def sampled(tables: ReplayTables) -> ReplayTables:
     """Some of the requests of an exact recording, evenly spread over it."""
     if not isinstance(tables, TrieTables):
         return tables
