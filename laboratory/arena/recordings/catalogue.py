@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .imported import hsd, spec_bench
+from .phases import StaleSource, TurnoverSource
 from .pools.recipe import pool_recipe
 from .shipped_source import ShippedSource
 from .source import Source
@@ -40,6 +41,18 @@ def catalogue() -> Mapping[str, Entry]:
         "pico": Entry(what="the shipped recording", source=ShippedSource(title="pico")),
         "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
         **{name: Entry(what=pool_recipe(name).what, source=TrainedSource(pool=name)) for name in TRAINED},
+        "llama-stale": Entry(
+            what="as llama-plain, and after half of the requests the draft agrees in 40% instead of 70%",
+            source=StaleSource(fresh="llama-plain", stale=TrainedSource(pool="llama-plain", goals={"draft": 0.4})),
+        ),
+        "mixed-stale": Entry(
+            what="as mixed, and after half of the requests the draft agrees in 35% instead of 63%",
+            source=StaleSource(fresh="mixed", stale=TrainedSource(pool="mixed", goals={"draft": 0.35})),
+        ),
+        "qwen3-turnover": Entry(
+            what="as qwen3-strong, dialogues and edits first, then word problems and translations",
+            source=TurnoverSource(recording="qwen3-strong", phases=(("dialogue", "edit"), ("math", "translation"))),
+        ),
         "synth-flat": Entry(what="synthetic: agreement independent of all else", source=flat()),
         "synth-deep": Entry(what="synthetic: agreement falls along a run and off the trunk", source=deep()),
         "synth-bursty": Entry(what="synthetic: agreement with autocorrelation 0.6", source=bursty()),

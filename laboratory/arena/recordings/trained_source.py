@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ....installing import needs_torch
@@ -18,10 +19,12 @@ class TrainedSource:
     Attributes:
         pool: name of the recipe.
         file: of recipes; ours if None.
+        goals: agreement by student, if the pool is to be one in which these have learned less; see `PoolRecipe.stale`.
     """
 
     pool: str
     file: Path | None = None
+    goals: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def slow(self) -> bool:
@@ -76,4 +79,5 @@ class TrainedSource:
         return made_once(work / "pools" / recipe.name, fingerprint, train)
 
     def _recipe(self) -> PoolRecipe:
-        return pool_recipe(self.pool, self.file)
+        recipe = pool_recipe(self.pool, self.file)
+        return recipe.stale(self.goals) if self.goals else recipe

@@ -1,5 +1,7 @@
 """Every number that decides how a pool of the arena is trained and recorded; ours are in `recipes.toml`."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -80,6 +82,23 @@ class PoolRecipe(BaseModel):
         """What decides the weights, as JSON holds it; with what decides the recording too, if `recorded`."""
         values = self.model_dump(mode="json", exclude={"what"} if recorded else {"what", "reach", "run"})
         return {**values, "training": {**values["training"], "checkpoint_every_s": None}}
+
+    def stale(self, goals: Mapping[str, float]) -> "PoolRecipe":
+        """The recipe of a pool NAME-stale in which some students have learned less; all else comes out the same.
+
+        Args:
+            goals: agreement with the target of these students, in (0, 1].
+
+        Raises:
+            ValueError: no student has a name, or a goal is out of range.
+        """
+        names = [student.name for student in self.students]
+        if unknown := set(goals) - set(names):
+            raise ValueError(f"pool {self.name}: goals must be of {', '.join(names)}, not of {min(unknown)}")
+        students = (each.model_dump() | {"agreement": goals.get(each.name, each.agreement)} for each in self.students)
+        training = replace(self.training, name=f"{self.name}-stale")
+        update = {"students": tuple(map(Student.model_validate, students)), "training": training}
+        return self.model_copy(update=update)
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -6,13 +6,16 @@ import pytest
 from paceline.arguments import ArgumentError
 from paceline.laboratory.arena.recordings.catalogue import Entry
 from paceline.laboratory.arena.recordings.phases import StaleSource, TurnoverSource, gone_stale, turned_over
+from paceline.laboratory.arena.recordings.pools.agreement import TargetTexts
 from paceline.laboratory.arena.recordings.shelf import RecordingShelf
+from paceline.laboratory.arena.recordings.trained_source import TrainedSource
 from paceline.policies.spec import make_policy
 from paceline.sim.cost.make import default_cost, make_cost
 from paceline.sim.replay_tables import tables_of
 from paceline.sim.simulate import Scenario, simulate
 from paceline.traces import SyntheticSpec, make_trace, read_trace, write_trace
 
+RECIPES = Path(__file__).with_name("recipes.toml")
 TAGS = ("code", "math", "prose")
 FRESH = make_trace(
     SyntheticSpec(name="fresh", requests=11, tokens=48, models=("draft", "mid", "target"), acceptance=(0.8, 0.9))
@@ -111,3 +114,27 @@ def test_they_are_made_of_what_the_shelf_has(tmp_path):
     assert [one.tag for one in read_trace(shelf.recording("turned")).requests][-3:] == ["prose"] * 3
     folders = {path.name for path in (tmp_path / "recordings").iterdir() if path.is_dir()}
     assert folders == {"fresh.trace", "aged.trace", "turned.trace"}
+
+
+def test_a_stale_pool_differs_in_what_its_drafter_has_learned(tmp_path, monkeypatch):
+    monkeypatch.setattr(TargetTexts, "agreement", lambda self, model: 0.5)
+    fresh = TrainedSource(pool="llama", file=RECIPES)
+    stale = TrainedSource(pool="llama", file=RECIPES, goals={"draft": 0.4})
+    entries = {
+        "fresh": Entry(what="", source=fresh),
+        "aged": Entry(what="", source=StaleSource(fresh="fresh", stale=stale)),
+    }
+    aged = read_trace(RecordingShelf(work=tmp_path, entries=entries).recording("aged"))
+    assert len(aged.requests) == 2
+    pools = tmp_path / "pools"
+    for file in ("target/model.safetensors", "tokenizer.json", "prompts.jsonl"):
+        assert (pools / "llama" / file).read_bytes() == (pools / "llama-stale" / file).read_bytes()
+    weights = [pools / name / "draft" / "model.safetensors" for name in ("llama", "llama-stale")]
+    assert weights[0].read_bytes() != weights[1].read_bytes()
+
+
+def test_goals_are_of_students_and_within_range():
+    with pytest.raises(ValueError, match="goals must be of draft, not of mid"):
+        TrainedSource(pool="llama", file=RECIPES, goals={"mid": 0.4}).recipe()
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        TrainedSource(pool="llama", file=RECIPES, goals={"draft": 1.4}).recipe()

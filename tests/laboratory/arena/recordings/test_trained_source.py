@@ -1,6 +1,5 @@
 """A tiny pool of every architecture trains, is recorded and replays exactly; the same seed gives the same bytes."""
 
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,11 @@ from paceline.laboratory.arena.recordings.pools.agreement import TargetTexts, jo
 from paceline.laboratory.arena.recordings.pools.recipe import PoolRecipeError, pool_recipe
 from paceline.laboratory.arena.recordings.shelf import RecordingShelf
 from paceline.laboratory.arena.recordings.trained_source import TrainedSource
-from paceline.laboratory.training.text.stdlib_text import read_stdlib
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stdlib_read_once():
-    """Reading the standard library takes seconds and gives the same texts every time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.laboratory.training.text.corpus.read_stdlib", lru_cache(read_stdlib))
-        yield
 
 
 def shelf_of(work, name, file=FILE):
