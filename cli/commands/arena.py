@@ -15,9 +15,11 @@ from ...laboratory.arena.board.leaderboard import Leaderboard, leaderboard
 from ...laboratory.arena.board.runs import BoardRuns
 from ...laboratory.arena.board.tables import lossy, ranking
 from ...laboratory.arena.board.write import check_page, write_leaderboard
-from ...laboratory.arena.played import outcome_to_json
+from ...laboratory.arena.cell import ArenaCell
+from ...laboratory.arena.played import BEST_STATIC, outcome_to_json
 from ...laboratory.arena.run import ArenaAsked, ArenaResults, run_arena
 from ...laboratory.arena.split import SPLIT_FILE, Side, Split, read_split
+from ...laboratory.findings.table import Cell, cell, table
 from ...machine import kept_folder
 from ..errors import Interrupted
 from ..options.comparison import PoliciesOption
@@ -76,6 +78,7 @@ def arena(
     page: Annotated[
         Path | None, typer.Option(help="NAME.md to write the leaderboard into, with figures/NAME.svg and NAME.json.")
     ] = None,
+    by_cell: Annotated[bool, typer.Option("--by-cell", help="Print every cell's ratios too.")] = False,
     json: JsonOption = None,
 ) -> None:
     """Play policies in cells of recording, ladder of costs and load, beside the best static chain of each.
@@ -98,9 +101,18 @@ def arena(
     if json is not None:
         write_json(board.to_json() | _runs_json(results), json)
     else:
+        if by_cell and board.policies:
+            print_table(table("", [_of_cell(board, cell) for cell in board.runs.cells]).grid())
         _print(board, results)
     if results.failed:
         raise typer.Exit(FAILED)
+
+
+def _of_cell(board: Leaderboard, where: ArenaCell) -> list[Cell]:
+    """The best static chain of a cell in the recorded order, and what others reach of its speed."""
+    ratios = [cell(name, board.runs.ratios(name).get(where), "", 3) for name in board.policies]
+    best = board.runs.of(BEST_STATIC, where)[0]
+    return [cell("cell", str(where)), cell("best static chain", best.chain), *ratios]
 
 
 def _print(board: Leaderboard, results: ArenaResults) -> None:

@@ -5,8 +5,9 @@ Lists hold pointers: their integers are shared, and what few policies look at is
 """
 
 from collections import OrderedDict
+from copy import copy
 from math import nan
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -127,6 +128,14 @@ class TablesByRequest:
         self._running: WeakValueDictionary[str, RequestTables] = WeakValueDictionary()
         self._kept: OrderedDict[str, RequestTables] = OrderedDict()
         self._kept_nodes = 0
+
+    def reordered(self, trace: TrieRecording) -> Self:
+        """The same for a recording of the same requests in another order; what anybody holds is held for both."""
+        other = copy(self)
+        other.trace = trace
+        other._places = {record.request_id: place for place, record in enumerate(trace.requests)}
+        other._kept, other._kept_nodes = OrderedDict(), 0
+        return other
 
     def record(self, request_id: str) -> TrieRequest:
         """One request as recorded; raises KeyError for a request the trace does not hold."""

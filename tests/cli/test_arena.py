@@ -39,7 +39,8 @@ def test_policies_are_ranked_and_results_are_kept(work):
     rows = [line.split("│")[1].strip() for line in ran.out.splitlines() if line.startswith("│")]
     assert rows == ["two-level", "draft:1/target", "plain"]
     assert "4 runs, of which 0 were played before" in ran.told
-    again = paceline("arena", *ONE, "--policy", "two-level")
+    again = paceline("arena", *ONE, "--policy", "two-level", "--by-cell")
+    assert "pico/steep/batch-1 │ draft:4/target" in again.out
     assert "3 runs, of which 3 were played before" in again.told
     assert (work / "results" / "pico.jsonl").exists()
 
