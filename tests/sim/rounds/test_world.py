@@ -321,6 +321,17 @@ def test_prompt_lookup_where_all_ids_are_known():
     assert RoundsTables(without).pool.names == ("feature", "tokens", "target")
 
 
+def test_suffixes_are_copied_where_all_ids_are_known():
+    """Of the request's own text and of earlier answers; what the target keeps of a copy is known to the token."""
+    recording = recording_of(with_ids(), with_ids(request_id="again"))
+    tables = RoundsTables(recording)
+    log, outputs = run(recording, make_policy("suffix", tables.pool), strict=True)
+    assert outputs == {"r0": list(TEXT), "again": list(TEXT)}
+    assert summarise_run(log).exact_share == 1
+    accepted = [log.steps["accepted"][log.steps["request"] == place].sum() for place in (0, 1)]
+    assert 0 < accepted[0] < accepted[1]
+
+
 def test_the_lookup_is_that_of_the_recording():
     prompt, output = (4, 7, 8, 9, 4, 1, 4), (7, 8, 9, 5)
     recording = recording_of(one_request({"": 4}, {}, prompt=prompt, prompt_tokens=7, output=output))

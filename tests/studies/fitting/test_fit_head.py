@@ -14,9 +14,11 @@ from paceline.sim.tries.tables import TrieTables
 from paceline.studies.fitting.fit_head import fit_head
 from paceline.studies.fitting.judged_tokens import judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
+from paceline.traces.rounds.store import write_rounds
 from paceline.traces.tries.store import read_trace
 
 from ...cli.command_line import paceline
+from ...sim.rounds.small_rounds import one_request, recording_of, sequential
 
 PICO = shipped("recordings", "pico.trace")
 
@@ -101,6 +103,13 @@ def test_recordings_that_say_too_little_are_refused(tmp_path, options, rule):
 def test_other_drafters_and_windows_are_refused(options, rule):
     with pytest.raises(ValueError, match=rule):
         fit_head(PICO, **options)
+
+
+def test_imported_logs_have_no_probabilities_to_fit_to(tmp_path):
+    recording = recording_of(one_request({"": 8, "feature": 8}, {"feature": sequential([True, False] * 4, 3)}))
+    write_rounds(recording.requests, lambda: recording.meta, tmp_path / "log.trace")
+    with pytest.raises(ValueError, match="recording by hand must hold probabilities of tokens"):
+        fit_head(tmp_path / "log.trace")
 
 
 def test_other_policies_have_nothing_to_fit(tmp_path):
