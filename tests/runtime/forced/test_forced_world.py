@@ -30,6 +30,7 @@ POLICIES = (
     "draft:3/mid:6/target",
     "draft:2/mid:3/slim:5/target",
     "ngram",
+    "suffix,most=6,least=0",
     "adaptive",
     "confident",
     "specrouter",
