@@ -5,6 +5,7 @@
 # make docs    what the pages show of commands, run and written anew
 # make screens   what compare prints at 80, 100 and 160 columns, as the tests keep it, written anew
 # make experiments   all of docs/experiments.md: measured, drawn and written anew, in some minutes
+# make arena   what is new in the arena is played, and docs/leaderboard.md written anew with its figure and JSON
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
-.PHONY: demo check test slow bench docs screens experiments clean lint types layers
+.PHONY: demo check test slow bench docs screens experiments arena clean lint types layers
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" \
@@ -77,6 +78,9 @@ screens: $(VENV)/.dev
 
 experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures
+
+arena: $(VENV)/.dev
+	$(BIN)/paceline arena --oracles --page docs/leaderboard.md
 
 clean:
 	rm -rf $(VENV) .typing build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,7 +25,7 @@ class Leaderboard:
     Attributes:
         runs: all.
         cells: by side of the split, those that were played.
-        scores: by side, by policy; those of the largest mean ratio on the reporting side first.
+        scores: by side, by policy; those of the largest mean ratio on `side` first.
         checks: of the reporting cells.
         missing: why each recording that cannot be had is left out, by name.
     """
@@ -37,19 +37,28 @@ class Leaderboard:
     missing: Mapping[str, str]
 
     @property
+    def side(self) -> Side:
+        """That is told of where only one is: the reporting side if any of its cells were played."""
+        return Side.report if self.cells[Side.report] else Side.tune
+
+    @property
     def policies(self) -> tuple[str, ...]:
         """All that are ranked, best first."""
-        return tuple(self.scores[Side.report])
+        return tuple(self.scores[self.side])
 
     @property
     def lossless(self) -> tuple[str, ...]:
         """Those that write the target's text."""
-        return tuple(name for name in self.policies if not self.scores[Side.report][name].lossy)
+        return tuple(name for name in self.policies if not self.runs.is_lossy(name))
 
     @property
     def lossy(self) -> tuple[str, ...]:
         """Those that may write other text."""
-        return tuple(name for name in self.policies if self.scores[Side.report][name].lossy)
+        return tuple(name for name in self.policies if self.runs.is_lossy(name))
+
+    def scores_of(self, policy: str) -> tuple[Score, Score, Score]:
+        """Of a policy on the side that is told of, on the reporting side and on the tuning side."""
+        return self.scores[self.side][policy], self.scores[Side.report][policy], self.scores[Side.tune][policy]
 
     def curve(self, policy: str, side: Side) -> dict[int, float]:
         """Mean ratio to the best static chain by tokens that were out, over the cells of a side with as many."""
@@ -79,7 +88,7 @@ class Leaderboard:
     def _policy_json(self, policy: str) -> dict[str, Any]:
         return {
             "policy": policy,
-            "lossy": self.scores[Side.report][policy].lossy,
+            "lossy": self.runs.is_lossy(policy),
             "think_us": self.runs.think_us(policy),
             "same_share": self.runs.same_share(policy),
             **{side.value: self._side_json(self.scores[side][policy], side) for side in SIDES},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from ....counted import counted
 from ...findings.table import Rows, markdown_table
 from ..cell import PARTS, ArenaCell
 from ..split import Side
@@ -20,9 +21,9 @@ charged for it. Means over cells are arithmetic. Constants were settled on the t
 recordings that nothing was settled on.
 """
 RANKING = """\
-`won`: cells in which no lossless policy is faster. `left out`: cells that a policy cannot be played in, of both sides.
-`thinks`: microseconds of this host for a step, `decide` and `learn`, the median over runs; empty where a policy is not
-asked step by step.
+Columns without a side are of the reporting cells. `where`: the cell of the least ratio. `won`: cells in which no
+lossless policy is faster. `left out`: cells that a policy cannot be played in, of both sides. `thinks`: microseconds of
+this host for a step, `decide` and `learn`, the median over runs; empty where a policy is not asked step by step.
 """
 LOSSY = "They may write other text than the target, so that their speed is no match for that of the others.\n"
 LEARNING = """\
@@ -63,7 +64,7 @@ def _parts(board: Leaderboard, figure: str) -> Iterator[str]:
         yield from _section("What SpecRouter is held to", CHECKS, tables.checked(board), tables.cell_checks(board))
     if board.regrets():
         cells = oracle_cells(cell for side in SIDES for cell in board.cells[side])
-        told = REGRET.format(count=f"{len(cells)} cells")
+        told = REGRET.format(count=counted(len(cells), "cell"))
         yield from _section("Regret", told, tables.regret(board))
 
 
@@ -80,5 +81,5 @@ def _cells(board: Leaderboard) -> str:
 
 
 def _counted(cells: Sequence[ArenaCell]) -> str:
-    named = [f"{len({getattr(cell, part) for cell in cells})} {part}s" for part in PARTS]
-    return f"{len(cells)} cells of {', '.join(named)}"
+    named = [counted(len({getattr(cell, part) for cell in cells}), part) for part in PARTS]
+    return f"{counted(len(cells), 'cell')} of {', '.join(named)}"

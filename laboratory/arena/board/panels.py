@@ -1,7 +1,6 @@
 """The figure of the leaderboard."""
 
 from ...findings.panel import Panel, Series, by_category
-from ..split import Side
 from .checks import OTHERS, STATIC
 from .leaderboard import Leaderboard
 from .scores import least
@@ -16,7 +15,7 @@ def panels(board: Leaderboard) -> tuple[Panel, ...]:
 
 
 def _learning(board: Leaderboard) -> tuple[Panel, ...]:
-    curves = {policy: board.curve(policy, Side.report) for policy in board.lossless[:DRAWN]}
+    curves = {policy: board.curve(policy, board.side) for policy in board.lossless[:DRAWN]}
     series = tuple(
         Series(name=policy, x=tuple(map(float, curve)), y=tuple(curve.values()))
         for policy, curve in curves.items()
@@ -42,8 +41,8 @@ def _by_cell(board: Leaderboard) -> Panel | None:
 
 
 def _policies(board: Leaderboard) -> Panel:
-    ranked = [policy for policy in board.lossless if board.scores[Side.report][policy].ratios]
-    report = [board.scores[Side.report][policy] for policy in ranked]
+    ranked = [policy for policy in board.lossless if board.scores[board.side][policy].ratios]
+    report = [board.scores[board.side][policy] for policy in ranked]
     figures = {
         "mean, reporting cells": [score.mean or 0.0 for score in report],
         "least, reporting cells": [least(score.ratios)[1] or 0.0 for score in report],

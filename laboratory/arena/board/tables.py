@@ -14,24 +14,23 @@ from .scores import least
 
 
 def ranking(board: Leaderboard) -> Rows:
-    """Lossless policies, the largest mean ratio on the reporting cells first."""
-    return table("", [_ranked(board, policy) for policy in board.lossless])
+    """Lossless policies, the largest mean ratio on the side that is told of first."""
+    return table(_told(board), [_ranked(board, policy) for policy in board.lossless])
 
 
 def _ranked(board: Leaderboard, policy: str) -> list[Cell]:
-    report, tune = (board.scores[side][policy] for side in (Side.report, Side.tune))
-    where, worst = least(report.ratios)
+    score, report, tune = board.scores_of(policy)
     return [
         cell("policy", policy),
-        cell("mean", report.mean, "", 3),
-        cell("tuning: mean", tune.mean, "", 3),
-        cell("least", worst, "", 3),
-        cell("where", str(where or "")),
-        cell("tuning: least", least(tune.ratios)[1], "", 3),
-        cell("won", _percent(report.share_won)),
-        cell("over plain: mean", report.mean_over_plain, "", 2),
-        cell("least over plain", least(report.over_plain)[1], "", 3),
-        cell("least after 1,000 tokens", least(report.learnt)[1], "", 3),
+        cell("report: mean", report.mean, "", 3),
+        cell("tune: mean", tune.mean, "", 3),
+        cell("report: least", least(report.ratios)[1], "", 3),
+        cell("tune: least", least(tune.ratios)[1], "", 3),
+        cell("where", str(least(score.ratios)[0] or "")),
+        cell("won", _percent(score.share_won)),
+        cell("over plain: mean", score.mean_over_plain, "", 2),
+        cell("over plain: least", least(score.over_plain)[1], "", 3),
+        cell("least after 1,000 tokens", least(score.learnt)[1], "", 3),
         cell("thinks", board.runs.think_us(policy), "us", 1),
         cell("left out", report.left_out + tune.left_out),
     ]
@@ -39,16 +38,16 @@ def _ranked(board: Leaderboard, policy: str) -> list[Cell]:
 
 def lossy(board: Leaderboard) -> Rows:
     """Policies that may write other text than the target, and how much of it is other text."""
-    return table("", [_lossy(board, policy) for policy in board.lossy])
+    return table(_told(board), [_lossy(board, policy) for policy in board.lossy])
 
 
 def _lossy(board: Leaderboard, policy: str) -> list[Cell]:
-    report, tune = (board.scores[side][policy] for side in (Side.report, Side.tune))
+    score, report, tune = board.scores_of(policy)
     return [
         cell("policy", policy),
-        cell("mean", report.mean, "", 3),
-        cell("tuning: mean", tune.mean, "", 3),
-        cell("over plain: mean", report.mean_over_plain, "", 2),
+        cell("report: mean", report.mean, "", 3),
+        cell("tune: mean", tune.mean, "", 3),
+        cell("over plain: mean", score.mean_over_plain, "", 2),
         cell("same tokens", _percent(board.runs.same_share(policy))),
         cell("other tokens in 1,000", board.runs.divergences(policy), "", 1),
         cell("thinks", board.runs.think_us(policy), "us", 1),
@@ -57,20 +56,20 @@ def _lossy(board: Leaderboard, policy: str) -> list[Cell]:
 
 
 def learning(board: Leaderboard) -> Rows:
-    """Mean ratios on the reporting cells after some tokens, and at the end."""
+    """Mean ratios after some tokens, and at the end."""
     rows = []
     for policy in board.lossless:
-        curve = board.curve(policy, Side.report)
+        curve = board.curve(policy, board.side)
         after = [cell(f"after {tokens:,}", curve.get(tokens), "", 3) for tokens in MARKS]
-        rows.append([cell("policy", policy), *after, cell("at the end", board.scores[Side.report][policy].mean, "", 3)])
+        rows.append([cell("policy", policy), *after, cell("at the end", board.scores[board.side][policy].mean, "", 3)])
     return table("", rows)
 
 
 def losses(board: Leaderboard) -> Rows:
-    """Where each lossless policy loses on the reporting cells."""
+    """Where each lossless policy loses."""
     rows = []
     for policy in board.lossless:
-        ratios = board.scores[Side.report][policy].ratios
+        ratios = board.scores[board.side][policy].ratios
         worst = ", ".join(f"{where} {ratio:.2f}" for where, ratio in worst_cells(ratios))
         rows.append([cell("policy", policy), cell("worst cells", worst), cell("worst in the mean", loses_at(ratios))])
     return table("", rows)
@@ -133,6 +132,11 @@ def regret(board: Leaderboard) -> Rows:
 
 def _known(regrets: dict[str, dict[str, float]], policy: str) -> Iterator[float]:
     return (by_policy[policy] for by_policy in regrets.values() if policy in by_policy)
+
+
+def _told(board: Leaderboard) -> str:
+    """Of which side columns are that name none; "" for the reporting one."""
+    return "" if board.side is Side.report else f"no cell to report; columns without a side are of side {board.side}"
 
 
 def _percent(share: float | None) -> str:

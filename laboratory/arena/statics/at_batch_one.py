@@ -16,7 +16,7 @@ from .search import Ranked, Search, Seconds
 
 SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
 STARTS = 3  # sets of members that the ascent on the sample begins with
-FINALISTS = 4  # chains of the sample that are played over all requests
+FINALISTS = 6  # chains of the sample that are played over all requests
 
 
 class PlayedChains:

@@ -12,7 +12,7 @@ from ....policies.chain_notation import ChainSpec
 
 MOST = 16  # tokens of a window
 TWO_LEVELS = (1, 2, 3, 4, 6, 8, 12, 16)
-LOWER, UPPER = (1, 3, 6), (2, 5, 10)
+LOWER, UPPER = (1, 3, 6, 12), (2, 5, 10)
 LOOKED_UP, ABOVE_LOOKUP = (6,), (3, 8)
 FOUR_LEVELS = ((3, 3, 6), (6, 6, 10))
 ENTRY = (2, 6)  # windows that a member gets where it comes in
