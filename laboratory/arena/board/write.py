@@ -1,13 +1,10 @@
 """Writes the leaderboard: a page, and a figure and JSON beside it."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 from ....whole_files import whole_file
 from ...findings.figure import check_figure, write_figure
-from ..cell import ArenaCell
-from ..split import Side, Split
 from .leaderboard import Leaderboard
 from .page import leaderboard_page
 from .panels import panels
@@ -15,24 +12,17 @@ from .panels import panels
 FIGURES = "figures"  # folder beside the page
 
 
-def check_page(page: Path, cells: Iterable[ArenaCell], split: Split) -> None:
+def check_page(page: Path) -> None:
     """Refuse, before a long run, what `write_leaderboard` could not write.
 
-    Args:
-        page: to be written.
-        cells: that will be played.
-        split: of their recordings.
-
     Raises:
-        ValueError: a page that does not end in .md, or whose folder is not there, or no cell that is reported.
+        ValueError: a page that does not end in .md, or whose folder is not there.
         ModuleNotFoundError: the extra for figures is not installed.
     """
     if page.suffix != ".md":
         raise ValueError(f"--page must end in .md, got {str(page)!r}")
     if not page.absolute().parent.is_dir():
         raise ValueError(f"--page must be in a folder that exists, got {str(page)!r}")
-    if not any(split.side_of(cell.recording) is Side.report for cell in cells):
-        raise ValueError("--page needs a cell of split report, got none")
     check_figure(_figure(page))
 
 

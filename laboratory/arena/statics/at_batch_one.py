@@ -60,7 +60,7 @@ class ChainSearch:
     Attributes:
         family: of the recording's pool.
         whole: runs over all requests.
-        sample: runs over every so-manieth request, the same as `whole` where there are few.
+        sample: runs over a part of the requests of each tag, the same as `whole` where there are few.
     """
 
     def __init__(self, tables: ReplayTables, *, seed: int = 0) -> None:
@@ -97,10 +97,11 @@ def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
 
 
 def sampled(tables: ReplayTables) -> ReplayTables:
-    """Some of the requests of an exact recording, evenly spread over it."""
+    """Some of the requests of an exact recording: as large a part of each tag, evenly spread over its requests."""
     if not isinstance(tables, TrieTables):
         return tables
     requests = tables.trace.requests
     tokens = sum([len(tables.of(request.request_id).trunk_tokens) for request in requests])
     every = tokens // SAMPLE_TOKENS
-    return TrieTables(replace(tables.trace, requests=requests[::every])) if every > 1 else tables
+    by_tag = sorted(requests, key=lambda request: request.tag)
+    return TrieTables(replace(tables.trace, requests=by_tag[::every])) if every > 1 else tables
