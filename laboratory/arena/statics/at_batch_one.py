@@ -16,7 +16,7 @@ from .search import Ranked, Search, Seconds
 
 SAMPLE_TOKENS = 1_000  # of output, about: what is tried first is tried on a sample of the requests
 STARTS = 3  # sets of members that the ascent on the sample begins with
-FINALISTS = 6  # chains of the sample that are played over all requests
+FINALISTS = 10  # unlike chains of the sample that are played over all requests
 
 
 class PlayedChains:
@@ -91,7 +91,7 @@ def seek(family: Family, *, sample: Seconds, whole: Seconds) -> Ranked:
     rough.ascend(rough.ranked().best, (family.windows_next, family.windows_near, family.members_near))
     found = rough.ranked()
     final = Search(whole)
-    finalists = [*found.chains[:FINALISTS], *found.of_each_members()[:FINALISTS], family.plain]
+    finalists = [*found.unlike(FINALISTS), *found.of_each_members()[:STARTS], family.plain]
     final.ascend(final.fastest(dict.fromkeys(finalists)), (family.windows_next,))
     return final.ranked()
 

@@ -29,6 +29,13 @@ class Ranked:
         """The fastest."""
         return self.chains[0]
 
+    def unlike(self, count: int) -> tuple[ChainSpec, ...]:
+        """The fastest chains no two of which have the same members and the same lowest window, so many at most."""
+        fastest: dict[tuple[tuple[str, ...], tuple[int, ...]], ChainSpec] = {}
+        for chain in self.chains:
+            fastest.setdefault((chain.members, chain.windows[:1]), chain)
+        return tuple(fastest.values())[:count]
+
     def of_each_members(self) -> tuple[ChainSpec, ...]:
         """The fastest chain of each set of members, fastest first."""
         fastest: dict[tuple[str, ...], ChainSpec] = {}

@@ -77,6 +77,9 @@ def test_ascent_ends_where_no_neighbour_is_faster_and_asks_of_each_once(start, g
     assert list(ranked.seconds) == sorted(ranked.seconds)
     if start.members == goal.members:
         assert found == goal
+    unlike = ranked.unlike(4)
+    assert len({(chain.members, chain.windows[:1]) for chain in unlike}) == len(unlike) <= 4
+    assert unlike[0] == found
     fastest = ranked.of_each_members()
     assert len({chain.members for chain in fastest}) == len(fastest)
     assert fastest[0] == found
