@@ -3,7 +3,7 @@
 python benchmarks/policies.py [--runs 3]
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -14,9 +14,10 @@ from paceline.laboratory.timed_steps import TimedSteps
 from paceline.laboratory.timing import interleaved
 from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
-from paceline.policies.specrouter.search import Figures, best_chain
+from paceline.policies.specrouter.search import FORMS, Figures, best_chain
 from paceline.sim.foresight import grant_foresight
 from paceline.sim.simulate import Scenario, simulate
+from shared.closed_forms import least_along_paths
 from shared.report import parser_of, show
 
 GOAL_US = 20.0
@@ -68,21 +69,23 @@ def figures(size: int) -> Figures:
 
 
 def search_rows() -> Iterator[list[Cell]]:
-    jobs = {
-        (form, size): partial(best_chain, figures(size), form=form) for size in SIZES for form in ("nested", "filter")
-    }
-    timings = interleaved({f"{form} {size}": job for (form, size), job in jobs.items()})
+    """By members: each form, what a round of `EVERY` has of it, and a search that knows no order of the members."""
+    jobs: dict[str, Callable[[], object]] = {}
     for size in SIZES:
-        nested, filtered = (timings[f"{form} {size}"].wall_s * 1e6 for form in ("nested", "filter"))
-        half = timings.get(f"nested {size // 2}")
-        yield [
-            cell("members", size),
-            cell("nested us", nested, digits=0),
-            cell(f"a round of {EVERY}", nested / EVERY, digits=0),
-            cell("over the half", "" if half is None else f"{nested / half.wall_s / 1e6:.1f}x"),
-            cell("filter us", filtered, digits=0),
-            cell(f"a round of {EVERY}", filtered / EVERY, digits=0),
-        ]
+        known = figures(size)
+        jobs |= {f"{form} {size}": partial(best_chain, known, form=form) for form in FORMS}
+        jobs[f"paths {size}"] = partial(least_along_paths, known.rates, known.seconds)
+    taken_us = {name: timing.wall_s * 1e6 for name, timing in interleaved(jobs).items()}
+    for size in SIZES:
+        row = [cell("members", size)]
+        for form in FORMS:
+            found, half = taken_us[f"{form} {size}"], taken_us.get(f"{form} {size // 2}")
+            row += [
+                cell(f"{form} us", found, digits=0),
+                cell(f"a round of {EVERY}", found / EVERY, digits=1),
+                cell("over the half", "" if half is None else f"{found / half:.1f}x"),
+            ]
+        yield [*row, cell("shortest path us", taken_us[f"paths {size}"], digits=0)]
 
 
 def main() -> None:

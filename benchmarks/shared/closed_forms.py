@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from paceline.policies.speed import gathered, kept_of, round_tokens
+from paceline.policies.speed import Floats, gathered, kept_of, round_tokens
 
 
 class RoundSpeed(NamedTuple):
@@ -57,3 +57,30 @@ def chain_speed(acceptance: Sequence[float], windows: Sequence[int], forward_s: 
         seconds = float(rounds[-1]) * seconds + verify_s
         kept = kept_of(judged[-1], rate)
     return RoundSpeed(float(kept @ np.arange(len(kept))), seconds)
+
+
+def least_along_paths(acceptance: Floats, forward_s: Floats) -> Floats:
+    """Seconds per token of the best nested chain up to every level, as shortest paths whose edges map what they add to.
+
+    An edge from level j to level i for every window n takes tau_j to (n tau_j + v_i(n + 1)) / E(n), which rises with
+    tau_j. Every edge is tried until none makes anything shorter (as Bellman and Ford do where edges add), which asks
+    for no order of the levels. Hierarchical Speculative Decoding (arXiv:2510.19705) is told to find its hierarchies by
+    such a generalised shortest path; this is the problem of `specrouter.search` without its order of the levels.
+
+    Args:
+        acceptance: `[L, L]` the rate at which the member of the column accepts tokens of the row's; read above the
+            diagonal.
+        forward_s: `[L, N + 1]` seconds of a forward over k new tokens at column k - 1.
+    """
+    size, longest = len(forward_s), forward_s.shape[1] - 1
+    windows = np.arange(1.0, longest + 1.0)
+    # [L, L, N] at [j, i, n - 1].
+    tokens = 1.0 + np.cumsum(acceptance[:, :, None] ** windows, axis=2)
+    upwards = np.triu(np.ones((size, size), dtype=bool), 1)[:, :, None]
+    token_s: Floats = forward_s[:, 0].copy()
+    while True:
+        through = (windows * token_s[:, None, None] + forward_s[None, :, 1:]) / tokens
+        shorter = np.minimum(token_s, np.where(upwards, through, np.inf).min(axis=(0, 2)))
+        if (shorter == token_s).all():
+            return shorter
+        token_s = shorter

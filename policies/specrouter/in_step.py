@@ -9,7 +9,8 @@ way to the target. Here the requests share a chain, and each level acts once a r
 - In the first round up to `PROBES` times `probe` requests draft a little for the target, the others not.
 - A member may be better than its evidence says. Where rates raised by `DOUBT` standard errors favour another chain,
   `TRYING` rows have its new member judge what the others draft, for one round. The errors shrink with evidence, and
-  from one trial to the next the rounds double; a member that would not pay if it were always right is never tried.
+  each trial waits `APART` times as long as the one before. A member that would not pay if it were always right is never
+  tried.
 
 Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
 changes by a quarter.
@@ -35,6 +36,7 @@ PROBES = 2  # requests that draft to learn, for each round that a tag probes for
 DOUBT = 1.5  # standard errors
 LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
 TRYING = 4  # rows of a trial
+APART = 3.0  # times the rounds until a trial that are played before the next one
 FADING = 0.5  # of the rounds that a tag began before a selection
 
 
@@ -113,7 +115,7 @@ class InStep(Selector):
             self._trial = self._worth_trying(choice.chain, choice.figures)
         if self._trial is None:
             return None
-        self._next_trial = 2.0 * self._turns
+        self._next_trial = APART * self._turns
         self._trying = min(TRYING, num_rows) - 1
         return self._tried(tag, self._trial)
 

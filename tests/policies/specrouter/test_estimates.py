@@ -4,6 +4,8 @@ from math import exp, log, nan
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.parts.performance_profiler import PerformanceProfiler
@@ -26,6 +28,40 @@ def test_seconds_are_interpolated_and_follow_the_best_known_member_beyond():
     assert table[2].tolist() == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
     assert np.isinf(table[1]).all()
     assert [profiler.known(level) for level in range(5)] == [False, False, True, False, True]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 80), st.integers(0, 9), st.booleans()), min_size=1, max_size=30
+    )
+)
+def test_a_table_that_is_kept_up_is_one_that_is_read_at_once(forwards):
+    """Every forward moves a mean or adds one, so a member's row and those that follow it are read anew each time."""
+    kept, told = PerformanceProfiler(check_pool()), []
+    for count, (level, tokens, power, look) in enumerate(forwards):
+        told.append((level, 100 * count + tokens, 2.0**power))
+        kept.note(level, new_tokens=told[-1][1], seconds=told[-1][2])
+        if look:
+            kept.table(6)
+            kept.table(3, num_rows=4)
+    fresh = PerformanceProfiler(check_pool())
+    for level, tokens, seconds in told:
+        fresh.note(level, new_tokens=tokens, seconds=seconds)
+    assert kept.table(6).tolist() == fresh.table(6).tolist()
+    assert kept.table(3, num_rows=4).tolist() == fresh.table(3, num_rows=4).tolist()
+
+
+def test_what_was_read_stays_until_a_mean_moves():
+    profiler = PerformanceProfiler(check_pool())
+    for level in (1, 4):
+        profiler.note(level, new_tokens=1, seconds=1.0)
+    first = profiler.table(4)
+    profiler.note(4, new_tokens=1, seconds=1.04)
+    assert profiler.table(4) is first
+    profiler.note(4, new_tokens=1, seconds=3.0)
+    assert profiler.table(4)[4, 0] > 1.5
+    assert first[4, 0] == 1.0, "whoever has it keeps what was read"
 
 
 def test_a_member_that_takes_no_time_says_nothing_of_how_seconds_grow():

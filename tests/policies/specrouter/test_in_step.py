@@ -1,5 +1,6 @@
 """Requests of a batch share a chain: what is predicted for it, that they go in step, and that it costs them nothing."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,67 @@ def test_requests_of_a_batch_go_in_step(pico, batch):
     assert np.sum(~by_target) < 2.2 * np.sum(by_target)
     assert policy.shared_chain is not None
     assert ops["num_rows"][by_target].mean() > 0.8 * batch
+
+
+def router_of(pico, agreement_by_tag, *, seconds=(0.0, 1.0, 3.0, 6.0, 10.0), rows=8, known=4):
+    """A policy that knows seconds, and the rates of tags at the levels below `known`."""
+    policy = SpecRouter(pico.tables.pool)
+    knowledge, target = policy.scheduler.knowledge, pico.tables.pool.target_level
+    for level, forward_s in enumerate(seconds):
+        for width in (rows, 20 * rows):
+            knowledge.profiler.note(level, new_tokens=width, seconds=forward_s * (1.0 + width / 1000))
+    for tag, rate in agreement_by_tag.items():
+        for count in range(400):
+            for level in range(1, known):
+                knowledge.agreement.note(tag, level, target, kept=count % 10 < 10 * rate, similar=float("nan"))
+    return policy
+
+
+def plans_of(policy, tags, *, rounds=40):
+    """Plans of as many rounds in step, a request for each of `tags`, which end a round together."""
+    made = []
+    for _ in range(rounds):
+        plans = [policy.scheduler.plan(tag, num_rows=len(tags), num_running=len(tags)) for tag in tags]
+        for tag, plan in zip(tags, plans, strict=True):
+            policy.scheduler.note_round(tag, plan, num_tokens=1, seconds=None)
+        made.append(plans)
+    return made
+
+
+def test_a_draft_goes_on_for_the_tags_to_which_it_is_worth_it(pico):
+    """The mean rate of tags makes shorter windows than the tags do: what survives is of the good ones."""
+    mixed = router_of(pico, {"good": 1.0, "bad": 0.2})
+    alike = router_of(pico, {"good": 0.6, "bad": 0.6})
+    tags = ["good", "bad"] * 4
+    longest = [max(plan.draft.tokens for plan in plans_of(policy, tags)[-1]) for policy in (mixed, alike)]
+    assert longest[0] > longest[1]
+
+
+def test_a_tag_whose_tokens_are_not_worth_judging_leaves_first(pico):
+    policy = router_of(pico, {"good": 0.9, "bad": 0.1}, rows=256)
+    last = plans_of(policy, ["good", "bad"] * 128)[-1]
+    windows = [0 if plan.draft is None else plan.draft.tokens for plan in last[:2]]
+    assert windows[0] > windows[1]
+
+
+def test_trials_come_at_growing_distances_and_end(pico):
+    policy = router_of(pico, {"a": 0.6}, seconds=(0.0, 1.0, 1.5, 2.0, 10.0), known=2)
+    rounds = plans_of(policy, ["a"] * 8, rounds=400)
+    tried = [index for index, plans in enumerate(rounds) if 0 < sum(plan.trial for plan in plans) <= 4 and index > 2]
+    assert tried
+    assert all(2 * one <= other for one, other in pairwise(tried))
+
+
+def test_who_would_not_pay_if_it_were_always_right_is_never_tried(pico):
+    policy = router_of(pico, {"a": 0.6}, seconds=(0.0, 1.0, 9.0, 9.5, 10.0))
+    lowest = {plan.chain.levels[:-1] for plans in plans_of(policy, ["a"] * 8, rounds=100)[3:] for plan in plans}
+    assert lowest == {(1,)}
+
+
+def test_nothing_is_tried_where_exploring_is_off(pico):
+    policy = SpecRouter(pico.tables.pool, explore=0, probe=0)
+    simulate(batch_of(pico, 8), policy, "specrouter")
+    assert policy.counters.trials == 2, "the warm-up of all"
 
 
 def test_few_requests_have_chains_of_their_own(pico):

@@ -92,3 +92,13 @@ def test_a_draft_is_learnt_by_the_forward():
     profiler, clock = timer()
     clock.note(0, 1, Outcome("r0", Draft("draft", 4), 4, 0, 0, 0, 0, None, (), 0.4, 1, done=False))
     assert profiler.told == [(0, 1, 0.1)]
+
+
+def test_a_first_draft_over_a_prompt_is_told_from_the_forwards_that_follow():
+    """As far as others tell what these take: were all taken to be alike, the member would look dear for good."""
+    profiler, clock = timer()
+    profiler.guessed_s = lambda level, num_rows: 0.1
+    clock.note(0, 60, Outcome("r0", Draft("draft", 4), 4, 0, 0, 0, 0, None, (), 1.5, 1, done=False))
+    ((level, tokens, seconds),) = profiler.told
+    assert (level, tokens) == (0, 60)
+    assert abs(seconds - 1.2) < 1e-12

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.benchmarks.shared.closed_forms import chain_speed
+from paceline.benchmarks.shared.closed_forms import chain_speed, least_along_paths
 from paceline.policies.specrouter.search import Figures, best_chain, best_windows
 
 from ..closed_forms import nested_seconds
@@ -20,6 +20,13 @@ def case(seed, members, longest, *, flat=False):
     first = np.sort(rng.uniform(0.01, 1.0, members))
     slope = 0.0 if flat else rng.uniform(0.0, 0.1, members)[:, None]
     return figures(agreement, first[:, None] * (1.0 + slope * np.arange(longest + 1)))
+
+
+def uneven(seed, members, longest):
+    """Seconds that neither rise with tokens nor with members, rates of none and of all tokens among them."""
+    rng = np.random.default_rng(seed)
+    agreement = rng.uniform(-0.2, 1.2, (members, members)).clip(0.0, 1.0)
+    return figures(agreement, rng.uniform(0.01, 1.0, (members, longest + 1)), rng.uniform(0.0, 0.1, members))
 
 
 def figures(rates, seconds, entry_s=None):
@@ -36,22 +43,59 @@ def chains(members, longest):
 
 
 def nested(levels, windows, known):
-    agreement, forward_s, _ = known
-    tau = forward_s[levels[0], 0]
+    agreement, forward_s, entry_s = known
+    tau = forward_s[levels[0], 0] + entry_s[levels[0]]
     for low, high, window in zip(levels, levels[1:], windows, strict=False):
         tokens = sum(agreement[low, high] ** k for k in range(window + 1))
-        tau = (window * tau + forward_s[high, window]) / tokens
+        tau = (window * tau + forward_s[high, window]) / tokens + entry_s[high]
     return tau
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
-def test_dynamic_programming_is_enumeration(seed, members, longest):
-    known = case(seed, members, longest)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.sampled_from([case, uneven]))
+def test_dynamic_programming_is_enumeration(seed, members, longest, made):
+    known = made(seed, members, longest)
     found = best_chain(known)
     least = min(nested(*chain, known) for chain in chains(members, longest))
     assert found.token_s == pytest.approx(least, rel=1e-12)
     assert nested(found.levels, found.windows, known) == pytest.approx(least, rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 16), st.sampled_from([case, uneven]))
+def test_one_pass_from_small_to_large_finds_the_generalised_shortest_path(seed, members, longest, made):
+    known = made(seed, members, longest)._replace(entry_s=np.zeros(members))
+    least_s = least_along_paths(known.rates, known.seconds)[-1]
+    assert best_chain(known).token_s == pytest.approx(least_s, rel=1e-12)
+
+
+def in_step(levels, window, known):
+    """Seconds per token, from every way that a round of three may go."""
+    (low, mid, target), (agreement, forward_s, entry_s) = levels, known
+    kept, widest = agreement[low, mid], forward_s.shape[1] - 1
+    seconds = tokens = 0.0
+    for count in range(window + 1):
+        chance = kept**count * (1.0 - kept if count < window else 1.0)
+        seconds += chance * forward_s[target, min(count + 1, widest)]
+        tokens += chance * sum(agreement[mid, target] ** handed for handed in range(count + 2))
+    return (window * forward_s[low, 0] + forward_s[mid, window] + seconds) / tokens + entry_s[low] + entry_s[mid]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 16), st.sampled_from([case, uneven]))
+def test_in_step_no_chain_of_up_to_three_members_is_better(seed, members, longest, made):
+    """With seconds that are no line, too: the search leaves off only where nothing better can follow."""
+    known = made(seed, members, longest)
+    target = members - 1
+    found = best_chain(known, form="in step")
+    least_s = [known.seconds[target, 0]]
+    for low in range(target):
+        free = known._replace(entry_s=np.zeros(members))
+        least_s += [nested((low, target), (window,), free) + known.entry_s[low] for window in range(1, longest + 1)]
+        for mid in range(low + 1, target):
+            windows = range(1, max(1, longest - 1) + 1)
+            least_s += [in_step((low, mid, target), window, known) for window in windows]
+    assert found.token_s == pytest.approx(min(least_s), rel=1e-12)
 
 
 def test_the_nested_form_is_the_one_of_speed():
