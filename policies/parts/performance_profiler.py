@@ -37,6 +37,7 @@ class PerformanceProfiler:
 
     Attributes:
         stated: seconds that were stated; None: they are measured.
+        num_lookups: members that copy and have no forwards, the lowest ones.
 
     Raises:
         ValueError: costs that are none of this pool.
@@ -44,6 +45,7 @@ class PerformanceProfiler:
 
     def __init__(self, pool: Pool, costs: str | None = None) -> None:
         self.stated = None if costs is None else MemberSeconds(pool, costs)
+        self.num_lookups = sum(member.model_free for member in pool.members)
         self._names = pool.names
         self._prompts = self._prompt_tokens = self._budget_tokens = 0
         self._answers = self._answer_tokens = 0
@@ -150,8 +152,8 @@ class PerformanceProfiler:
         self._moved.clear()
 
     def _fill(self, table: "_Table", versions: list[int], num_rows: int, first: float, held: int) -> None:
-        """Read the rows of members that moved, and those that follow the member of most cells if that one did."""
-        # The curve of most cells, of members that take any time; the largest member among equals.
+        """Read rows of members that moved, and those that follow another one if that did."""
+        # It is the member of most cells, of those that take any time; the largest among equals.
         cells = self._cells
         best = max(
             range(len(cells)), key=lambda level: (any(c.read for c in cells[level].values()), len(cells[level]), level)
@@ -162,13 +164,12 @@ class PerformanceProfiler:
         for level, version in enumerate(versions):
             if version != table.versions[level] or (follow and table.follows[level]):
                 curve = _curve(self._cells[level], num_rows, self._slopes[level].fitted, held)
-                row, table.follows[level] = curve.read(first, table.seconds.shape[1], reference)
-                table.seconds[level] = row
+                table.seconds[level], table.follows[level] = curve.read(first, table.seconds.shape[1], reference)
         table.versions, table.reference = versions.copy(), best
 
 
 class _Table:
-    """What was read for one purpose. Letters: L members, K widths. Mutated by the profiler.
+    """What was read for one purpose. Mutated by the profiler.
 
     Attributes:
         seconds: `[L, K]`; replaced, never written to, when it is read anew.
@@ -238,12 +239,7 @@ class _Slope:
 
 
 class _Curve:
-    """Seconds by new tokens a row. Lists: few points are read at a time.
-
-    Args:
-        widths: new tokens a row, ascending.
-        seconds: at each of them.
-    """
+    """Seconds by new tokens a row, these ascending. Lists: few points are read at a time."""
 
     __slots__ = ("_seconds", "_widths")
 

@@ -183,9 +183,10 @@ class InStep(Selector):
             return None
         above = chain.levels[1:] or chain.levels
         worth_s = chain.level_s[min(1, len(chain.level_s) - 1)]
+        window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1)
         copy_s = float(own.seconds[self._front, 0])
-        each_s = copy_s if isfinite(copy_s) else 0.0
-        window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1, each_s)
+        if isfinite(copy_s):
+            gain_s -= copy_s
         if not window or gain_s <= least_s:
             return None
         return self._planner.draft(self._pool.names[self._front], window)
@@ -224,15 +225,12 @@ def _best_of_three(
     return window, least_s
 
 
-def _pays(
-    writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int, each_s: float = 0.0
-) -> tuple[int, float]:
-    """How many tokens of a member are worth more than they cost, at most `most`, and what they gain in seconds.
+def _pays(writer: int, above: tuple[int, ...], own: Figures, worth_s: float, most: int) -> tuple[int, float]:
+    """How many tokens of a member, at most `most`, are worth more than judging them takes, and what they gain in all.
 
-    Judging costs, by the members `above`, and `each_s` a token.
+    Those `above` judge. The gain is in seconds; what the member takes itself is not in it.
     """
-    wider_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
-    cost_s = wider_s + each_s
+    cost_s = np.diff(own.seconds[list(above), : most + 1], axis=1).clip(0.0).sum(axis=0)
     gains = worth_s * own.rates[writer, above[0]] ** np.arange(1.0, len(cost_s) + 1.0) - cost_s
     total_s = gains.cumsum()
     best = int(total_s.argmax())

@@ -102,6 +102,9 @@ class OperationTimer:
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
         rows, count = self._rows, self._longest
+        if level < self._profiler.num_lookups:  # a lookup takes what it takes, however much it reads or copies
+            self._profiler.note(level, new_tokens=rows, seconds=seconds)
+            return
         narrow_s = self._profiler.narrowest_s(level, rows)
         if narrow_s is None and width > PROMPT:
             narrow_s = self._profiler.guessed_s(level, rows)

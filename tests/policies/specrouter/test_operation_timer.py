@@ -13,6 +13,7 @@ class Profiler:
     """Keeps what it is told; knows nothing."""
 
     def __init__(self):
+        self.num_lookups = 0
         self.told = []
 
     def note(self, level, *, new_tokens, seconds):
@@ -102,3 +103,11 @@ def test_a_first_draft_over_a_prompt_is_told_from_the_forwards_that_follow():
     ((level, tokens, seconds),) = profiler.told
     assert (level, tokens) == (0, 60)
     assert abs(seconds - 1.2) < 1e-12
+
+
+def test_a_lookup_is_learnt_whole_however_much_it_reads_or_copies():
+    profiler, clock = timer()
+    profiler.num_lookups = 1
+    for fed, copied in ((900, 6), (40, 1)):
+        clock.note(0, fed, Outcome("r0", Draft("ngram", 8), copied, 0, 0, 0, 0, None, (), 0.25, 1, done=False))
+    assert profiler.told == [(0, 1, 0.25)] * 2
