@@ -15,6 +15,8 @@ from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
 from paceline.traces.tries.store import read_trace
 
+from ...cli.command_line import refused
+
 RECIPES = Path(__file__).parent / "recordings" / "recipes.toml"
 
 
@@ -82,3 +84,10 @@ def test_what_no_trained_pool_made_is_refused(shelf):
         order_on_models("pico", shelf)
     with pytest.raises(ArgumentError, match="`batches` must be >= 1, got 0"):
         order_on_models("llama", shelf, batches=())
+
+
+def test_the_command_refuses_what_no_trained_pool_made_in_one_line():
+    said = refused("arena-models", "pico-coupled")
+    assert said.startswith("the recording must be one of llama-plain, ")
+    assert said.rstrip().endswith("got 'pico-coupled'")
+    assert "--batch" in refused("arena-models", "mixed", "--batch", "0")
