@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[1]
 DATA = ("pools", "recordings")
 BESIDE_CODE = {
     "__init__.pyi",
+    "laboratory/arena/asked/cells.toml",
+    "laboratory/arena/recordings/pools/recipes.toml",
+    "laboratory/arena/split.toml",
     "laboratory/findings/figures.mplstyle",
     "laboratory/training/recipes.toml",
     "laboratory/training/text/dialogue.toml",
