@@ -42,11 +42,11 @@ def catalogue() -> Mapping[str, Entry]:
         "pico-coupled": Entry(what="the shipped recording, sampled", source=ShippedSource(title="pico-coupled")),
         **{name: Entry(what=pool_recipe(name).what, source=TrainedSource(pool=name)) for name in TRAINED},
         "llama-stale": Entry(
-            what="as llama-plain, and after half of the requests the draft agrees in 40% instead of 70%",
+            what="as llama-plain; after half of the requests the draft is one trained to agree in 40%, not 70%",
             source=StaleSource(fresh="llama-plain", stale=TrainedSource(pool="llama-plain", goals={"draft": 0.4})),
         ),
         "mixed-stale": Entry(
-            what="as mixed, and after half of the requests the draft agrees in 35% instead of 63%",
+            what="as mixed; after half of the requests the draft is one trained to agree in 35%, not 63%",
             source=StaleSource(fresh="mixed", stale=TrainedSource(pool="mixed", goals={"draft": 0.35})),
         ),
         "qwen3-turnover": Entry(
