@@ -115,7 +115,36 @@ class RefusalAbove:
         return 1.0 - product > self.chance
 
 
-Stop = ConfidenceBelow | EntropyAbove | GapBelow | ProductBelow | RefusalAbove
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurvivalBelow:
+    """Stop when the chance that all tokens of this draft are kept is below `chance`, a token's being exp(-h) p^g.
+
+    Attributes:
+        chance: 0 to 1.
+        hazard: h, what every token risks, 0 to 50.
+        of_doubt: g, the weight of its drafter's probability p, 0 to 50.
+    """
+
+    chance: float
+    hazard: float
+    of_doubt: float
+
+    def __post_init__(self) -> None:
+        check_within("chance", self.chance, "[0, 1]")
+        for name in ("hazard", "of_doubt"):
+            check_within(name, getattr(self, name), f"[0, {MOST_WEIGHT:g}]")
+
+    def factor(self, signal: Signal, index: int) -> float:
+        """The chance that a token is kept, if those before it are."""
+        chance: float = math.e ** (-self.hazard) * signal.prob**self.of_doubt
+        return chance
+
+    def holds(self, signal: Signal, product: float) -> bool:
+        """Whether the draft ends here."""
+        return product < self.chance
+
+
+Stop = ConfidenceBelow | EntropyAbove | GapBelow | ProductBelow | RefusalAbove | SurvivalBelow
 
 
 def token_factor(stop: object) -> Callable[[Signal, int], float]:

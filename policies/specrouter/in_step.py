@@ -119,9 +119,6 @@ class InStep(Selector):
         self._trying = min(TRYING, num_rows) - 1
         return self._tried(tag, self._trial)
 
-    def _stale(self, choice: Choice, tag: str, hoped: Figures) -> Plan | None:
-        return None
-
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures
         assert figures is not None

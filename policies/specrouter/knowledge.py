@@ -1,4 +1,4 @@
-"""All that selections go by: seconds, agreement, survival, and verdicts still to be taken in."""
+"""All that selections go by: seconds, agreement, survival, lookups, and verdicts still to be taken in."""
 
 from math import nan
 
@@ -6,11 +6,16 @@ import numpy as np
 
 from ...decoding.pool import Pool
 from ..parts.performance_profiler import PerformanceProfiler
-from .confidence import Survival, doubt
-from .evidence import Verdict
+from .constants import RouterConstants
+from .estimates.confidence import Survival, doubt
+from .estimates.evidence import JudgedRun, Verdict
+from .estimates.lookups import Lookups
+from .estimates.similarity import PairAgreement
 from .options import RouterOptions
 from .search import Figures
-from .similarity import PairAgreement
+
+LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
+MOST_RATE = 0.995  # that is hoped for
 
 
 class Knowledge:
@@ -18,20 +23,29 @@ class Knowledge:
 
     Args:
         pool: the members.
-        options: the longest window, what agreement is made of, and costs among them.
+        options: the longest window, what agreement is made of, costs and what to do without among them.
+        constants: of the policy.
 
     Attributes:
         profiler: seconds.
         agreement: of pairs.
         survival: of drafted tokens.
+        lookups: how often they find something.
         verdicts: what is to be taken in by `digest`.
+        runs: the same of tokens that were judged together.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
         self.profiler = PerformanceProfiler(pool, options.costs)
-        self.agreement = PairAgreement(len(pool.members), options.similarity)
-        self.survival = Survival()
+        self.agreement = PairAgreement(
+            len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
+        )
+        self.survival = Survival(constants)
+        self.lookups = Lookups(constants)
         self.verdicts: list[Verdict] = []
+        self.runs: list[JudgedRun] = []
+        self._constants = constants
+        self._all_endorsers = options.takes("evidence")
         self._widths = options.most + 1
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._models = [level for level, member in enumerate(pool.members) if not member.model_free]
@@ -49,9 +63,15 @@ class Knowledge:
         )
 
     def hopeful(self, key: str | None, figures: Figures, hope: float) -> Figures:
-        """The same with the rates of a tag, or of all (None), raised by `hope` where evidence is thin or old."""
+        """The same with the rates of a tag, or of all (None), raised by `hope` where evidence is thin."""
         raised = self.agreement.rates(key) + hope / np.sqrt(self.agreement.freshness(key) + 1.0)
         return figures._replace(rates=np.minimum(raised, 1.0))
+
+    def optimistic(self, tag: str, figures: Figures) -> Figures:
+        """The same with the rates of a tag raised by their standard errors, times `optimism`."""
+        rates = figures.rates
+        variances = (rates * (1.0 - rates) + LEAST_VARIANCE) / (self.agreement.weight(tag) + 1.0)
+        return figures._replace(rates=np.minimum(rates + self._constants.optimism * np.sqrt(variances), MOST_RATE))
 
     def digest(self) -> None:
         """Take in the verdicts since the last time."""
@@ -59,10 +79,21 @@ class Knowledge:
         agreement, survival = self.agreement.note, self.survival.note
         for tag, written, endorsers, verifier, kept, similar in self.verdicts:
             drafter, above, last = levels[written.drafter], levels[verifier], endorsers[-1]
-            doubted = doubt(written.signal.prob)
-            for name in endorsers:
+            for name in endorsers if self._all_endorsers else endorsers[-1:]:
                 judge = levels[name]
                 if judge < above:  # a larger member's token says nothing of a chain, which goes from small to large
                     agreement(tag, judge, above, kept=kept, similar=similar if name is last else nan)
-                    survival(tag, (drafter, judge, above), doubted, kept=kept)
+                    if name is not last:
+                        survival(tag, (drafter, judge, above), doubt(written.signal.prob), kept=kept)
         self.verdicts.clear()
+        for tag, tokens, judges, verifier, num_kept in self.runs:
+            above = levels[verifier]
+            self.survival.note_run(
+                tag,
+                [
+                    ((levels[token.drafter], levels[judge], above), doubt(token.signal.prob))
+                    for token, judge in zip(tokens, judges, strict=True)
+                ],
+                num_kept,
+            )
+        self.runs.clear()

@@ -11,6 +11,8 @@ CHOICES = {
     "stop": ("confidence", "window"),
     "similarity": ("auto", "simscore", "argmax"),
 }
+# What `without` leaves out, to see what it is worth.
+INGREDIENTS = ("lookups", "optimism", "played", "ease", "evidence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +27,13 @@ class RouterOptions:
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
             "auto": the former while few requests run, the latter from four on.
         stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
-        explore: rounds between two trials of stale pairs, >= 0; 0 never tries and leaves the warm-up as the one source.
-        probe: rounds of a tag on the chain that tells most, >= 0; at 0 nobody drafts to learn in step, either.
+        explore: in step, rounds between two trials of stale pairs, >= 0; 0 never tries.
+        probe: in step, requests that draft to learn before anything is known, twice as many, >= 0.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
+        without: ingredients to leave out, `+` between them: "lookups" (no member that copies), "optimism" (what is
+            little known gets no benefit of the doubt), "played" (predictions are not corrected by what chains took),
+            "ease" (a tag's pairs tell nothing of each other), "evidence" (a verdict is of the adjacent pair alone); ""
+            leaves out none.
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
 
     Raises:
@@ -43,6 +49,7 @@ class RouterOptions:
     explore: int
     probe: int
     hysteresis: float
+    without: str
     costs: str | None
 
     def __post_init__(self) -> None:
@@ -55,3 +62,14 @@ class RouterOptions:
         if self.explore < 0 or self.probe < 0:
             raise ValueError(f"explore and probe must be >= 0, got explore={self.explore}, probe={self.probe}")
         check_within("hysteresis", self.hysteresis, "[0, 1)")
+        for name in self._left_out:
+            if name not in INGREDIENTS:
+                raise ValueError(f"without must name {', '.join(INGREDIENTS[:-1])} or {INGREDIENTS[-1]}, got {name!r}")
+
+    def takes(self, ingredient: str) -> bool:
+        """Whether an ingredient is not left out."""
+        return ingredient not in self._left_out
+
+    @property
+    def _left_out(self) -> list[str]:
+        return self.without.split("+") if self.without else []

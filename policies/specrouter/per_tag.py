@@ -1,28 +1,57 @@
 """A chain for the requests of each tag: what few requests do.
 
-A tag begins with the *probing chain*: the best one if a member misses half of what the next smaller one misses, so that
-only seconds decide. It mostly has three levels, and the verdicts of three tell of every chain of two of them. Then a
-selection holds for a third of the rounds that the tag has seen, for `every` at most. Predictions are corrected by what
-chains of the same members took.
+Chains are compared by seconds per token, all by one measure. What is predicted for members is corrected by what they
+took where they were played (`estimates.played`). And every candidate is given the benefit of its doubt: rates are
+raised by their standard errors, and the correction of members that were seldom played is lowered by its own. So what is
+little known is played while it may be the best, and no longer; nothing else is played to learn. A selection holds for a
+third of the rounds that the tag has seen, for `every` at most.
+
+Candidates are the members that are best by the rates as they are and as they are hoped for, those in use, and those
+that were played, each with every use of lookups (`fronts`).
 """
 
+from math import inf
 from typing import ClassVar
 
-from ...decoding.contract import Draft
-from ..speed import Floats
-from .plan import Plan
-from .search import Figures, FoundChain, best_windows, round_token_s
-from .selector import Choice, Selector
-
-EARLY = 1 / 3  # of the rounds that a tag has seen
+from ...decoding.pool import Pool
+from .constants import RouterConstants
+from .estimates.played import Played
+from .fronts import Fronted, Fronts, Use
+from .knowledge import Knowledge
+from .options import RouterOptions
+from .plan import Plan, Planner
+from .search import Figures, FoundChain
+from .selector import Choice, Counters, Selector
 
 
 class PerTag(Selector):
-    """A choice for every tag; see the module and `Selector`."""
+    """A choice for every tag; see the module and `Selector`.
 
-    hope: ClassVar[float] = 0.1
+    Args:
+        pool, options, knowledge, planner, counters: see `Selector`.
+        constants: of the policy.
+    """
+
     shared: ClassVar[bool] = False
-    _probed: tuple[Floats, tuple[int, ...]] | None = None  # seconds that the probing chain was searched by
+
+    def __init__(
+        self,
+        pool: Pool,
+        options: RouterOptions,
+        knowledge: Knowledge,
+        planner: Planner,
+        counters: Counters,
+        *,
+        constants: RouterConstants,
+    ) -> None:
+        super().__init__(pool, options, knowledge, planner, counters)
+        self._early = constants.early
+        self._stays = constants.tag_hysteresis * options.hysteresis
+        self._errors = constants.optimism if options.takes("optimism") else 0.0
+        self._corrects = options.takes("played")
+        self._fronts = Fronts(self._front if options.takes("lookups") else -1, self._judges, knowledge.lookups)
+        self.played = Played(constants)
+        self._spent: dict[str, tuple[int, int, float]] = {}  # rounds, tokens and seconds since a tag's selection
 
     def has(self, tag: str) -> bool:
         """Whether a tag has a chain of its own."""
@@ -33,46 +62,61 @@ class PerTag(Selector):
         chains = {str(tag): choice.chain for tag, choice in self._choices.items()}
         return {tag: self._planner.notation(chain) for tag, chain in chains.items() if chain is not None}
 
+    def note_seconds(self, tag: str, *, num_tokens: int, seconds: float) -> None:
+        """A round of the tag's present plan, and what it took."""
+        rounds, tokens, spent = self._spent.get(tag, (0, 0, 0.0))
+        self._spent[tag] = rounds + 1, tokens + num_tokens, spent + seconds
+
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
         if self._knowledge.profiler.known(self._pool.target_level):
             return None
         return self._planner.alone()  # the warm-up of another request of the batch is under way
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
-        return choice.rounds >= min(self._options.every, max(1, round(choice.total * EARLY)))
+        return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._early)))
 
-    def _found(self, choice: Choice, figures: Figures) -> FoundChain:
-        if choice.chain is None or choice.total < self._options.probe:
-            return best_windows(self._probing(figures), figures)
-        return super()._found(choice, figures)
+    def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
+        """Search anew. What the plan before took is compared with what its verdicts now predict for it."""
+        knowledge = self._knowledge
+        knowledge.digest()
+        self._counters.selections += 1
+        figures = knowledge.figures(tag, num_rows)
+        rounds, tokens, seconds = self._spent.pop(tag, (0, 0, 0.0))
+        if rounds and choice.chain is not None:
+            levels, use = choice.chain.levels, Use(choice.use)
+            predicted_s = tokens * self._way(tag, levels, use, figures).chain.token_s
+            self.played.note((use, levels), predicted_s=predicted_s, seconds=seconds, num_rounds=rounds)
+        best = self._best(choice, tag, figures)
+        self._counters.switches += choice.chain is not None and best.chain.levels != choice.chain.levels
+        choice.chain, choice.use, choice.window, choice.figures = best.chain, best.use, best.window, figures
+        choice.num_rows, choice.rounds = num_rows, 0
+        choice.plans.clear()
+        return None
 
-    def _probing(self, figures: Figures) -> tuple[int, ...]:
-        """Members of the probing chain, searched anew only when seconds have moved: all tags share it."""
-        if self._probed is None or self._probed[0] is not figures.seconds:
-            found = self._search(figures._replace(rates=self._knowledge.agreement.guess()))
-            self._probed = (figures.seconds, found.levels)
-        return self._probed[1]
+    def _best(self, choice: Choice, tag: str, figures: Figures) -> Fronted:
+        """The way that may be the best, with the windows of the rates as they are."""
+        hoped = self._knowledge.optimistic(tag, figures) if self._errors else figures
+        candidates = [self._search(figures).levels, self._search(hoped).levels, *self.played.chains()]
+        stays = () if choice.chain is None else choice.chain.levels
+        least_s, best, used = inf, candidates[0], Use.nowhere
+        for levels in dict.fromkeys([*candidates, stays] if stays else candidates):
+            for chain, use, _ in self._fronts.ways(tag, levels, hoped, self._errors):
+                token_s = chain.token_s * self._correction(use, levels)
+                if levels == stays:
+                    token_s *= 1.0 - self._stays
+                if token_s < least_s:
+                    least_s, best, used = token_s, levels, use
+        return self._way(tag, best, used, figures)
 
-    def _stale(self, choice: Choice, tag: str, hoped: Figures) -> Plan | None:
-        present = self._plan_of(choice, tag)
-        found = self._better(present.chain.levels, hoped)
-        front = self._copies(found, hoped)
-        if found.levels == present.chain.levels and (front is None or present.front is not None):
-            return None
-        assert choice.figures is not None
-        chain = best_windows(found.levels, choice.figures)
-        return self._planner.plan(tag, chain, choice.figures, front=front)
+    def _correction(self, use: Use, levels: tuple[int, ...]) -> float:
+        if not self._corrects:
+            return 1.0
+        return self.played.hopeful((use, levels)) if self._errors else self.played.ratio((use, levels))
+
+    def _way(self, tag: str, levels: tuple[int, ...], use: Use, figures: Figures) -> Fronted:
+        return next(way for way in self._fronts.ways(tag, levels, figures, 0.0) if way.use is use)
 
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
-        return self._planner.plan(tag, chain, figures, front=self._copies(chain, figures))
-
-    def _copies(self, chain: FoundChain, figures: Figures) -> Draft | None:
-        """The copy that goes before the lowest level, where it is the quicker way to feed the level above it."""
-        if self._front < 0:
-            return None
-        above = chain.levels[1] if len(chain.levels) > 1 else chain.levels[0]
-        token_s = round_token_s(figures.rates[self._front, above], 0.0, figures.seconds[above])
-        best = int(token_s.argmin())
-        if token_s[best] >= chain.level_s[min(1, len(chain.level_s) - 1)]:
-            return None
-        return self._planner.draft(self._pool.names[self._front], best + 1)
+        choice = self._choices[tag]
+        front = self._planner.draft(self._pool.names[self._front], choice.window) if choice.window else None
+        return self._planner.plan(tag, chain, figures, front=front, below=choice.use == Use.below)

@@ -4,22 +4,25 @@ Windows stop where the next token no longer pays. A token of level i costs tau_i
 level keeps it; it does so if it survives and all before it have. So level i gathers while S g tau_(i+1) >= tau_i + w: S
 the survival of what it holds (`confidence`), g that of the tokens that one more round of the level below adds, w what a
 further token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
+
+Where lookups stand below the lowest member, that member is the first to judge, and copies are handed to it at once.
 """
 
 from dataclasses import dataclass
-from math import inf, log
+from math import exp, inf, log
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
-from ...decoding.rules.draft_stops import ProductBelow, Stop
+from ...decoding.rules.draft_stops import Stop, SurvivalBelow
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
-from .confidence import Survival
+from .estimates.confidence import Hazard, Survival
 from .options import RouterOptions
 from .search import Figures, FoundChain
 
 LADDER_WINDOW = 4
-STOP_STEPS = 40  # thresholds of drafts, in factors of the root of two
+NO_DOUBT = 0.02  # of the hazard of a nat of doubt: less says nothing that a fixed window does not
+STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +31,13 @@ class Plan:
 
     Attributes:
         chain: the members, windows and predicted seconds.
-        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
+        verifies: `[K - 1]` of the levels above the lowest, or the target's alone; `[K]` with the lowest one's first
+            where that judges what is copied.
         front: copies first, where something matches; None: nothing does, or it does not pay.
         draft: of the lowest level; None for the target alone.
-        most_doubt: `[K - 1]` -ln of the least survival with which a level gathers on; -inf hands over at once.
-        gammas: `[K - 1]` exponents by drafter of the tokens that a level holds.
+        most_doubt: one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over
+            at once.
+        hazards: for each of `verifies` and by drafter, those of the tokens that it is to judge.
         fixed: follows fixed windows instead; None: the rules above.
         trial: whether it is for one round only, to learn.
         in_step: whether the requests that run share it.
@@ -44,7 +49,7 @@ class Plan:
     front: Draft | None = None
     draft: Draft | None = None
     most_doubt: tuple[float, ...] = ()
-    gammas: tuple[dict[str, float], ...] = ()
+    hazards: tuple[dict[str, Hazard], ...] = ()
     fixed: Chain | None = None
     trial: bool = False
     in_step: bool = False
@@ -68,7 +73,6 @@ class Planner:
         self._drafts: dict[tuple[str, int, Stop | None], Draft] = {}
         self._verifies = [Verify(name) for name in pool.names]
         self._chains: dict[FoundChain, Chain] = {}
-        self._stops = [ProductBelow(2.0 ** (-step / 2)) for step in range(STOP_STEPS + 1)]
 
     def alone(self) -> Plan:
         """The target alone, once."""
@@ -93,33 +97,44 @@ class Planner:
         )
 
     def plan(
-        self, tag: str, chain: FoundChain, figures: Figures, *, front: Draft | None, in_step: bool = False
+        self,
+        tag: str,
+        chain: FoundChain,
+        figures: Figures,
+        *,
+        front: Draft | None,
+        in_step: bool = False,
+        below: bool = False,
     ) -> Plan:
         """A chain that was found, with the rules of its levels; `figures` are those of the whole pool.
 
-        In step, levels hand over at once, and the window is the longest draft.
+        In step, levels hand over at once, and the window is the longest draft. `below`: the lowest member judges what
+        `front` copies.
         """
-        draft, stop, fixed = None, None, None
+        draft, fixed = None, None
         lowest = self._pool.names[chain.levels[0]]
         most_doubt: tuple[float, ...] = (-inf,) * len(chain.windows)
-        gammas: tuple[dict[str, float], ...] = ()
-        if chain.windows and not self._fixed:
-            ruled = range(1 if in_step else len(chain.windows))
-            gammas = tuple(self._gammas(tag, chain, index, front) for index in ruled)
-            doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
-            stop = self._stop(doubts[0], gammas[0][lowest])
-            most_doubt = most_doubt if in_step else doubts
+        hazards: tuple[dict[str, Hazard], ...] = ()
         if chain.windows:
-            found = self._fixed or in_step
-            draft = self.draft(lowest, chain.windows[0] if found else self._most, stop)
-            fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
+            longest, stop = chain.windows[0], None
+            if not self._fixed:
+                ruled = range(1 if in_step else len(chain.windows))
+                hazards = tuple(self._hazards(tag, chain, index, front) for index in ruled)
+                doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
+                window, stop = self._window(doubts[0], hazards[0][lowest])
+                longest = min(longest, window) if in_step else window
+                most_doubt = most_doubt if in_step else doubts
+            draft = self.draft(lowest, longest, stop)
+            fixed = self._fixed_chain(chain) if self._fixed and not in_step and not below else None
+        if below:
+            most_doubt, hazards = (-inf, *most_doubt), ({}, *hazards)
         return Plan(
             chain=chain,
-            verifies=self._above(chain),
+            verifies=tuple(self._verifies[level] for level in chain.levels) if below else self._above(chain),
             front=front,
             draft=draft,
             most_doubt=most_doubt,
-            gammas=gammas,
+            hazards=hazards,
             fixed=fixed,
             in_step=in_step,
         )
@@ -140,9 +155,15 @@ class Planner:
     def _above(self, chain: FoundChain) -> tuple[Verify, ...]:
         return tuple(self._verifies[level] for level in (chain.levels[1:] or chain.levels))
 
-    def _stop(self, most_doubt: float, gamma: float) -> Stop:
-        """What stops a draft of exponent `gamma` at a survival of exp(-most_doubt)."""
-        return self._stops[round(min(max(2.0 * most_doubt / (gamma * log(2.0)), 0.0), STOP_STEPS))]
+    def _window(self, most_doubt: float, hazard: Hazard) -> tuple[int, Stop | None]:
+        """The longest draft, and what stops it at a survival of exp(-most_doubt)."""
+        base, of_doubt = hazard
+        most_doubt = max(most_doubt, 0.0)
+        longest = 1 + int(min(most_doubt / base, self._most - 1))
+        if of_doubt < NO_DOUBT:
+            return longest, None
+        least = exp(-STEP * round(most_doubt / STEP)) if most_doubt < inf else 0.0
+        return longest, SurvivalBelow(chance=least, hazard=_rounded(base), of_doubt=_rounded(of_doubt))
 
     def _fixed_chain(self, chain: FoundChain) -> Chain:
         found = self._chains.get(chain)
@@ -150,15 +171,19 @@ class Planner:
             found = self._chains[chain] = Chain(self._pool, self.notation(chain))
         return found
 
-    def _gammas(self, tag: str, chain: FoundChain, index: int, front: Draft | None) -> dict[str, float]:
-        """Exponents by drafter of the tokens that a level holds."""
-        names, gamma = self._pool.names, self._survival.gamma
+    def _hazards(self, tag: str, chain: FoundChain, index: int, front: Draft | None) -> dict[str, Hazard]:
+        """By drafter, of the tokens that a level holds."""
+        names, hazard = self._pool.names, self._survival.hazard
         judge, verifier = chain.levels[index], chain.levels[index + 1]
-        gammas = {names[writer]: gamma(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
+        hazards = {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
         if front is not None:
             level = self._pool.level(front.model)
-            gammas[front.model] = gamma(tag, (level, level if index == 0 else judge, verifier))
-        return gammas
+            hazards[front.model] = hazard(tag, (level, level if index == 0 else judge, verifier))
+        return hazards
+
+
+def _rounded(value: float) -> float:
+    return exp(STEP * round(log(value) / STEP))
 
 
 def _most_doubt(chain: FoundChain, index: int, figures: Figures) -> float:

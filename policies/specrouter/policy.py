@@ -19,13 +19,16 @@ from ...decoding.contract import Commit, Draft, Outcome, Step, Verify
 from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
 from ..about import About, Observable
-from .confidence import doubt
-from .evidence import RoundEvidence
+from .constants import CONSTANTS, RouterConstants
+from .estimates.confidence import doubt
+from .estimates.evidence import RoundEvidence
 from .operation_timer import OperationTimer, tokens_fed
 from .options import RouterOptions
 from .plan import Plan
 from .scheduler import ModelChainScheduler
 from .selector import Counters
+
+CERTAIN = (0.0, 0.0)  # hazard of a token whose drafter is none of the chain's
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class SpecRouter:
 
     Args:
         pool: the members.
-        every, most, form, similarity, select, stop, explore, probe, hysteresis, costs: see `RouterOptions`.
+        every, most, form, similarity, select, stop, explore, probe, hysteresis, costs, without: see `RouterOptions`.
 
     Raises:
         ValueError: an option out of range.
@@ -73,6 +76,7 @@ class SpecRouter:
         probe: int = 8,
         hysteresis: float = 0.08,
         costs: str | None = None,
+        without: str = "",
     ) -> None:
         options = RouterOptions(
             every=every,
@@ -85,12 +89,24 @@ class SpecRouter:
             probe=probe,
             hysteresis=hysteresis,
             costs=costs,
+            without=without,
         )
-        self.scheduler = ModelChainScheduler(pool, options)
-        self._most = most
+        self._begin(pool, options, CONSTANTS)
+
+    @classmethod
+    def of(cls, pool: Pool, options: RouterOptions, constants: RouterConstants) -> "SpecRouter":
+        """The policy with other constants."""
+        policy = cls.__new__(cls)
+        policy._begin(pool, options, constants)
+        return policy
+
+    def _begin(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
+        self.scheduler = ModelChainScheduler(pool, options, constants)
+        self._most = options.most
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
+        self._free = frozenset(member.name for member in pool.members if member.model_free)
         profiler = self.scheduler.knowledge.profiler
         self._timer = OperationTimer(profiler, pool.target_level)
         self._stated = profiler.stated
@@ -115,10 +131,11 @@ class SpecRouter:
         request = self._requests.get(seen.request_id)
         self._timer.settle(seen.load, begins=request is None and seen.num_emitted > 0)
         if request is None:
-            evidence = RoundEvidence(seen.tag, self.scheduler.knowledge.verdicts)
+            knowledge = self.scheduler.knowledge
+            evidence = RoundEvidence(seen.tag, knowledge.verdicts, knowledge.runs)
             request = _Request(seen.tag, evidence, num_tokens=seen.num_emitted)  # what the prefill wrote
             budget = seen.num_emitted + seen.remaining
-            self.scheduler.knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
+            knowledge.profiler.note_prompt(num_prompt=seen.num_prompt, budget=budget)
             self._requests[seen.request_id] = request
         if request.plan is None:
             request.evidence.settle(seen)
@@ -142,9 +159,13 @@ class SpecRouter:
             request.evidence.after(outcome)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
-            request.seconds += outcome.duration_s
+            seconds = outcome.duration_s
         else:
-            request.seconds += self._stated.charge(outcome)
+            seconds = self._stated.charge(outcome)
+        request.seconds += seconds
+        if step.model in self._free:
+            found = outcome.num_drafted > 0
+            self.scheduler.knowledge.lookups.note(request.key, found=found, seconds=seconds / outcome.num_rows)
         if outcome.num_emitted:
             self._end_round(request, outcome)
         request.num_tokens += outcome.num_emitted
@@ -192,7 +213,13 @@ class SpecRouter:
         if num_pending and not held:
             held = seen.pending_from(num_pending - seen.waiting(model))
         waiting = len(held)
-        request.evidence.before(model, held, num_pending - waiting)
+        known, first = request.evidence.num_endorsed, num_pending - waiting
+        if known > num_pending:  # the request was put back, and what was pending is gone
+            request.evidence.restart()
+            known = 0
+        if known < first:
+            request.evidence.note_written(seen.pending_from(known)[: first - known])
+        request.evidence.before(model, held, first)
         if self._stated is None:
             request.fed = tokens_fed(seen, model, judged=waiting)
 
@@ -217,10 +244,11 @@ class SpecRouter:
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:
     """Whether the tokens that the level below verifier `index` holds are sure enough to gather more on top of them."""
-    gammas, most = plan.gammas[index], plan.most_doubt[index]
+    hazards, most = plan.hazards[index], plan.most_doubt[index]
     doubts = 0.0
     for token in held:
-        doubts += gammas.get(token.drafter, 0.0) * doubt(token.signal.prob)
+        hazard, of_doubt = hazards.get(token.drafter, CERTAIN)
+        doubts += hazard + of_doubt * doubt(token.signal.prob)
         if doubts > most:
             return False
     return doubts <= most

@@ -9,6 +9,7 @@ One plain step of the target follows.
 from math import inf
 
 from ...decoding.pool import Pool
+from .constants import RouterConstants
 from .in_step import InStep
 from .knowledge import Knowledge
 from .options import RouterOptions
@@ -26,6 +27,7 @@ class ModelChainScheduler:
     Args:
         pool: the members.
         options: of the policy.
+        constants: of the policy.
 
     Attributes:
         counters: what was done.
@@ -36,12 +38,12 @@ class ModelChainScheduler:
         ValueError: costs that are none of this pool.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
         self.counters = Counters()
-        self.knowledge = Knowledge(pool, options)
+        self.knowledge = Knowledge(pool, options, constants)
         self.planner = Planner(pool, options, self.knowledge.survival)
         parts = (pool, options, self.knowledge, self.planner, self.counters)
-        self._per_tag, self._in_step = PerTag(*parts), InStep(*parts)
+        self._per_tag, self._in_step = PerTag(*parts, constants=constants), InStep(*parts)
         self._together = {"auto": TOGETHER, "batch": 1, "request": inf}[options.select]
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
         self._warm_up = _warm_up(pool, self.planner)
@@ -71,7 +73,7 @@ class ModelChainScheduler:
         if plan.in_step:
             return
         if seconds is not None and not plan.trial:
-            self._per_tag.realised.note(plan.chain.levels, num_tokens * plan.chain.token_s, seconds)
+            self._per_tag.note_seconds(tag, num_tokens=num_tokens, seconds=seconds)
         self._per_tag.note_round(tag)
 
     def chains(self) -> dict[str, str]:

@@ -4,8 +4,7 @@ SpecRouter (arXiv:2505.07680) has its scheduler re-select while it serves and do
 
 - A selection holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by
   the share `hysteresis`; windows follow at once.
-- A pair is stale as its evidence is thin or old. Every `explore` rounds the search runs with some hope on top of the
-  rate of stale pairs; if that favours other members, they get one round.
+- Evidence fades: every `explore` rounds it says half as much against looking at a pair again.
 
 Whose choice it is, how long it holds, what is learnt before the first one and how a chain becomes a plan is said by the
 two strategies: `per_tag` and `in_step`.
@@ -20,9 +19,6 @@ from .knowledge import Knowledge
 from .options import RouterOptions
 from .plan import Plan, Planner
 from .search import Figures, FoundChain, best_chain, best_windows
-
-MEMORY = 64.0  # rounds that what a chain took reaches back
-PRIOR_WEIGHT = 16.0  # rounds that a prediction which is right counts for
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +53,8 @@ class Choice:
         plans: made of it, by tag.
         rounds: since the selection.
         total: rounds in all.
-        untried: rounds since the last trial.
+        untried: rounds since evidence faded.
+        use: where lookups stand (`fronts.Use`), and `window` tokens that are copied at most; of a tag's own choice.
     """
 
     chain: FoundChain | None = None
@@ -67,36 +64,8 @@ class Choice:
     rounds: int = 0
     total: int = 0
     untried: int = 0
-
-
-class Realised:
-    """Seconds that chains took against what was predicted for them, by their members. Mutated by `note`.
-
-    The prediction takes tokens as independent and all alike, and windows as fixed. Where they are not, and where
-    windows stop token by token, it is off by a factor that depends on the members of a chain more than on the text:
-    chains of three levels gain more from stopping early than chains of two. So it is learnt from rounds of all tags.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[tuple[int, ...], tuple[float, float, float]] = {}
-
-    def note(self, levels: tuple[int, ...], predicted_s: float, seconds: float) -> None:
-        """Take in a round: what its tokens were predicted to take, and took."""
-        rounds, predicted, taken = self._sums.get(levels, (0.0, 0.0, 0.0))
-        kept = 1.0 - 1.0 / MEMORY
-        self._sums[levels] = (kept * rounds + 1.0, kept * predicted + predicted_s, kept * taken + seconds)
-
-    def known(self) -> list[tuple[int, ...]]:
-        """Chains that were played."""
-        return list(self._sums)
-
-    def ratio(self, levels: tuple[int, ...]) -> float:
-        """Seconds taken over seconds predicted, > 0; 1 for a chain that was never played."""
-        rounds, predicted, taken = self._sums.get(levels, (0.0, 0.0, 0.0))
-        if not rounds:
-            return 1.0
-        prior = PRIOR_WEIGHT * predicted / rounds
-        return (taken + prior) / (predicted + prior)
+    use: int = 0
+    window: int = 0
 
 
 class Selector(ABC):
@@ -108,19 +77,14 @@ class Selector(ABC):
         knowledge: to select by.
         planner: makes plans.
         counters: of what is done.
-
-    Attributes:
-        realised: what chains took against what was predicted; empty, where nobody tells of it.
     """
 
-    hope: ClassVar[float]  # on top of the rate of a pair of which nothing is known
     shared: ClassVar[bool]  # whether one choice is for all tags
 
     def __init__(
         self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: Counters
     ) -> None:
         self._options, self._knowledge, self._planner, self._counters = options, knowledge, planner, counters
-        self.realised = Realised()
         self._form = options.form
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
@@ -161,10 +125,6 @@ class Selector(ABC):
         """Whether a choice has held for long enough."""
 
     @abstractmethod
-    def _stale(self, choice: Choice, tag: str, hoped: Figures) -> Plan | None:
-        """A plan for what thin or old evidence may hide, by hopeful figures; None if it would change nothing."""
-
-    @abstractmethod
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of a chain."""
 
@@ -189,11 +149,10 @@ class Selector(ABC):
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
         rounds = self._options.explore * (num_rows if self.shared else 1)
-        if not rounds or choice.untried < rounds:
-            return None
-        choice.untried = 0
-        knowledge.agreement.fade(key)
-        return self._stale(choice, tag, knowledge.hopeful(key, figures, self.hope))
+        if rounds and choice.untried >= rounds:
+            choice.untried = 0
+            knowledge.agreement.fade(key)
+        return None
 
     def _found(self, choice: Choice, figures: Figures) -> FoundChain:
         """The present members, or better ones."""
@@ -207,21 +166,9 @@ class Selector(ABC):
         return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)
 
     def _better(self, current: tuple[int, ...], figures: Figures) -> FoundChain:
-        """The present members, or those of another chain if it is better by more than the hysteresis.
-
-        Chains that were played on their own are candidates beside the one that the search finds: what they took
-        corrects what is predicted for them.
-        """
-        found, played = self._search(figures), self.realised.known()
-        if found.levels == current and not played:
+        """The present members, or those that the search finds if they are better by more than the hysteresis."""
+        found = self._search(figures)
+        if found.levels == current:
             return found
-        best = present = best_windows(current, figures, self._form)
-        least_s = present.token_s * self.realised.ratio(current) * (1.0 - self._options.hysteresis)
-        for levels in dict.fromkeys((found.levels, *played)):
-            if levels == current:
-                continue
-            chain = best_windows(levels, figures, self._form)
-            token_s = chain.token_s * self.realised.ratio(levels)
-            if token_s < least_s:
-                best, least_s = chain, token_s
-        return found if best.levels == found.levels else best
+        present = best_windows(current, figures, self._form)
+        return found if found.token_s < present.token_s * (1.0 - self._options.hysteresis) else present

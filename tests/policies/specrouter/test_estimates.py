@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from paceline.policies import Draft, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.parts.performance_profiler import PerformanceProfiler
-from paceline.policies.specrouter.confidence import NO_PROB, Survival, doubt
-from paceline.policies.specrouter.evidence import RoundEvidence
-from paceline.policies.specrouter.selector import Realised
-from paceline.policies.specrouter.similarity import PairAgreement
+from paceline.policies.specrouter.constants import CONSTANTS
+from paceline.policies.specrouter.estimates.confidence import NO_PROB, Survival, doubt
+from paceline.policies.specrouter.estimates.evidence import RoundEvidence
+from paceline.policies.specrouter.estimates.lookups import Lookups
+from paceline.policies.specrouter.estimates.played import Played
+from paceline.policies.specrouter.estimates.similarity import PairAgreement
 
 from ...decoding.script import Script
 from ...decoding.script import run as run_one
@@ -95,8 +97,8 @@ def test_entering_a_chain_costs_the_prompt_per_token_of_the_answer():
 
 
 def test_agreement_goes_from_a_guess_over_all_tags_to_its_own():
-    agreement = PairAgreement(3, "argmax")
-    guess = agreement.guess()
+    agreement = PairAgreement(3, similarity="argmax")
+    guess = agreement.rates(None)
     assert guess[0, 2] < guess[1, 2] < 1.0
     for _ in range(40):
         agreement.note("a", 0, 2, kept=True, similar=nan)
@@ -128,14 +130,61 @@ def test_evidence_goes_stale():
     assert 0 < agreement.freshness("a")[0, 1] < before
 
 
-@pytest.mark.parametrize("gamma", [0.2, 0.5, 1.0, 2.0])
-def test_the_exponent_is_found(gamma):
-    survival = Survival()
+def test_what_most_tokens_have_no_simscore_of_is_the_rate_of_equal_ones():
+    """A member that copies has no distribution; what little has one says nothing of the rest."""
+    agreement = PairAgreement(3, similarity="simscore")
+    for index in range(400):
+        agreement.note("a", 0, 2, kept=index % 4 == 0, similar=nan)
+        agreement.note("a", 1, 2, kept=True, similar=0.5)
+    rates = agreement.rates("a")
+    assert rates[0, 2] == pytest.approx(0.25, abs=0.03)
+    assert rates[1, 2] == pytest.approx(0.5, abs=0.03)
+    assert agreement.weight("a")[0, 2] > 400
+
+
+def test_a_pair_seen_in_hard_text_alone_is_expected_to_do_better_in_easy_text():
+    eased, flat = PairAgreement(3, similarity="argmax"), PairAgreement(3, similarity="argmax", eased=False)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        for tag, rate in (("hard", 0.5), ("easy", 0.95)):
+            kept = rng.random(8) < rate
+            for agreement in (eased, flat):
+                agreement.rates(tag)
+                for index in range(8):
+                    agreement.note(tag, 0, 2, kept=bool(kept[index]), similar=nan)
+                    if tag == "hard":
+                        agreement.note(tag, 1, 2, kept=index % 3 > 0, similar=nan)
+    assert eased.rates("easy")[1, 2] > flat.rates("easy")[1, 2] + 0.1
+    assert eased.rates("hard")[1, 2] == pytest.approx(0.62, abs=0.06)
+
+
+@pytest.mark.parametrize(("hazard", "of_doubt"), [(0.05, 0.5), (0.2, 0.3), (0.1, 1.0)])
+def test_the_hazards_are_found(hazard, of_doubt):
+    survival = Survival(CONSTANTS)
     rng = np.random.default_rng(1)
-    for prob in rng.uniform(0.05, 0.99, 4000):
-        survival.note("a", (0, 0, 1), doubt(prob), kept=bool(rng.random() < prob**gamma))
-    assert survival.gamma("a", (0, 0, 1)) == pytest.approx(gamma, rel=0.12)
-    assert survival.gamma("other", (0, 0, 1)) == pytest.approx(gamma, rel=0.12)
+    for _ in range(4000):
+        probs = rng.uniform(0.05, 0.99, 6)
+        kept = rng.random(6) < np.exp(-hazard) * probs**of_doubt
+        num_kept = int(np.append(kept, False).argmin())
+        survival.note_run("a", [((0, 0, 1), doubt(prob)) for prob in probs], num_kept)
+    for tag in ("a", "other"):
+        found = survival.hazard(tag, (0, 0, 1))
+        run = 3 * (found[0] + found[1] * log(2.0))
+        assert run == pytest.approx(3 * (hazard + of_doubt * log(2.0)), rel=0.25)
+
+
+def test_runs_that_go_on_astray_are_not_taken_at_their_drafter_s_word():
+    """Tokens on their own are as sure as they say; after a wrong one the drafter is sure of all that follows."""
+    survival = Survival(CONSTANTS)
+    rng = np.random.default_rng(2)
+    for _ in range(3000):
+        probs = rng.uniform(0.3, 0.99, 6)
+        kept = rng.random(6) < probs
+        num_kept = int(np.append(kept, False).argmin())
+        probs[num_kept + 1 :] = 0.97
+        survival.note_run("a", [((0, 0, 1), doubt(prob)) for prob in probs], num_kept)
+    hazard, of_doubt = survival.hazard("a", (0, 0, 1))
+    assert exp(-6 * (hazard + of_doubt * doubt(0.97))) < 0.6 * 0.97**6
 
 
 def test_doubt_of_any_probability():
@@ -146,12 +195,27 @@ def test_doubt_of_any_probability():
 
 
 def test_what_chains_took_corrects_what_was_predicted():
-    realised = Realised()
-    assert realised.ratio((0, 1)) == 1.0
-    for _ in range(500):
-        realised.note((0, 1), 1.0, 0.8)
-    assert realised.ratio((0, 1)) == pytest.approx(0.84, abs=0.01)
-    assert realised.known() == [(0, 1)]
+    played, way = Played(CONSTANTS), (0, (0, 1))
+    assert played.ratio(way) == 1.0
+    assert played.hopeful(way) == 1.0 - CONSTANTS.model_error
+    for _ in range(2000):
+        played.note(way, predicted_s=1.0, seconds=0.8, num_rounds=1)
+    assert 0.8 < played.ratio(way) < 0.85
+    assert 0.95 * played.ratio(way) < played.hopeful(way) < played.ratio(way)
+    assert played.chains() == [(0, 1)]
+    assert played.hopeful((0, (1,))) == 1.0  # the target alone
+
+
+def test_lookups_of_a_tag_start_from_those_of_all():
+    lookups = Lookups(CONSTANTS)
+    for index in range(200):
+        lookups.note("a", found=index % 2 == 0, seconds=2.0)
+    assert lookups.seconds == 2.0
+    assert lookups.rate("b", 0.0) == pytest.approx(0.5, abs=0.01)
+    assert lookups.rate("b", 1.0) > lookups.rate("a", 1.0) > lookups.rate("a", 0.0)
+    for _ in range(400):
+        lookups.note("b", found=False, seconds=2.0)
+    assert lookups.rate("b", 0.0) < 0.02
 
 
 class Watched:
@@ -159,7 +223,7 @@ class Watched:
 
     def __init__(self, *steps):
         self.script, self.verdicts = Script(*steps), []
-        self.evidence = RoundEvidence("a", self.verdicts)
+        self.evidence = RoundEvidence("a", self.verdicts, [])
 
     def decide(self, seen):
         if not seen.num_pending:

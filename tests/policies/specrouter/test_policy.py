@@ -20,6 +20,8 @@ OPTIONS = (
     ",similarity=simscore",
     ",every=1,explore=1,probe=0,hysteresis=0.0",
     ",most=1",
+    ",without=lookups+optimism",
+    ",without=played+ease+evidence",
     ",costs=draft:1/mid:3/slim:6/target:10",
 )
 
@@ -75,11 +77,11 @@ def judged_share(log, level):
 @pytest.mark.parametrize("stop", ["confidence", "window"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_useless_middle_model_is_dropped(stop, seed):
-    """It agrees with the target no more than the drafter, and costs half of the target: it is tried at most."""
+    """It agrees with the target no more than the drafter, and costs half of the target: it is tried now and then."""
     scenario = synthetic((0.8, 0.8), (0.05, 0.5), seed=seed)
     policy, log = replayed(scenario, stop=stop)
-    assert judged_share(log, 1) < 0.02
-    assert judged_share(replayed(scenario, stop=stop, explore=0)[1], 1) == 0.0
+    assert judged_share(log, 1) < 0.08
+    assert judged_share(replayed(scenario, stop=stop, without="optimism")[1], 1) < 0.02
     assert policy.scheduler.plan("synthetic", num_rows=1, num_running=1).chain.levels == (0, 2)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import nan
 from typing import NamedTuple
 
-from ...decoding.contract import Outcome
-from ...decoding.observation import Observation, PendingToken
+from ....decoding.contract import Outcome
+from ....decoding.observation import Observation, PendingToken
 
 
 class Verdict(NamedTuple):
@@ -35,6 +35,24 @@ class Verdict(NamedTuple):
     similar: float
 
 
+class JudgedRun(NamedTuple):
+    """The tokens of one verification. Letters: J of them.
+
+    Attributes:
+        tag: of the request.
+        tokens: `[J]`, oldest first.
+        judges: `[J]` the highest member that endorsed each before.
+        verifier: who judged them.
+        num_kept: how many were kept.
+    """
+
+    tag: str
+    tokens: tuple[PendingToken, ...]
+    judges: tuple[str, ...]
+    verifier: str
+    num_kept: int
+
+
 class _Refused(NamedTuple):
     """A token that a level below the target refused, `at` an index among the pending ones, where the context stands."""
 
@@ -44,24 +62,40 @@ class _Refused(NamedTuple):
 
 
 class RoundEvidence:
-    """The tokens of one request's round. Mutated by `before`, `after` and `settle`; appends to `verdicts`.
+    """The tokens of one request's round. Mutated by its methods; appends to `verdicts` and `runs`.
 
     Args:
         tag: of the request.
-        verdicts: where to put what is known.
+        verdicts: where to put what is known of tokens.
+        runs: where to put what was judged together.
     """
 
-    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_tag", "_verdicts", "_verifier")
+    __slots__ = ("_endorsers", "_first", "_judged", "_open", "_refused", "_runs", "_tag", "_verdicts", "_verifier")
 
-    def __init__(self, tag: str, verdicts: list[Verdict]) -> None:
+    def __init__(self, tag: str, verdicts: list[Verdict], runs: list[JudgedRun]) -> None:
         self._tag = tag
         self._verdicts = verdicts
+        self._runs = runs
         self._verifier = ""
         self._first = 0
         self._judged: tuple[PendingToken, ...] = ()
         self._endorsers: list[tuple[str, ...]] = []  # of every pending token
         self._refused: list[_Refused] = []
         self._open: list[_Refused] = []
+
+    @property
+    def num_endorsed(self) -> int:
+        """Pending tokens whose endorsers are known."""
+        return len(self._endorsers)
+
+    def restart(self) -> None:
+        """Nothing is pending any more, and the target has not committed."""
+        self._refused.clear()
+        self._endorsers.clear()
+
+    def note_written(self, tokens: Sequence[PendingToken]) -> None:
+        """Pending tokens from `num_endorsed` on that `before` will not tell of: their drafter judges later ones."""
+        self._endorsers.extend((token.drafter,) for token in tokens)
 
     def before(self, verifier: str, judged: tuple[PendingToken, ...], first: int) -> None:
         """`verifier` is about to judge these tokens, the first of which has index `first` among the pending ones."""
@@ -100,6 +134,9 @@ class RoundEvidence:
     def _score_judged(self, kept: int, looked_at: int, tvd: Sequence[float]) -> None:
         tag, verifier, first, known = self._tag, self._verifier, self._first, len(tvd)
         judged, endorsers, verdicts = self._judged, self._endorsers, self._verdicts
+        if judged:
+            judges = tuple([names[-1] for names in endorsers[first : first + len(judged)]])
+            self._runs.append(JudgedRun(tag, judged, judges, verifier, kept))
         for index in range(looked_at):
             similar = 1.0 - tvd[index] if index < known else nan
             verdicts.append(Verdict(tag, judged[index], endorsers[first + index], verifier, index < kept, similar))

@@ -1,0 +1,52 @@
+"""The numbers that SpecRouter was tuned by, in one record that is passed down."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConstants:
+    """What the options leave open; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
+
+    Attributes:
+        optimism: standard errors by which rates are raised before chains of a tag are compared.
+        model_error: share by which the prediction for members that were never played may be too high.
+        model_rounds: rounds that a prediction counts for against what its members took.
+        played_memory: rounds that what members took reaches back.
+        pair_memory: tokens that the agreement of a pair reaches back.
+        tag_tokens: tokens that what all tags know of a pair counts for in one of them.
+        ease_tokens: evidence, in variances of a verdict, that a tag being as hard as all together counts for.
+        guess_tokens: tokens that a guess counts for before a pair met.
+        first_rate: agreement of the smallest member with the target, before anything was seen.
+        fewer_misses: what a member is guessed to miss of the tokens that the next smaller one misses.
+        hazard: of any drafted token before anything was seen, -ln of its survival.
+        hazard_of_doubt: the same for every nat of -ln of its drafter's probability.
+        hazard_weight: curvature that these two starts count for.
+        hazard_memory: judged tokens that a hazard reaches back.
+        lookup_memory: lookups that the rate of finding something reaches back.
+        lookup_tries: lookups that what all tags know of that counts for in one of them.
+        early: of the rounds that a tag has seen, the share that a selection holds for.
+        tag_hysteresis: of the option `hysteresis`, the share that holds for a tag's own chain, where what is little
+            known has the benefit of its doubt already.
+    """
+
+    optimism: float = 1.0
+    model_error: float = 0.1
+    model_rounds: float = 48.0
+    played_memory: float = 256.0
+    pair_memory: float = 512.0
+    tag_tokens: float = 16.0
+    ease_tokens: float = 4.0
+    guess_tokens: float = 8.0
+    first_rate: float = 0.5
+    fewer_misses: float = 0.5
+    hazard: float = 0.05
+    hazard_of_doubt: float = 0.25
+    hazard_weight: float = 2.0
+    hazard_memory: float = 512.0
+    lookup_memory: float = 256.0
+    lookup_tries: float = 6.0
+    early: float = 1 / 3
+    tag_hysteresis: float = 0.125
+
+
+CONSTANTS = RouterConstants()
