@@ -58,7 +58,8 @@ class _Run:
         about, asked = about_of(policy), _timed(policy)
         log = simulate(scenario, asked or policy, self.name)
         summary = summarise_run(log)
-        same_share, divergences = _quality(log, about)
+        same_share, divergences = _quality(log)
+        lossy = _is_lossy(about) or (about is None and divergences > 0)
         return Played(
             cell=self.cell,
             policy=self.name,
@@ -69,8 +70,9 @@ class _Run:
             mean_e2e_s=summary.e2e_s.mean,
             exact_share=summary.exact_share,
             path=STEPPED if asked or tables.trace.about.drafts_only or (about is not None and about.oracle) else WALKED,
-            same_share=same_share,
-            divergences=divergences,
+            lossy=lossy,
+            same_share=same_share if lossy else None,
+            divergences=divergences if lossy else None,
             think_us=asked.think_us if asked else None,
         )
 
@@ -90,6 +92,7 @@ class _Run:
             mean_e2e_s=found.mean_e2e_s,
             exact_share=None,
             path=SERVED,
+            lossy=_is_lossy(about_of(policy)),
             think_us=asked.think_us if asked else None,
         )
 
@@ -111,14 +114,13 @@ def _timed(policy: Policy) -> ThinkingTimed | None:
     return ThinkingTimed(policy)
 
 
-def _quality(log: RunLog, about: About | None) -> tuple[float | None, int | None]:
-    """(share of tokens that are the target's own, tokens that differ), both None of a lossless policy.
+def _is_lossy(about: About | None) -> bool:
+    return about is not None and not about.lossless
 
-    One that says nothing of itself is lossless as long as nothing differs.
-    """
+
+def _quality(log: RunLog) -> tuple[float | None, int]:
+    """(share of tokens that are the target's own, None where nobody knows; tokens that differ)."""
     divergences = int(log.requests["divergent_tokens"].sum())
-    if about.lossless if about is not None else divergences == 0:
-        return None, None
     same = log.requests["same_tokens"]
     if (same == UNKNOWN_COUNT).any():
         return None, divergences

@@ -30,6 +30,8 @@ class Played:
         mean_e2e_s: simulated, from a request's arrival to its last token, in the mean, > 0.
         exact_share: of the decisions, those that the recording holds and nobody modelled, 0 to 1; None under arrivals.
         chain: of `best-static`, the chain; "" of others.
+        lossy: whether the policy may write other text than the target's; one that says nothing of itself may not, as
+            long as no token differs.
         path: how it was played: `walked` in the tables of the recording, `stepped` by the loop, `served` by the engine.
         same_share: of a lossy policy, output tokens that equal the target's own text at their place, 0 to 1; None of
             others, where the recording does not know the text, and under arrivals.
@@ -52,6 +54,7 @@ class Played:
     exact_share: float | None
     path: str
     chain: str = ""
+    lossy: bool = False
     same_share: float | None = None
     divergences: int | None = None
     think_us: float | None = field(default=None, compare=False)

@@ -40,7 +40,7 @@ def test_options_and_defaults_are_those_of_the_code(name):
     code = re.findall(r"`([^`]+)`", section)
     for option in policy_options(own_policies()[name]).values():
         assert any(re.search(rf"\b{option.name}\b", words) for words in code), f"{option.name} is not told"
-        if option.default in {None, inspect.Parameter.empty}:
+        if option.default in {None, "", inspect.Parameter.empty}:
             continue
         told = re.findall(rf"\b{option.name}=([\w.-]+)|^\| `{option.name}` \| (\S+)", section, flags=re.MULTILINE)
         values = {value.rstrip(".") for pair in told for value in pair if value}

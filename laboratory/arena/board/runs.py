@@ -38,12 +38,12 @@ class BoardRuns:
 
     @property
     def lossless(self) -> tuple[str, ...]:
-        """Those that are ranked and no run of which says how far it was from the target's text."""
+        """Those that are ranked and write the target's own text."""
         return tuple(name for name in self.policies if not self.is_lossy(name))
 
     def is_lossy(self, policy: str) -> bool:
         """Whether a policy may write other text than the target."""
-        return any(run.divergences is not None for run in self._runs[policy].values())
+        return any(run.lossy for run in self._runs[policy].values())
 
     def of(self, policy: str, cell: ArenaCell) -> tuple[Played, ...]:
         """The runs of a policy in a cell, by seed; none where it was left out."""

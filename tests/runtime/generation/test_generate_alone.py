@@ -167,13 +167,13 @@ class TestWhatRuns:
         from paceline.runtime.executor import draft_processor
 
         rules = []
-        looked_up = draft_processor.prompt_lookup
+        looked_up = draft_processor.looked_up
 
-        def noting(context, *, num_tokens, rule):
-            rules.append((rule.min_match, rule.max_match, rule.occurrence, num_tokens))
-            return looked_up(context, num_tokens=num_tokens, rule=rule)
+        def noting(context, *, step, room, rule):
+            rules.append((rule.min_match, rule.max_match, rule.occurrence, step.tokens))
+            return looked_up(context, step=step, room=room, rule=rule)
 
-        monkeypatch.setattr(draft_processor, "prompt_lookup", noting)
+        monkeypatch.setattr(draft_processor, "looked_up", noting)
         self.log(target, **LOOKUP)
         assert {rule[:3] for rule in rules} == {(1, 2, "first")}
         assert max(rule[3] for rule in rules) == 5

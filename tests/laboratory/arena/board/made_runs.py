@@ -32,6 +32,7 @@ def run_of(cell, policy, seed, tokens_per_s, *, early=1.0, tokens=6_000, lossy=F
         exact_share=None if arriving else 1.0,
         path="stepped",
         chain="draft:4/target" if policy == BEST_STATIC else "",
+        lossy=lossy,
         same_share=0.75 if lossy and not arriving else None,
         divergences=6 if lossy and not arriving else None,
         think_us=9.0,
