@@ -9,14 +9,14 @@ from pathlib import Path
 from ....traces.folder import hash_file
 from ....traces.importers import ImportOptions, import_recording
 from ....traces.rounds.rounds import RoundsRequest
-from .source import RecordingUnavailableError, Shelf
+from .source import QuickSource, RecordingUnavailableError, Shelf
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
 BESIDE = Path(__file__).parents[3].parent / "shared" / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedSource:
+class ImportedSource(QuickSource):
     """Logs of a benchmark, through the importer of their format.
 
     Attributes:
@@ -30,16 +30,6 @@ class ImportedSource:
     pattern: str
     format_name: str
     every: int
-
-    @property
-    def slow(self) -> bool:
-        """No: it is made in seconds."""
-        return False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def recipe(self) -> object:
         """Hashes of the files, and what is done with them.

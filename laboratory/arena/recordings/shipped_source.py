@@ -7,11 +7,11 @@ from pathlib import Path
 from ....shipped import shipped
 from ....traces.folder import META
 from ....whole_files import whole_folder
-from .source import Shelf
+from .source import QuickSource, Shelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedSource:
+class ShippedSource(QuickSource):
     """A recording of the package.
 
     Attributes:
@@ -19,16 +19,6 @@ class ShippedSource:
     """
 
     title: str
-
-    @property
-    def slow(self) -> bool:
-        """No: it is made in seconds."""
-        return False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def recipe(self) -> object:
         """Its meta, which holds the hashes of all else."""

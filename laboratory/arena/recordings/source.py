@@ -50,3 +50,17 @@ class Source(Protocol):
         Raises:
             RecordingUnavailableError: it cannot be had on this machine.
         """
+
+
+class QuickSource:
+    """A source that is made in seconds and of no other recording."""
+
+    @property
+    def slow(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """None."""
+        return ()

@@ -8,11 +8,11 @@ from ....traces.synthetic.generator import make_trace
 from ....traces.synthetic.spec import SyntheticSpec
 from ....traces.tries.store import write_trace
 from .joined import as_one, in_turn
-from .source import Shelf
+from .source import QuickSource, Shelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticSource:
+class SyntheticSource(QuickSource):
     """A recording of several tags, a request of each in turn.
 
     Attributes:
@@ -22,16 +22,6 @@ class SyntheticSource:
 
     spec: SyntheticSpec
     acceptance: Mapping[str, tuple[float, ...]]
-
-    @property
-    def slow(self) -> bool:
-        """No: it is made in seconds."""
-        return False
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def recipe(self) -> object:
         """The spec, and the rates by tag, in their order."""
