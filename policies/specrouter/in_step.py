@@ -27,7 +27,7 @@ from ...decoding.pool import Pool
 from .knowledge import Knowledge
 from .options import RouterOptions
 from .plan import Plan, Planner
-from .search import Figures, FoundChain
+from .search import Figures, FoundChain, best_windows
 from .selector import Choice, Counters, Selector
 
 EARLY = 8  # rounds of every request for each of which a selection holds one round longer
@@ -73,6 +73,7 @@ class InStep(Selector):
         self._turns = 0.0  # rounds of every request so far
         self._next_trial = 1.0  # turns before it
         self._trying = 0  # rows that are still to play it
+        self._faded_at = 0  # rounds until evidence last faded
 
     @property
     def chain(self) -> FoundChain | None:
@@ -90,9 +91,9 @@ class InStep(Selector):
 
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
         target, known = self._pool.target_level, self._knowledge.profiler.known
-        learning = self._lowest < target and self._options.probe > 0
+        learning = self._lowest < target and self._options.probes > 0
         if not known(target) or (learning and (choice.total < num_rows or not known(self._lowest))):
-            if not learning or self._probed >= PROBES * self._options.probe:
+            if not learning or self._probed >= PROBES * self._options.probes:
                 return self._planner.alone()
             self._probed += 1
             self._counters.trials += 1
@@ -105,19 +106,41 @@ class InStep(Selector):
         return choice.rounds >= num_rows * min(self._options.every, 1 + choice.total // (EARLY * num_rows))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
-        super()._select(choice, tag, num_rows)
-        assert choice.chain is not None
-        assert choice.figures is not None
-        choice.chain = self._mixed(choice.chain, choice.figures)
+        knowledge = self._knowledge
+        knowledge.digest()
+        self._counters.selections += 1
+        figures = knowledge.figures(None, num_rows)
+        choice.chain, choice.figures = self._mixed(self._found(choice, figures), figures), figures
+        choice.num_rows, choice.rounds = num_rows, 0
+        choice.plans.clear()
+        self._fade(choice, num_rows)
         self._mix = {known: FADING * rounds for known, rounds in self._mix.items()}
         self._trial = None
-        if self._options.explore and self._turns >= self._next_trial:
-            self._trial = self._worth_trying(choice.chain, choice.figures)
+        if self._options.explores and self._turns >= self._next_trial:
+            self._trial = self._worth_trying(choice.chain, figures)
         if self._trial is None:
             return None
         self._next_trial = APART * self._turns
         self._trying = min(TRYING, num_rows) - 1
         return self._tried(tag, self._trial)
+
+    def _found(self, choice: Choice, figures: Figures) -> FoundChain:
+        """The members that the search finds, or the present ones where it does not find better by the hysteresis."""
+        found = self._search(figures)
+        if choice.chain is None or found.levels == choice.chain.levels:
+            return found
+        present = best_windows(choice.chain.levels, figures, self._form)
+        if found.token_s >= present.token_s * (1.0 - self._options.hysteresis):
+            return present
+        self._counters.switches += 1
+        return found
+
+    def _fade(self, choice: Choice, num_rows: int) -> None:
+        """Every `explore` rounds of every request, evidence says half as much against looking at a pair again."""
+        rounds = self._options.explores * num_rows
+        if rounds and choice.total - self._faded_at >= rounds:
+            self._faded_at = choice.total
+            self._knowledge.agreement.fade(None)
 
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures

@@ -13,6 +13,8 @@ CHOICES = {
 }
 # What `without` leaves out, to see what it is worth.
 INGREDIENTS = ("lookups", "optimism", "played", "ease", "evidence")
+FEW_ONLY = ("optimism", "played")  # of these, what a chain for the whole batch knows nothing of
+EXPLORE, PROBE, FORM = 64, 8, "nested"  # where `explore`, `probe` and `form` are left open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +24,15 @@ class RouterOptions:
     Attributes:
         every: rounds of a tag, or of every request in step, between two selections, >= 1.
         most: longest window, 1 to 1,000.
-        form: "nested" or "filter" prediction; see `search`.
+        form: "nested" or "filter" prediction; see `search`. None: nested. Not with select=batch, which has its own.
         similarity: "simscore", "argmax", or "auto", which takes the one that says how many tokens are accepted.
         select: "request": the chain of its tag for every request; "batch": one chain for all that run, in step;
             "auto": the former while few requests run, the latter from four on.
         stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
-        explore: in step, rounds between two trials of stale pairs, >= 0; 0 never tries.
-        probe: in step, requests that draft to learn before anything is known, twice as many, >= 0.
+        explore: in step, rounds between two trials of stale pairs, >= 0; 0 never tries, None: 64. Not with
+            select=request.
+        probe: in step, requests that draft to learn before anything is known, twice as many, >= 0; None: 8. Not with
+            select=request.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
         without: ingredients to leave out, `+` between them: "lookups" (no member that copies), "optimism" (what is
             little known gets no benefit of the doubt), "played" (predictions are not corrected by what chains took),
@@ -37,17 +41,18 @@ class RouterOptions:
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
 
     Raises:
-        ValueError: an option out of range. What `costs` name is checked where the pool is known.
+        ValueError: an option out of range, or one that has no effect beside another. What `costs` name is checked
+            where the pool is known.
     """
 
     every: int
     most: int
-    form: str
+    form: str | None
     similarity: str
     select: str
     stop: str
-    explore: int
-    probe: int
+    explore: int | None
+    probe: int | None
     hysteresis: float
     without: str
     costs: str | None
@@ -57,14 +62,34 @@ class RouterOptions:
         check_within("most", self.most, "[1, 1,000]")
         for name, (*others, last) in CHOICES.items():
             value = getattr(self, name)
-            if value not in (*others, last):
+            if value is not None and value not in (*others, last):
                 raise ValueError(f"{name} must be {', '.join(others)} or {last}, got {value!r}")
-        if self.explore < 0 or self.probe < 0:
-            raise ValueError(f"explore and probe must be >= 0, got explore={self.explore}, probe={self.probe}")
+        if self.explores < 0 or self.probes < 0:
+            raise ValueError(f"explore and probe must be >= 0, got explore={self.explores}, probe={self.probes}")
         check_within("hysteresis", self.hysteresis, "[0, 1)")
         for name in self._left_out:
             if name not in INGREDIENTS:
                 raise ValueError(f"without must name {', '.join(INGREDIENTS[:-1])} or {INGREDIENTS[-1]}, got {name!r}")
+        self._refuse_ignored()
+
+    def _refuse_ignored(self) -> None:
+        """An option that would change nothing says so."""
+        for name in ("explore", "probe") if self.select == "request" else ("form",) if self.select == "batch" else ():
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} has no effect with select={self.select}, got {name}={getattr(self, name)}")
+        for name in FEW_ONLY:
+            if self.select == "batch" and not self.takes(name):
+                raise ValueError(f"without={name} has no effect with select=batch")
+
+    @property
+    def explores(self) -> int:
+        """`explore`, or what stands for it."""
+        return EXPLORE if self.explore is None else self.explore
+
+    @property
+    def probes(self) -> int:
+        """`probe`, or what stands for it."""
+        return PROBE if self.probe is None else self.probe
 
     def takes(self, ingredient: str) -> bool:
         """Whether an ingredient is not left out."""

@@ -1,13 +1,11 @@
 """When to search anew for a chain, and what keeps the choice from going to and fro: for a tag, or for all that run.
 
-SpecRouter (arXiv:2505.07680) has its scheduler re-select while it serves and does not describe when. Here:
+SpecRouter (arXiv:2505.07680) has its scheduler re-select while it serves and does not describe when. Here a selection
+holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by a share;
+windows follow at once.
 
-- A selection holds for a number of rounds, for fewer at first. Another set of members must be predicted to be better by
-  the share `hysteresis`; windows follow at once.
-- Evidence fades: every `explore` rounds it says half as much against looking at a pair again.
-
-Whose choice it is, how long it holds, what is learnt before the first one and how a chain becomes a plan is said by the
-two strategies: `per_tag` and `in_step`.
+Whose choice it is, how long it holds, what is learnt before the first one, how candidates are compared and how a chain
+becomes a plan is said by the two strategies: `per_tag` and `in_step`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,9 +14,9 @@ from typing import ClassVar
 
 from ...decoding.pool import Pool
 from .knowledge import Knowledge
-from .options import RouterOptions
+from .options import FORM, RouterOptions
 from .plan import Plan, Planner
-from .search import Figures, FoundChain, best_chain, best_windows
+from .search import Figures, FoundChain, best_chain
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +51,6 @@ class Choice:
         plans: made of it, by tag.
         rounds: since the selection.
         total: rounds in all.
-        untried: rounds since evidence faded.
         use: where lookups stand (`fronts.Use`), and `window` tokens that are copied at most; of a tag's own choice.
     """
 
@@ -63,7 +60,6 @@ class Choice:
     plans: dict[str, Plan] = field(default_factory=dict)
     rounds: int = 0
     total: int = 0
-    untried: int = 0
     use: int = 0
     window: int = 0
 
@@ -85,7 +81,7 @@ class Selector(ABC):
         self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: Counters
     ) -> None:
         self._options, self._knowledge, self._planner, self._counters = options, knowledge, planner, counters
-        self._form = options.form
+        self._form = options.form or FORM
         self._pool = pool
         self._judges = [member.verifies for member in pool.members]
         # The one that copies first; -1: there is none.
@@ -114,7 +110,6 @@ class Selector(ABC):
         if choice is not None:
             choice.rounds += 1
             choice.total += 1
-            choice.untried += 1
 
     @abstractmethod
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
@@ -123,6 +118,10 @@ class Selector(ABC):
     @abstractmethod
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
         """Whether a choice has held for long enough."""
+
+    @abstractmethod
+    def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
+        """Search anew; the plan of a trial where one is due and promises something."""
 
     @abstractmethod
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
@@ -139,36 +138,5 @@ class Selector(ABC):
             plan = choice.plans[tag] = self._planned(tag, choice.chain, choice.figures)
         return plan
 
-    def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
-        """Search anew; the plan of a trial where one is due and promises something."""
-        knowledge, key = self._knowledge, self._key(tag)
-        knowledge.digest()
-        self._counters.selections += 1
-        figures = knowledge.figures(key, num_rows)
-        choice.chain, choice.figures = self._found(choice, figures), figures
-        choice.num_rows, choice.rounds = num_rows, 0
-        choice.plans.clear()
-        rounds = self._options.explore * (num_rows if self.shared else 1)
-        if rounds and choice.untried >= rounds:
-            choice.untried = 0
-            knowledge.agreement.fade(key)
-        return None
-
-    def _found(self, choice: Choice, figures: Figures) -> FoundChain:
-        """The present members, or better ones."""
-        if choice.chain is None:
-            return self._search(figures)
-        found = self._better(choice.chain.levels, figures)
-        self._counters.switches += found.levels != choice.chain.levels
-        return found
-
     def _search(self, figures: Figures) -> FoundChain:
         return best_chain(figures, members=self._knowledge.models(), judges=self._judges, form=self._form)
-
-    def _better(self, current: tuple[int, ...], figures: Figures) -> FoundChain:
-        """The present members, or those that the search finds if they are better by more than the hysteresis."""
-        found = self._search(figures)
-        if found.levels == current:
-            return found
-        present = best_windows(current, figures, self._form)
-        return found if found.token_s < present.token_s * (1.0 - self._options.hysteresis) else present
