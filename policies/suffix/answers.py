@@ -1,9 +1,23 @@
 """Texts of earlier answers, of which the oldest half is forgotten at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .automaton import ROOT, SuffixAutomaton
-from .speculation import NOTHING, Speculation, SpeculationRule
+
+
+class Place(NamedTuple):
+    """Where a piece of text stands in an index.
+
+    Attributes:
+        within: the index that it was found in.
+        state: of it.
+        length: tokens of it; 0 where nothing was found.
+    """
+
+    within: SuffixAutomaton
+    state: int
+    length: int
 
 
 class Match:
@@ -24,12 +38,10 @@ class EarlierAnswers:
 
     Args:
         most: tokens kept, >= 2.
-        rule: of what is looked up.
     """
 
-    def __init__(self, most: int, rule: SpeculationRule) -> None:
+    def __init__(self, most: int) -> None:
         self._half = most // 2
-        self._rule = rule
         self._generations = [SuffixAutomaton()]
         self._serial = 0  # of the younger one
 
@@ -62,10 +74,7 @@ class EarlierAnswers:
                 state, length = index.step(state, length, token)
             match.places[generation] = state, length
 
-    def speculate(self, match: Match) -> Speculation:
-        """The best candidate after what a request's text ends in, as it was followed last."""
-        found = [
-            self._rule.best_of(index, *index.at(state, length))
-            for index, (state, length) in zip(self._generations, match.places, strict=True)
-        ]
-        return max(found, key=lambda each: each.score, default=NOTHING)
+    def places(self, match: Match) -> Iterator[Place]:
+        """Where a request's text ends in each generation, as it was followed last, the older one first."""
+        for index, (state, length) in zip(self._generations, match.places, strict=True):
+            yield Place(index, *index.at(state, length))

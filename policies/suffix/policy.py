@@ -23,8 +23,7 @@ from ...decoding.pool import Pool
 from ..about import About, Observable
 from ..parts.default_members import drafter_of, lookup_member
 from ..parts.drafted_blocks import DraftedBlocks
-from .answers import EarlierAnswers, Match
-from .automaton import SuffixAutomaton
+from .request_texts import RequestTexts
 from .speculation import SpeculationRule
 
 
@@ -79,63 +78,17 @@ class Suffix(DraftedBlocks):
         self.most_pending = most if self._model is None else max(most, window)
         self._least_score = score if self._model is not None else 0.0
         self._rule = SpeculationRule(factor=factor, least_prob=least, most=most)
-        self._store = EarlierAnswers(store, self._rule) if store else None
-        self._open: dict[str, _Text] = {}
+        self._texts = RequestTexts(store)
 
     def block(self, seen: Observation) -> Step:
         """The copy of most score; without one the model, or the target alone."""
-        text = self._open.get(seen.request_id)
-        if text is None:
-            text = self._open[seen.request_id] = _Text(seen.prompt)
-            if self._store is not None:
-                self._store.follow(text.match, seen.prompt)
-        new = seen.emitted_from(len(text.answer))
-        text.extend(new)
-        found = self._rule.best_of(text.index, *text.repeated)
-        if self._store is not None:
-            self._store.follow(text.match, new)
-            found = max(found, self._store.speculate(text.match), key=lambda each: each.score)
+        text = self._texts.read(seen)
+        places = (text.repeated, *self._texts.elsewhere(text))
+        found = max((self._rule.best_of(*place) for place in places), key=lambda each: each.score)
         if not found.tokens or found.score < self._least_score:
             return self._verify if self._model is None else self._model
         return replace(self._draft, tokens=len(found.tokens), copy=found.tokens)
 
     def learn(self, outcome: Outcome) -> None:
         """What a request that is done has answered is there for others."""
-        if outcome.done:
-            text = self._open.pop(outcome.request_id, None)
-            if text is not None and self._store is not None:
-                self._store.add(text.answer)
-
-
-class _Text:
-    """A request's text and its index. Mutated by `extend`.
-
-    Args:
-        prompt: ids.
-
-    Attributes:
-        answer: ids of the committed tokens.
-        index: of prompt and answer.
-        match: where the text ends in earlier answers.
-    """
-
-    __slots__ = ("answer", "index", "match")
-
-    def __init__(self, prompt: tuple[int, ...]) -> None:
-        self.answer: list[int] = []
-        self.match = Match()
-        self.index = SuffixAutomaton()
-        for token in prompt:
-            self.index.extend(token)
-
-    def extend(self, tokens: list[int]) -> None:
-        """The answer goes on."""
-        self.answer += tokens
-        for token in tokens:
-            self.index.extend(token)
-
-    @property
-    def repeated(self) -> tuple[int, int]:
-        """(state, tokens) of the longest suffix of the text that stands in it elsewhere, too."""
-        state = self.index.links[self.index.last]
-        return max(state, 0), self.index.lengths[max(state, 0)]
+        self._texts.learn(outcome)
