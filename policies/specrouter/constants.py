@@ -22,8 +22,10 @@ class RouterConstants:
         hazard_of_doubt: the same for every nat of -ln of its drafter's probability.
         hazard_weight: curvature that these two starts count for.
         hazard_memory: judged tokens that a hazard reaches back.
-        lookup_memory: lookups that the rate of finding something reaches back.
-        lookup_tries: lookups that what all tags know of that counts for in one of them.
+        copy_risk: of a copied token after a match of one token, the chance to be wrong before anything was seen; half
+            of that for every doubling of the match.
+        copy_memory: tokens that the rate of copied ones reaches back.
+        copy_tokens: tokens that what all tags know of that, or its start, counts for.
         early: of the rounds that a tag has seen, the share that a selection holds for.
         tag_hysteresis: of the option `hysteresis`, the share that holds for a tag's own chain, where what is little
             known has the benefit of its doubt already.
@@ -43,8 +45,9 @@ class RouterConstants:
     hazard_of_doubt: float = 0.25
     hazard_weight: float = 2.0
     hazard_memory: float = 512.0
-    lookup_memory: float = 256.0
-    lookup_tries: float = 6.0
+    copy_risk: float = 0.75
+    copy_memory: float = 256.0
+    copy_tokens: float = 6.0
     early: float = 1 / 3
     tag_hysteresis: float = 0.125
 

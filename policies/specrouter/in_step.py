@@ -17,16 +17,15 @@ changes by a quarter.
 """
 
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ...decoding.contract import Draft
 from ...decoding.pool import Pool
 from .knowledge import Knowledge
 from .options import RouterOptions
-from .plan import Plan, Planner
+from .plan import CopyWorth, Plan, Planner
 from .search import Figures, FoundChain, best_windows
 from .selector import Choice, Counters, Selector
 
@@ -145,7 +144,7 @@ class InStep(Selector):
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures
         assert figures is not None
-        return replace(self._planner.plan(tag, chain, figures, front=None, in_step=True), trial=True)
+        return replace(self._planner.plan(tag, chain, figures, copies=None, in_step=True), trial=True)
 
     def _worth_trying(self, chain: FoundChain, figures: Figures) -> FoundChain | None:
         """A chain with a member of which more should be known; None if there is none."""
@@ -190,26 +189,20 @@ class InStep(Selector):
         if windows:
             # A token more costs a row what judging it takes: the draft goes on for the others anyway.
             window, gain_s = _pays(levels[0], levels[1:], own, level_s[1], windows[0])
-        front = self._copies(chain, own, gain_s)
+        copies = self._copies(chain, own, gain_s)
         if window:
             kept = FoundChain(levels=levels, windows=(window, *windows[1:]), level_s=(0.0, *level_s[1:]))
         else:
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
-        return self._planner.plan(tag, kept, own, front=front, in_step=True)
+        return self._planner.plan(tag, kept, own, copies=copies, in_step=True)
 
-    def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> Draft | None:
-        """The copy that goes before the lowest level, where it gains more than a draft does."""
+    def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> CopyWorth | None:
+        """A copy that the target judges in place of a draft has to gain more than a draft does."""
         if self._front < 0:
             return None
-        above = chain.levels[1:] or chain.levels
-        worth_s = chain.level_s[min(1, len(chain.level_s) - 1)]
-        window, gain_s = _pays(self._front, above, own, worth_s, own.seconds.shape[1] - 1)
-        copy_s = float(own.seconds[self._front, 0])
-        if isfinite(copy_s):
-            gain_s -= copy_s
-        if not window or gain_s <= least_s:
-            return None
-        return self._planner.draft(self._pool.names[self._front], window)
+        judging_s = own.seconds[-1]
+        cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(own) + least_s
+        return CopyWorth(chain.token_s, tuple(cost_s.tolist()))
 
 
 def _best_of_two(mix: list[_Share], draft_s: float, target_s: list[float]) -> tuple[int, float]:

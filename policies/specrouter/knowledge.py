@@ -1,4 +1,4 @@
-"""All that selections go by: seconds, agreement, survival, lookups, and verdicts still to be taken in."""
+"""All that selections go by: seconds, agreement, survival, and verdicts still to be taken in."""
 
 from math import nan
 
@@ -9,7 +9,6 @@ from ..parts.performance_profiler import PerformanceProfiler
 from .constants import RouterConstants
 from .estimates.confidence import Survival, doubt
 from .estimates.evidence import JudgedRun, Verdict
-from .estimates.lookups import Lookups
 from .estimates.similarity import PairAgreement
 from .options import RouterOptions
 from .search import Figures
@@ -30,7 +29,6 @@ class Knowledge:
         profiler: seconds.
         agreement: of pairs.
         survival: of drafted tokens.
-        lookups: how often they find something.
         verdicts: what is to be taken in by `digest`.
         runs: the same of tokens that were judged together.
     """
@@ -41,7 +39,6 @@ class Knowledge:
             len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
         )
         self.survival = Survival(constants)
-        self.lookups = Lookups(constants)
         self.verdicts: list[Verdict] = []
         self.runs: list[JudgedRun] = []
         self._constants = constants

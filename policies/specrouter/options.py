@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...arguments import check_within
-from ...decoding.contract import ONE_STEP
+from ...decoding.contract import MOST_TOKENS, ONE_STEP
 
 CHOICES = {
     "form": ("nested", "filter"),
@@ -12,7 +12,7 @@ CHOICES = {
     "similarity": ("auto", "simscore", "argmax"),
 }
 # What `without` leaves out, to see what it is worth.
-INGREDIENTS = ("lookups", "optimism", "played", "ease", "evidence")
+INGREDIENTS = ("lookups", "answers", "optimism", "played", "ease", "evidence")
 FEW_ONLY = ("optimism", "played")  # of these, what a chain for the whole batch knows nothing of
 EXPLORE, PROBE, FORM = 64, 8, "nested"  # where `explore`, `probe` and `form` are left open
 
@@ -34,10 +34,11 @@ class RouterOptions:
         probe: in step, requests that draft to learn before anything is known, twice as many, >= 0; None: 8. Not with
             select=request.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
-        without: ingredients to leave out, `+` between them: "lookups" (no member that copies), "optimism" (what is
-            little known gets no benefit of the doubt), "played" (predictions are not corrected by what chains took),
-            "ease" (a tag's pairs tell nothing of each other), "evidence" (a verdict is of the adjacent pair alone); ""
-            leaves out none.
+        without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
+            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt), "played"
+            (predictions are not corrected by what chains took), "ease" (a tag's pairs tell nothing of each other),
+            "evidence" (a verdict is of the adjacent pair alone); "" leaves out none.
+        store: tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all.
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
 
     Raises:
@@ -54,6 +55,7 @@ class RouterOptions:
     explore: int | None
     probe: int | None
     hysteresis: float
+    store: int
     without: str
     costs: str | None
 
@@ -67,6 +69,8 @@ class RouterOptions:
         if self.explores < 0 or self.probes < 0:
             raise ValueError(f"explore and probe must be >= 0, got explore={self.explores}, probe={self.probes}")
         check_within("hysteresis", self.hysteresis, "[0, 1)")
+        if self.store != 0:
+            check_within("store", self.store, f"[2, {MOST_TOKENS:,}]")
         for name in self._left_out:
             if name not in INGREDIENTS:
                 raise ValueError(f"without must name {', '.join(INGREDIENTS[:-1])} or {INGREDIENTS[-1]}, got {name!r}")

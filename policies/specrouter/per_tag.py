@@ -7,7 +7,7 @@ little known is played while it may be the best, and no longer; nothing else is 
 third of the rounds that the tag has seen, for `every` at most.
 
 Candidates are the members that are best by the rates as they are and as they are hoped for, those in use, and those
-that were played, each with every use of lookups (`fronts`).
+that were played.
 """
 
 from math import inf
@@ -16,11 +16,10 @@ from typing import ClassVar
 from ...decoding.pool import Pool
 from .constants import RouterConstants
 from .estimates.played import Played
-from .fronts import Fronted, Fronts, Use
 from .knowledge import Knowledge
 from .options import RouterOptions
-from .plan import Plan, Planner
-from .search import Figures, FoundChain
+from .plan import CopyWorth, Plan, Planner
+from .search import Figures, FoundChain, best_windows
 from .selector import Choice, Counters, Selector
 
 
@@ -49,7 +48,6 @@ class PerTag(Selector):
         self._stays = constants.tag_hysteresis * options.hysteresis
         self._errors = constants.optimism if options.takes("optimism") else 0.0
         self._corrects = options.takes("played")
-        self._fronts = Fronts(self._front if options.takes("lookups") else -1, self._judges, knowledge.lookups)
         self.played = Played(constants)
         self._spent: dict[str, tuple[int, int, float]] = {}  # rounds, tokens and seconds since a tag's selection
 
@@ -83,40 +81,42 @@ class PerTag(Selector):
         figures = knowledge.figures(tag, num_rows)
         rounds, tokens, seconds = self._spent.pop(tag, (0, 0, 0.0))
         if rounds and choice.chain is not None:
-            levels, use = choice.chain.levels, Use(choice.use)
-            predicted_s = tokens * self._way(tag, levels, use, figures).chain.token_s
-            self.played.note((use, levels), predicted_s=predicted_s, seconds=seconds, num_rounds=rounds)
+            levels = choice.chain.levels
+            predicted_s = tokens * best_windows(levels, figures).token_s
+            self.played.note(levels, predicted_s=predicted_s, seconds=seconds, num_rounds=rounds)
         best = self._best(choice, tag, figures)
-        self._counters.switches += choice.chain is not None and best.chain.levels != choice.chain.levels
-        choice.chain, choice.use, choice.window, choice.figures = best.chain, best.use, best.window, figures
+        self._counters.switches += choice.chain is not None and best.levels != choice.chain.levels
+        choice.chain, choice.figures = best, figures
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
         return None
 
-    def _best(self, choice: Choice, tag: str, figures: Figures) -> Fronted:
-        """The way that may be the best, with the windows of the rates as they are."""
+    def _best(self, choice: Choice, tag: str, figures: Figures) -> FoundChain:
+        """The members that may be the best, with the windows of the rates as they are."""
         hoped = self._knowledge.optimistic(tag, figures) if self._errors else figures
         candidates = [self._search(figures).levels, self._search(hoped).levels, *self.played.chains()]
         stays = () if choice.chain is None else choice.chain.levels
-        least_s, best, used = inf, candidates[0], Use.nowhere
+        least_s, best = inf, candidates[0]
         for levels in dict.fromkeys([*candidates, stays] if stays else candidates):
-            for chain, use, _ in self._fronts.ways(tag, levels, hoped, self._errors):
-                token_s = chain.token_s * self._correction(use, levels)
-                if levels == stays:
-                    token_s *= 1.0 - self._stays
-                if token_s < least_s:
-                    least_s, best, used = token_s, levels, use
-        return self._way(tag, best, used, figures)
+            token_s = best_windows(levels, hoped).token_s * self._correction(levels)
+            if levels == stays:
+                token_s *= 1.0 - self._stays
+            if token_s < least_s:
+                least_s, best = token_s, levels
+        return best_windows(best, figures)
 
-    def _correction(self, use: Use, levels: tuple[int, ...]) -> float:
+    def _correction(self, levels: tuple[int, ...]) -> float:
         if not self._corrects:
             return 1.0
-        return self.played.hopeful((use, levels)) if self._errors else self.played.ratio((use, levels))
-
-    def _way(self, tag: str, levels: tuple[int, ...], use: Use, figures: Figures) -> Fronted:
-        return next(way for way in self._fronts.ways(tag, levels, figures, 0.0) if way.use is use)
+        return self.played.hopeful(levels) if self._errors else self.played.ratio(levels)
 
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
-        choice = self._choices[tag]
-        front = self._planner.draft(self._pool.names[self._front], choice.window) if choice.window else None
-        return self._planner.plan(tag, chain, figures, front=front, below=choice.use == Use.below)
+        return self._planner.plan(tag, chain, figures, copies=self._copies(chain, figures))
+
+    def _copies(self, chain: FoundChain, figures: Figures) -> CopyWorth | None:
+        """A round of a copy is worth what the chain would take for its tokens."""
+        if self._front < 0:
+            return None
+        token_s = chain.token_s * (self.played.ratio(chain.levels) if self._corrects else 1.0)
+        cost_s = figures.seconds[-1, 1:] + self._lookup_s(figures) - token_s
+        return CopyWorth(token_s, tuple(cost_s.tolist()))

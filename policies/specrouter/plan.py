@@ -4,12 +4,11 @@ Windows stop where the next token no longer pays. A token of level i costs tau_i
 level keeps it; it does so if it survives and all before it have. So level i gathers while S g tau_(i+1) >= tau_i + w: S
 the survival of what it holds (`confidence`), g that of the tokens that one more round of the level below adds, w what a
 further token costs the next level to judge. The paper has fixed windows, and `stop=window` keeps to them.
-
-Where lookups stand below the lowest member, that member is the first to judge, and copies are handed to it at once.
 """
 
 from dataclasses import dataclass
 from math import exp, inf, log
+from typing import NamedTuple
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.pool import Pool
@@ -25,15 +24,26 @@ NO_DOUBT = 0.02  # of the hazard of a nat of doubt: less says nothing that a fix
 STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
 
+class CopyWorth(NamedTuple):
+    """What copies that the target judges are worth. Letters: N the longest one.
+
+    Attributes:
+        token_s: seconds that a committed token is worth.
+        cost_s: `[N]` seconds that copies of 1 to N tokens take, less what the tokens of a round without are worth.
+    """
+
+    token_s: float
+    cost_s: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What requests of one key do in a round. Letters: K levels of the chain.
 
     Attributes:
         chain: the members, windows and predicted seconds.
-        verifies: `[K - 1]` of the levels above the lowest, or the target's alone; `[K]` with the lowest one's first
-            where that judges what is copied.
-        front: copies first, where something matches; None: nothing does, or it does not pay.
+        verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
+        copies: what copies are worth; None: nothing is copied.
         draft: of the lowest level; None for the target alone.
         most_doubt: one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over
             at once.
@@ -46,7 +56,7 @@ class Plan:
 
     chain: FoundChain
     verifies: tuple[Verify, ...]
-    front: Draft | None = None
+    copies: CopyWorth | None = None
     draft: Draft | None = None
     most_doubt: tuple[float, ...] = ()
     hazards: tuple[dict[str, Hazard], ...] = ()
@@ -102,14 +112,12 @@ class Planner:
         chain: FoundChain,
         figures: Figures,
         *,
-        front: Draft | None,
+        copies: CopyWorth | None,
         in_step: bool = False,
-        below: bool = False,
     ) -> Plan:
         """A chain that was found, with the rules of its levels; `figures` are those of the whole pool.
 
-        In step, levels hand over at once, and the window is the longest draft. `below`: the lowest member judges what
-        `front` copies.
+        In step, levels hand over at once, and the window is the longest draft.
         """
         draft, fixed = None, None
         lowest = self._pool.names[chain.levels[0]]
@@ -119,19 +127,17 @@ class Planner:
             longest, stop = chain.windows[0], None
             if not self._fixed:
                 ruled = range(1 if in_step else len(chain.windows))
-                hazards = tuple(self._hazards(tag, chain, index, front) for index in ruled)
+                hazards = tuple(self._hazards(tag, chain, index) for index in ruled)
                 doubts = tuple(_most_doubt(chain, index, figures) for index in ruled)
                 window, stop = self._window(doubts[0], hazards[0][lowest])
                 longest = min(longest, window) if in_step else window
                 most_doubt = most_doubt if in_step else doubts
             draft = self.draft(lowest, longest, stop)
-            fixed = self._fixed_chain(chain) if self._fixed and not in_step and not below else None
-        if below:
-            most_doubt, hazards = (-inf, *most_doubt), ({}, *hazards)
+            fixed = self._fixed_chain(chain) if self._fixed and not in_step else None
         return Plan(
             chain=chain,
-            verifies=tuple(self._verifies[level] for level in chain.levels) if below else self._above(chain),
-            front=front,
+            verifies=self._above(chain),
+            copies=copies,
             draft=draft,
             most_doubt=most_doubt,
             hazards=hazards,
@@ -171,15 +177,11 @@ class Planner:
             found = self._chains[chain] = Chain(self._pool, self.notation(chain))
         return found
 
-    def _hazards(self, tag: str, chain: FoundChain, index: int, front: Draft | None) -> dict[str, Hazard]:
+    def _hazards(self, tag: str, chain: FoundChain, index: int) -> dict[str, Hazard]:
         """By drafter, of the tokens that a level holds."""
         names, hazard = self._pool.names, self._survival.hazard
         judge, verifier = chain.levels[index], chain.levels[index + 1]
-        hazards = {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
-        if front is not None:
-            level = self._pool.level(front.model)
-            hazards[front.model] = hazard(tag, (level, level if index == 0 else judge, verifier))
-        return hazards
+        return {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
 
 
 def _rounded(value: float) -> float:

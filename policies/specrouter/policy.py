@@ -20,6 +20,7 @@ from ...decoding.observation import Observation, PendingToken
 from ...decoding.pool import Pool
 from ..about import About, Observable
 from .constants import CONSTANTS, RouterConstants
+from .copies import Copies
 from .estimates.confidence import doubt
 from .estimates.evidence import RoundEvidence
 from .operation_timer import OperationTimer, tokens_fed
@@ -39,6 +40,7 @@ class _Request:
     evidence: RoundEvidence
     num_tokens: int  # of the answer so far
     plan: Plan | None = None
+    copy: Draft | None = None  # that the target judges in this round
     fed: int = 0
     rounds: int = 0
     seconds: float = 0.0
@@ -49,7 +51,8 @@ class SpecRouter:
 
     Args:
         pool: the members.
-        every, most, form, similarity, select, stop, explore, probe, hysteresis, costs, without: see `RouterOptions`.
+        every, most, form, similarity, select, stop, explore, probe, hysteresis: see `RouterOptions`.
+        store, costs, without: likewise.
 
     Raises:
         ValueError: an option out of range.
@@ -75,6 +78,7 @@ class SpecRouter:
         explore: int | None = None,
         probe: int | None = None,
         hysteresis: float = 0.08,
+        store: int = 65_536,
         costs: str | None = None,
         without: str = "",
     ) -> None:
@@ -88,6 +92,7 @@ class SpecRouter:
             explore=explore,
             probe=probe,
             hysteresis=hysteresis,
+            store=store,
             costs=costs,
             without=without,
         )
@@ -106,7 +111,7 @@ class SpecRouter:
         self._requests: dict[str, _Request] = {}
         self._levels = {name: level for level, name in enumerate(pool.names)}
         self._target = pool.target
-        self._free = frozenset(member.name for member in pool.members if member.model_free)
+        self._copies = Copies(pool, options, constants) if pool.members[0].model_free else None
         profiler = self.scheduler.knowledge.profiler
         self._timer = OperationTimer(profiler, pool.target_level)
         self._stated = profiler.stated
@@ -141,8 +146,11 @@ class SpecRouter:
             request.evidence.settle(seen)
             load = seen.load
             rows = load.batch[-1] or load.num_running  # what the target met last
-            request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
-        step, held = self._next(seen, request.plan)
+            plan = request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
+            request.copy = None if self._copies is None else self._copies.begin(seen, plan.copies)
+            if request.copy is not None:
+                return request.copy
+        step, held = self._next(seen, request)
         if isinstance(step, Verify):
             self._expect(seen, request, step.model, held)
         elif self._stated is None and isinstance(step, Draft):
@@ -156,25 +164,29 @@ class SpecRouter:
         assert not isinstance(step, Commit)  # it plans none
         if isinstance(step, Verify):
             self._count(step.model, outcome)
-            request.evidence.after(outcome)
+            if request.copy is None:
+                request.evidence.after(outcome)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
             seconds = outcome.duration_s
         else:
             seconds = self._stated.charge(outcome)
         request.seconds += seconds
-        if step.model in self._free:
-            found = outcome.num_drafted > 0
-            self.scheduler.knowledge.lookups.note(request.key, found=found, seconds=seconds / outcome.num_rows)
         if outcome.num_emitted:
             self._end_round(request, outcome)
+        if self._copies is not None:
+            self._copies.learn(outcome)
         request.num_tokens += outcome.num_emitted
         if outcome.done:
             self.scheduler.knowledge.profiler.note_answer(request.num_tokens)
             del self._requests[outcome.request_id]
 
-    def _next(self, seen: Observation, plan: Plan) -> tuple[Step, tuple[PendingToken, ...]]:
+    def _next(self, seen: Observation, request: _Request) -> tuple[Step, tuple[PendingToken, ...]]:
         """The step, and the tokens that it verifies where they were looked at."""
+        plan = request.plan
+        assert plan is not None
+        if request.copy is not None:
+            return plan.verifies[-1], ()
         if not seen.num_pending:
             return self._write(seen, plan), ()
         if plan.fixed is not None:
@@ -184,7 +196,7 @@ class SpecRouter:
             waiting = seen.waiting(verify.model)
             if not waiting:
                 continue
-            if not index and waiting < plan.least and seen.room > 1 and not seen.found_nothing:
+            if not index and waiting < plan.least and seen.room > 1:
                 return self._write(seen, plan), ()
             if not index or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
                 return verify, ()
@@ -193,11 +205,9 @@ class SpecRouter:
         return plan.verifies[-1], ()
 
     def _write(self, seen: Observation, plan: Plan) -> Step:
-        """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
-        room = seen.room
-        dry = seen.found_nothing
-        draft = plan.draft if plan.front is None or dry else plan.front
-        if draft is None or room < 2 or (dry and draft is plan.front):
+        """What the lowest level does next: draft, or hand over where there is nothing to write."""
+        room, draft = seen.room, plan.draft
+        if draft is None or room < 2:
             return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)
         if draft.tokens >= room:  # the verifier writes the last token of the budget itself
             return self.scheduler.planner.draft(draft.model, room - 1, draft.stop)
@@ -210,6 +220,9 @@ class SpecRouter:
     def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
         """Keep what the verifier is about to judge."""
         num_pending = seen.num_pending
+        if request.copy is not None:
+            request.fed = tokens_fed(seen, model, judged=num_pending)
+            return
         if num_pending and not held:
             held = seen.pending_from(num_pending - seen.waiting(model))
         waiting = len(held)
@@ -233,7 +246,7 @@ class SpecRouter:
     def _end_round(self, request: _Request, outcome: Outcome) -> None:
         assert request.plan is not None
         # The first round reads the prompt, the last one is cut short.
-        typical = request.rounds > 0 and not outcome.done
+        typical = request.rounds > 0 and not outcome.done and request.copy is None
         self.scheduler.note_round(
             request.key, request.plan, num_tokens=outcome.num_emitted, seconds=request.seconds if typical else None
         )

@@ -10,6 +10,7 @@ becomes a plan is said by the two strategies: `per_tag` and `in_step`.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import ClassVar
 
 from ...decoding.pool import Pool
@@ -51,7 +52,6 @@ class Choice:
         plans: made of it, by tag.
         rounds: since the selection.
         total: rounds in all.
-        use: where lookups stand (`fronts.Use`), and `window` tokens that are copied at most; of a tag's own choice.
     """
 
     chain: FoundChain | None = None
@@ -60,8 +60,6 @@ class Choice:
     plans: dict[str, Plan] = field(default_factory=dict)
     rounds: int = 0
     total: int = 0
-    use: int = 0
-    window: int = 0
 
 
 class Selector(ABC):
@@ -126,6 +124,11 @@ class Selector(ABC):
     @abstractmethod
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of a chain."""
+
+    def _lookup_s(self, figures: Figures) -> float:
+        """What a copy takes itself; nothing as long as nobody knows."""
+        seconds = float(figures.seconds[self._front, 0])
+        return seconds if isfinite(seconds) else 0.0
 
     def _key(self, tag: str) -> str | None:
         return None if self.shared else tag

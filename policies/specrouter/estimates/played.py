@@ -4,11 +4,11 @@ from math import sqrt
 
 from ..constants import RouterConstants
 
-Way = tuple[int, tuple[int, ...]]  # how lookups are used (`fronts.Use`), and the members
+Way = tuple[int, ...]  # members
 
 
 class Played:
-    """Seconds that chains took over seconds predicted, by members and use of lookups. Mutated by `note`.
+    """Seconds that chains took over seconds predicted, by members. Mutated by `note`.
 
     The prediction takes tokens as independent and all alike, and windows as fixed. Where they are not, and where
     windows stop token by token, it is off by a factor that depends on the members of a chain more than on the text. So
@@ -31,7 +31,7 @@ class Played:
 
     def chains(self) -> list[tuple[int, ...]]:
         """Members that were played."""
-        return list(dict.fromkeys(levels for _, levels in self._sums))
+        return list(self._sums)
 
     def ratio(self, way: Way) -> float:
         """Seconds taken over seconds predicted, > 0; 1 for what was never played."""
@@ -43,7 +43,7 @@ class Played:
 
     def hopeful(self, way: Way) -> float:
         """The same less its error, which shrinks as rounds are played; decoding alone is known as it is."""
-        if way == (0, way[1][-1:]):
+        if len(way) == 1:
             return 1.0
         rounds, weight = self._sums.get(way, (0.0,))[0], self._constants.model_rounds
         return self.ratio(way) * (1.0 - self._constants.model_error * sqrt(weight / (weight + rounds)))

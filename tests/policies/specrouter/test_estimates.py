@@ -12,7 +12,6 @@ from paceline.policies.parts.performance_profiler import PerformanceProfiler
 from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.estimates.confidence import NO_PROB, Survival, doubt
 from paceline.policies.specrouter.estimates.evidence import RoundEvidence
-from paceline.policies.specrouter.estimates.lookups import Lookups
 from paceline.policies.specrouter.estimates.played import Played
 from paceline.policies.specrouter.estimates.similarity import PairAgreement
 
@@ -195,7 +194,7 @@ def test_doubt_of_any_probability():
 
 
 def test_what_chains_took_corrects_what_was_predicted():
-    played, way = Played(CONSTANTS), (0, (0, 1))
+    played, way = Played(CONSTANTS), (0, 1)
     assert played.ratio(way) == 1.0
     assert played.hopeful(way) == 1.0 - CONSTANTS.model_error
     for _ in range(2000):
@@ -203,19 +202,7 @@ def test_what_chains_took_corrects_what_was_predicted():
     assert 0.8 < played.ratio(way) < 0.85
     assert 0.95 * played.ratio(way) < played.hopeful(way) < played.ratio(way)
     assert played.chains() == [(0, 1)]
-    assert played.hopeful((0, (1,))) == 1.0  # the target alone
-
-
-def test_lookups_of_a_tag_start_from_those_of_all():
-    lookups = Lookups(CONSTANTS)
-    for index in range(200):
-        lookups.note("a", found=index % 2 == 0, seconds=2.0)
-    assert lookups.seconds == 2.0
-    assert lookups.rate("b", 0.0) == pytest.approx(0.5, abs=0.01)
-    assert lookups.rate("b", 1.0) > lookups.rate("a", 1.0) > lookups.rate("a", 0.0)
-    for _ in range(400):
-        lookups.note("b", found=False, seconds=2.0)
-    assert lookups.rate("b", 0.0) < 0.02
+    assert played.hopeful((1,)) == 1.0  # the target alone
 
 
 class Watched:

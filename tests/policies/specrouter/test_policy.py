@@ -21,6 +21,8 @@ OPTIONS = (
     ",every=1,explore=1,probe=0,hysteresis=0.0",
     ",most=1",
     ",without=lookups+optimism",
+    ",without=answers",
+    ",store=32",
     ",without=played+ease+evidence",
     ",costs=draft:1/mid:3/slim:6/target:10",
 )
@@ -177,6 +179,8 @@ def test_batches_are_served(batch, select):
         ({"select": "batch", "without": "played"}, "without=played has no effect with select=batch"),
         ({"select": "batch", "without": "ease+optimism"}, "without=optimism has no effect with select=batch"),
         ({"hysteresis": 1.0}, r"hysteresis must be in \[0, 1\), got 1.0"),
+        ({"store": 1}, r"store must be in \[2, 1,000,000\], got 1"),
+        ({"without": "copies"}, "without must name lookups, answers, optimism, played, ease or evidence, got 'copies'"),
         ({"costs": "draft:1"}, "costs must name every model of the pool"),
     ],
 )

@@ -1,0 +1,149 @@
+"""Copies: only of what matches, as long as they pay, learnt from what the target wrote, whatever was played."""
+
+from dataclasses import replace
+from math import log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.laboratory.arena.varied.varied_router import default_options
+from paceline.policies import Pool, check_policy, make_policy
+from paceline.policies.check import check_pool
+from paceline.policies.specrouter.constants import CONSTANTS
+from paceline.policies.specrouter.copies import Copies
+from paceline.policies.specrouter.estimates.copied import EARLIER, OWN, CopiedTokens, cell_of
+from paceline.policies.specrouter.plan import CopyWorth
+
+POOL = check_pool()
+OPTIONS = default_options()
+# A copied token takes nothing, and saves a second if it is right.
+FREE = CopyWorth(1.0, (0.0,) * OPTIONS.most)
+
+
+class Seen:
+    """A request before its next round."""
+
+    tag = "a"
+
+    def __init__(self, name, prompt, answer=(), room=99):
+        self.request_id, self.prompt, self._answer, self.room = name, tuple(prompt), list(answer), room
+
+    def emitted_from(self, start):
+        return self._answer[start:]
+
+
+def copies_of(**options):
+    return Copies(POOL, replace(OPTIONS, **options), CONSTANTS)
+
+
+def copied(copies, seen, worth=FREE):
+    draft = copies.begin(seen, worth)
+    return () if draft is None else draft.copy
+
+
+def done(name):
+    return type("Outcome", (), {"request_id": name, "done": True})()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 12))
+def test_what_is_copied_followed_the_end_of_the_text_before_and_fits(text, room):
+    found = list(copied(copies_of(), Seen("r", text, room=room)))
+    assert len(found) < room
+    if found:
+        pieces = [text[at : at + 2] for at in range(len(text) - 1)]
+        assert [text[-1], found[0]] in pieces
+    if text[-1] not in text[:-1]:
+        assert not found
+
+
+def test_earlier_answers_are_copied_once_they_are_done():
+    copies = copies_of()
+    copies.begin(Seen("a", [7], [1, 2, 3, 4, 5]), FREE)
+    assert copied(copies, Seen("b", [1, 2])) == ()
+    copies.learn(done("a"))
+    assert copied(copies, Seen("c", [1, 2])) == (3, 4, 5)
+    assert copied(copies, Seen("b", [1, 2], [3])) == (4, 5)
+
+
+@pytest.mark.parametrize(("without", "own", "earlier"), [("lookups", (), (6,)), ("answers", (4,), ())])
+def test_either_source_can_be_left_out(without, own, earlier):
+    copies = copies_of(without=without)
+    copies.begin(Seen("a", [9], [5, 6]), FREE)
+    copies.learn(done("a"))
+    assert copied(copies, Seen("b", [3, 4, 1, 3]))[:1] == own
+    assert copied(copies, Seen("c", [5])) == earlier
+
+
+def test_no_more_is_copied_than_pays():
+    text = Seen("r", [1, 2, 3, 4, 5, 6, 1, 2, 3])
+    whole = copied(copies_of(), text)
+    assert whole[:3] == (4, 5, 6)
+    dear = CopyWorth(1.0, tuple(0.9 * count for count in range(1, OPTIONS.most + 1)))
+    assert copied(copies_of(), text, dear) == ()
+    longer = CopyWorth(1.0, tuple(0.6 * count for count in range(1, OPTIONS.most + 1)))
+    some = copied(copies_of(), text, longer)
+    assert 0 < len(some) < len(whole)
+    assert whole[: len(some)] == some
+
+
+def test_what_the_target_wrote_tells_up_to_the_first_other_token():
+    """Whether anything was copied or not."""
+    for played in (FREE, None):
+        copies = copies_of(without="answers")
+        copies.begin(Seen("r", [1, 2, 3, 4, 5, 1]), played)  # 2, 3, 4, 5, 1 might follow
+        before = copies._copied.rates("a").copy()
+        copies.begin(Seen("r", [1, 2, 3, 4, 5, 1], [2, 9, 4]), played)
+        after = copies._copied.rates("a")
+        one, two, three = (cell_of(OWN, length, 1.0, 1) for length in (1, 2, 4))
+        assert after[one] > before[one]
+        assert after[two] < before[two]
+        assert after[three] == before[three], "of what came after a wrong token nothing is known"
+
+
+def test_rates_of_copies_come_to_the_share_that_was_right_and_tags_start_from_all():
+    tokens, cell = CopiedTokens(CONSTANTS), cell_of(EARLIER, 5, 0.6, 3)
+    for index in range(400):
+        tokens.note("a", cell, kept=index % 4 != 0)
+    assert tokens.rates("a")[cell] == pytest.approx(0.75, abs=0.03)
+    assert tokens.rates("b")[cell] == pytest.approx(0.75, abs=0.03)
+    for _ in range(100):
+        tokens.note("b", cell, kept=False)
+    assert tokens.rates("b")[cell] < 0.1
+    assert tokens.rates("a")[cell] == pytest.approx(0.75, abs=0.03)
+
+
+@given(st.sampled_from((OWN, EARLIER)), st.integers(1, 400), st.floats(0.01, 1.0), st.integers(1, 9))
+def test_cells_tell_sources_lengths_and_shares_apart(source, length, share, count):
+    rates = CopiedTokens(CONSTANTS).rates("a")
+    cell = cell_of(source, length, share, count)
+    longer = cell_of(source, 2 * length, share, count)
+    assert longer == cell or rates[longer] > rates[cell], "a longer match is trusted more"
+    assert cell_of(1 - source, length, share, count) != cell
+    assert cell == cell_of(source, 2 ** int(log2(length)), share, count)
+
+
+def test_nothing_is_kept_of_requests_that_are_done():
+    made = []
+
+    def build(pool):
+        made.append(make_policy("specrouter", pool))
+        return made[-1]
+
+    check_policy(build)
+    assert made
+    for policy in made:
+        assert not policy._copies._before
+        assert not policy._copies._texts._open
+
+
+def test_without_a_member_that_copies_nothing_is_read():
+    pool = Pool(POOL.members[1:])
+    made = []
+
+    def build(pool):
+        made.append(make_policy("specrouter", pool))
+        return made[-1]
+
+    assert check_policy(build, pool=pool).lossless
+    assert all(policy._copies is None for policy in made)
