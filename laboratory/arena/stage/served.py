@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ....runs.serving.meta import ServingAbout
 from ....runs.serving.recorder import ServingRecorder
 from ....sim.cost.base import CostModel, CostRangeError
 from ....sim.replay_tables import ReplayTables
+from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....sim.serving.engine.replica_spec import ReplicaSpec
 from ....sim.serving.limits import EngineLimits, KvLimits
 from ....sim.serving.routers import Dispatcher, RouterSetting
@@ -30,12 +32,15 @@ BLOCKS = 100_000  # of 16 tokens, in each member: memory is never short
 
 
 class PoissonArrivals:
-    """Requests with the lengths and tags of recorded ones, in their order, at times that are drawn.
+    """The requests of a recording, in their order, at times that are drawn.
+
+    The engine draws by its name which recorded request stands for one that comes. So each comes under a name by which
+    it stands for itself: else a third of them would be answers that came before, and longer ones would start anew.
 
     Args:
         recording: whose requests they are.
         tokens_per_s: of output that are asked for, in the mean.
-        seed: of the times.
+        seed: of the times, and of the engine.
 
     Attributes:
         about: see `Workload`.
@@ -52,6 +57,7 @@ class PoissonArrivals:
                 for one in rounds.requests
             ],
         )
+        self._drawn = DrawnRequests(recording.requests, seed=seed)
         mean_tokens = sum(tokens for *_, tokens in self._lengths) / len(self._lengths)
         gaps_s = np.random.default_rng(seed).exponential(mean_tokens / tokens_per_s, len(self._lengths))
         self._arrives_ps: list[int] = np.rint(np.cumsum(gaps_s) * PS_PER_S).astype(np.int64).tolist()
@@ -63,7 +69,11 @@ class PoissonArrivals:
     def __iter__(self) -> Iterator[Arrival]:
         """From the first to the last."""
         for (request_id, tag, prompt, tokens), at_ps in zip(self._lengths, self._arrives_ps, strict=True):
-            yield Arrival(request_id, at_ps, prompt, tokens, tag)
+            yield Arrival(self._name(request_id, tag), at_ps, prompt, tokens, tag)
+
+    def _name(self, recorded_id: str, tag: str) -> str:
+        names = (f"{recorded_id}#{number}" for number in count())
+        return next(name for name in names if self._drawn.of(name, tag) == recorded_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +102,7 @@ def served(
         policy: built for its pool, and new.
         name: of the policy, for errors.
         tokens_per_s: of output that arrivals ask for.
-        seed: of arrivals, of the recorded request that stands for each, and of what is modelled.
+        seed: of arrivals, and of what is modelled.
 
     Raises:
         PolicyError: the policy broke the contract.
