@@ -19,11 +19,9 @@ from ...decoding.pool import Pool
 from ..speed import Floats
 from .member_seconds import MemberSeconds
 
-MEMORY = 16  # forwards that a cell's mean reaches back
 SLOPE_MEMORY = 256  # forwards that the slope over held tokens reaches back
-ALIKE = 1e-3  # of two sums of squares, what their directions must differ by to be told apart
-MOVED = 0.05  # share by which a mean moves before what was read is read anew
-MOST_READ = 64  # tables that are kept
+ALIKE = 1e-3  # of two sums of squares, what directions must differ by to be told apart: of rounding, not tuned
+MOST_READ = 64  # tables that are kept: of room, not tuned
 
 
 class PerformanceProfiler:
@@ -34,6 +32,8 @@ class PerformanceProfiler:
     Args:
         pool: the members.
         costs: of a forward by member, as `member_seconds` takes them, at every width; None measures.
+        memory: forwards that a cell's mean reaches back, >= 1.
+        moved: share by which a mean moves before what was read is read anew, > 0.
 
     Attributes:
         stated: seconds that were stated; None: they are measured.
@@ -43,7 +43,8 @@ class PerformanceProfiler:
         ValueError: costs that are none of this pool.
     """
 
-    def __init__(self, pool: Pool, costs: str | None = None) -> None:
+    def __init__(self, pool: Pool, costs: str | None = None, *, memory: int = 16, moved: float = 0.05) -> None:
+        self._memory, self._moves = memory, moved
         self.stated = None if costs is None else MemberSeconds(pool, costs)
         self.num_lookups = sum(member.model_free for member in pool.members)
         self._names = pool.names
@@ -52,7 +53,7 @@ class PerformanceProfiler:
         # Per member by the new tokens of all rows; see `_Cell`.
         self._cells: list[dict[int, _Cell]] = [{} for _ in pool.names]
         self._slopes = [_Slope() for _ in pool.names]
-        # Of every member how often it was read anew: when a mean has moved by more than `MOVED`.
+        # Of every member how often it was read anew: when a mean has moved by more than `moved`.
         self._versions = [0] * len(pool.names)
         self._moved: set[int] = set()
         self._read: dict[tuple[int, float, int, int], _Table] = {}
@@ -70,7 +71,7 @@ class PerformanceProfiler:
             cells[tokens] = _Cell(seconds, held_tokens, new_tokens)
             self._moved.add(level)
             return
-        if cell.count < MEMORY:
+        if cell.count < self._memory:
             cell.count += 1
         off_s, off_held, off_tokens = seconds - cell.mean, held_tokens - cell.held, new_tokens - cell.tokens
         if off_held:
@@ -78,7 +79,7 @@ class PerformanceProfiler:
         cell.mean += off_s / cell.count
         cell.held += off_held / cell.count
         cell.tokens += off_tokens / cell.count
-        if abs(cell.mean - cell.read) > MOVED * cell.read:
+        if abs(cell.mean - cell.read) > self._moves * cell.read:
             self._moved.add(level)
 
     def narrowest_s(self, level: int, num_rows: int) -> float | None:
@@ -188,7 +189,7 @@ class _Table:
 
 
 class _Cell:
-    """Forwards of one member over so many new tokens: `count` of them up to `MEMORY`, mean seconds and held tokens.
+    """Forwards of one member over so many new tokens: `count` of them up to `memory`, mean seconds and held tokens.
 
     What a forward takes follows from the tokens of all its rows far more than from how many rows they are spread over,
     so a cell is of tokens, `tokens` in the mean. `read` and `read_held` are the means as they were read.

@@ -13,9 +13,6 @@ from .estimates.similarity import PairAgreement
 from .options import RouterOptions
 from .search import Figures
 
-LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
-MOST_RATE = 0.995  # that is hoped for
-
 
 class Knowledge:
     """Running estimates of members and pairs. Mutated by `digest`, through `verdicts` and through its parts.
@@ -34,7 +31,9 @@ class Knowledge:
     """
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
-        self.profiler = PerformanceProfiler(pool, options.costs)
+        self.profiler = PerformanceProfiler(
+            pool, options.costs, memory=constants.seconds_memory, moved=constants.seconds_moved
+        )
         self.agreement = PairAgreement(
             len(pool.members), constants, similarity=options.similarity, eased=options.takes("ease")
         )
@@ -66,9 +65,10 @@ class Knowledge:
 
     def optimistic(self, tag: str, figures: Figures) -> Figures:
         """The same with the rates of a tag raised by their standard errors, times `optimism`."""
-        rates = figures.rates
-        variances = (rates * (1.0 - rates) + LEAST_VARIANCE) / (self.agreement.weight(tag) + 1.0)
-        return figures._replace(rates=np.minimum(rates + self._constants.optimism * np.sqrt(variances), MOST_RATE))
+        rates, constants = figures.rates, self._constants
+        variances = (rates * (1.0 - rates) + constants.least_variance) / (self.agreement.weight(tag) + 1.0)
+        raised = rates + constants.optimism * np.sqrt(variances)
+        return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
 
     def digest(self) -> None:
         """Take in the verdicts since the last time."""

@@ -15,11 +15,12 @@ from ...decoding.pool import Pool
 from ...decoding.rules.draft_stops import Stop, SurvivalBelow
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
+from .constants import RouterConstants
 from .estimates.confidence import Hazard, Survival
 from .options import RouterOptions
 from .search import Figures, FoundChain
 
-LADDER_WINDOW = 4
+# Of room and time, not tuned: what is told apart at all.
 NO_DOUBT = 0.02  # of the hazard of a nat of doubt: less says nothing that a fixed window does not
 STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
@@ -73,12 +74,14 @@ class Planner:
         pool: the members.
         options: the longest window, and whether windows are those that were found.
         survival: of drafted tokens.
+        constants: of the policy.
     """
 
-    def __init__(self, pool: Pool, options: RouterOptions, survival: Survival) -> None:
+    def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
         self._survival = survival
         self._most = options.most
+        self._ladder = constants.ladder_tokens
         self._fixed = options.stop == "window"
         self._drafts: dict[tuple[str, int, Stop | None], Draft] = {}
         self._verifies = [Verify(name) for name in pool.names]
@@ -95,7 +98,7 @@ class Planner:
 
         Drafted token by token, for the first one, which reads the prompt, has to be timed apart from the others.
         """
-        windows = (LADDER_WINDOW, *[1] * (len(levels) - 2))
+        windows = (self._ladder, *[1] * (len(levels) - 2))
         chain = FoundChain(levels=levels, windows=windows, level_s=(inf,) * len(levels))
         return Plan(
             chain=chain,
@@ -103,7 +106,7 @@ class Planner:
             draft=self.draft(self._pool.names[levels[0]], 1),
             most_doubt=(-inf,) * len(windows),
             trial=True,
-            least=LADDER_WINDOW,
+            least=self._ladder,
         )
 
     def plan(

@@ -17,9 +17,6 @@ from .per_tag import PerTag
 from .plan import Plan, Planner
 from .selector import Counters
 
-TOGETHER = 4  # requests that run, from which on `select=auto` has them share a chain
-PATIENCE = 32  # rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own
-
 
 class ModelChainScheduler:
     """Plans by tag, or of a batch in step. Mutated by `plan`, `note_round` and through `knowledge`.
@@ -41,10 +38,11 @@ class ModelChainScheduler:
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
         self.counters = Counters()
         self.knowledge = Knowledge(pool, options, constants)
-        self.planner = Planner(pool, options, self.knowledge.survival)
+        self.planner = Planner(pool, options, self.knowledge.survival, constants)
         parts = (pool, options, self.knowledge, self.planner, self.counters)
         self._per_tag, self._in_step = PerTag(*parts, constants=constants), InStep(*parts)
-        self._together = {"auto": TOGETHER, "batch": 1, "request": inf}[options.select]
+        self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
+        self._patience = constants.patience
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
         self._warm_up = _warm_up(pool, self.planner)
 
@@ -61,7 +59,7 @@ class ModelChainScheduler:
             return self._warm_up.pop(0)
         together = num_running >= self._together
         if together or (not self._per_tag.has(tag) and self._left.get(tag, 0)):
-            self._left[tag] = PATIENCE if together else self._left[tag] - 1
+            self._left[tag] = self._patience if together else self._left[tag] - 1
             return self._in_step.plan(tag, num_running)
         return self._per_tag.plan(tag, num_rows)
 

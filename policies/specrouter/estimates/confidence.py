@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from ..constants import RouterConstants
 
-LONGEST_STEP = 0.5  # of ln h or ln g at one token
-LEAST, MOST = 0.002, 8.0  # h and g
+# None of these was tuned: what h and g may be at all (a window of 500 tokens, or none), and what no float goes beyond.
+LEAST, MOST = 0.002, 8.0
 NO_CHANCE = 700.0  # -ln of a survival of nothing
 # Of a drafter without probabilities: every token counts as one of probability one half.
 NO_PROB = log(2.0)
@@ -55,6 +55,7 @@ class Survival:
     def __init__(self, constants: RouterConstants) -> None:
         self._weight = constants.hazard_weight
         self._kept = 1.0 - 1.0 / constants.hazard_memory
+        self._longest = constants.hazard_step
         self._start = _Fit(constants.hazard, constants.hazard_of_doubt, self._weight, 0.0, self._weight)
         self._all: dict[Trio, _Fit] = {}
         self._by_tag: dict[tuple[str, Trio], _Fit] = {}
@@ -79,8 +80,8 @@ class Survival:
         own = self._by_tag.get((tag, trio))
         if own is None:
             own = _Fit(overall[0], overall[1], self._weight, 0.0, self._weight)
-        self._all[trio] = _step(overall, self._kept, doubted, count, others, kept=kept)
-        self._by_tag[tag, trio] = _step(own, self._kept, doubted, count, others, kept=kept)
+        self._all[trio] = _step(overall, self._kept, self._longest, doubted, count, others, kept=kept)
+        self._by_tag[tag, trio] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
 
     def note_run(self, tag: str, tokens: Sequence[tuple[Trio, float]], num_kept: int) -> None:
         """Take in a run that was judged: trio and doubt of each token, and how many were kept."""
@@ -97,8 +98,8 @@ class Survival:
             self.note(tag, trio, total, kept=index < num_kept, count=count, others=others)
 
 
-def _step(fit: _Fit, forgets: float, doubted: float, count: int, others: float, *, kept: bool) -> _Fit:
-    """The fit after one run."""
+def _step(fit: _Fit, forgets: float, longest: float, doubted: float, count: int, others: float, *, kept: bool) -> _Fit:
+    """The fit after one run; ln h and ln g move by `longest` at most."""
     hazard, of_doubt, by_hazard, by_both, by_doubt = fit
     fixed, doubts = hazard * count, of_doubt * doubted
     x = fixed + doubts + others
@@ -107,13 +108,13 @@ def _step(fit: _Fit, forgets: float, doubted: float, count: int, others: float, 
     by_both = forgets * by_both + odds * fixed * doubts
     by_doubt = forgets * by_doubt + odds * doubts * doubts
     slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
-    hazard *= exp(_short(slope * (by_doubt * fixed - by_both * doubts)))
-    of_doubt *= exp(_short(slope * (by_hazard * doubts - by_both * fixed)))
+    hazard *= exp(_short(slope * (by_doubt * fixed - by_both * doubts), longest))
+    of_doubt *= exp(_short(slope * (by_hazard * doubts - by_both * fixed), longest))
     return _Fit(_within(hazard), _within(of_doubt), by_hazard, by_both, by_doubt)
 
 
-def _short(step: float) -> float:
-    return LONGEST_STEP if step > LONGEST_STEP else -LONGEST_STEP if step < -LONGEST_STEP else step
+def _short(step: float, longest: float) -> float:
+    return longest if step > longest else -longest if step < -longest else step
 
 
 def _within(value: float) -> float:

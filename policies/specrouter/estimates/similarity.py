@@ -19,11 +19,10 @@ import numpy as np
 from ...speed import Floats
 from ..constants import CONSTANTS, RouterConstants
 
-SHARED_FRESH = 4.0  # tokens that what is known of all tags counts for against looking for oneself
+# None was tuned: the first keeps log-odds finite, the second says what most means, the third is the level of a test.
 LEAST_RATE = 1e-3  # of a pair, and of what it misses, where log-odds are taken
-MOST_EASE = 4.0  # of a tag, log-odds either way
 MOSTLY = 0.5  # of a pair's tokens that have a SimScore, from which on it is taken
-ENOUGH = 64  # tokens before `auto` believes that SimScore says how many are accepted
+ALIKE = 2.0  # standard errors within which SimScores say how many tokens are accepted
 
 
 class _Counts:
@@ -115,7 +114,8 @@ class PairAgreement:
         """Whether `rates` are SimScores."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        return self._compared >= ENOUGH and abs(self._kept - self._predicted) <= 2.0 * self._spread**0.5
+        off = abs(self._kept - self._predicted)
+        return self._compared >= self._constants.simscore_tokens and off <= ALIKE * self._spread**0.5
 
     def fade(self, tag: str | None) -> None:
         """Time passed in a tag, or in all together (None): evidence says half as much against looking again."""
@@ -129,7 +129,7 @@ class PairAgreement:
         """
         if tag is None:
             return self._read(self._all, "fresh")
-        shared: Floats = np.minimum(self._read(self._all, "tokens"), SHARED_FRESH)
+        shared: Floats = np.minimum(self._read(self._all, "tokens"), self._constants.fresh_tokens)
         own = self._by_tag.get(tag)
         return shared if own is None else shared + self._read(own, "fresh")
 
@@ -166,7 +166,8 @@ class PairAgreement:
         expected = odds / (odds + exp(-before))
         missing = float((sums - counts * expected).sum()) - weight * before
         ease = before + missing / (float((counts * expected * (1.0 - expected)).sum()) + weight)
-        self._ease[tag] = ease = min(max(ease, -MOST_EASE), MOST_EASE)
+        most = self._constants.most_ease
+        self._ease[tag] = ease = min(max(ease, -most), most)
         moved: Floats = odds / (odds + exp(-ease))
         return moved
 
