@@ -6,6 +6,8 @@ way to the target. Here the requests share a chain, and each level acts once a r
 - The window is best for the mix of tags that run: a draft lasts as long as its longest row, so one token more is paid
   once for all, and what it brings is a sum over tags. A row leaves the draft where its own next token is not worth what
   it takes to be judged, which `stop=confidence` sees token by token.
+- A request that copies (`copies`) does not draft in that round, and the draft of the others is worth the less the more
+  copy: chains are compared by the tokens of all, at the share that drafts and with what copies bring.
 - In the first round up to `PROBES` times `probe` requests draft a little for the target, the others not.
 - A member may be better than its evidence says. Where rates raised by `DOUBT` standard errors favour another chain,
   `TRYING` rows have its new member judge what the others draft, for one round. The errors shrink with evidence, and
@@ -23,6 +25,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ...decoding.pool import Pool
+from ..parts.acceptance_rate import RunningRatio
 from .knowledge import Knowledge
 from .options import RouterOptions
 from .plan import CopyWorth, Plan, Planner
@@ -36,6 +39,7 @@ DOUBT = 1.5  # standard errors
 LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
 TRYING = 4  # rows of a trial
 APART = 3.0  # times the rounds until a trial that are played before the next one
+COPIES = 128  # rounds of requests that what copies bring reaches back
 FADING = 0.5  # of the rounds that a tag began before a selection
 
 
@@ -43,7 +47,7 @@ class _Share(NamedTuple):
     """What a tag is in the mix.
 
     Attributes:
-        share: of the rounds, 0 to 1.
+        share: of the rounds, those that copy left out, 0 to 1.
         kept: rate at which the level above the lowest keeps a token, 0 to 1.
         rate: of that level's tokens at the target, 0 to 1.
     """
@@ -73,6 +77,8 @@ class InStep(Selector):
         self._next_trial = 1.0  # turns before it
         self._trying = 0  # rows that are still to play it
         self._faded_at = 0  # rounds until evidence last faded
+        self._copying = RunningRatio(memory=COPIES, below=1.0)  # rounds that copied
+        self._copied = RunningRatio(memory=COPIES, below=1.0)  # tokens that they added to the target's own
 
     @property
     def chain(self) -> FoundChain | None:
@@ -87,6 +93,11 @@ class InStep(Selector):
             self._trying -= 1
             return self._tried(tag, self._trial)
         return super().plan(tag, num_rows)
+
+    def note_copies(self, num_tokens: int, *, copied: bool) -> None:
+        """A request's round brought so many tokens, and they were copied or not."""
+        self._copying.note(copied, 1.0)
+        self._copied.note(num_tokens - 1.0 if copied else 0.0, 1.0)
 
     def _before_selecting(self, choice: Choice, num_rows: int) -> Plan | None:
         target, known = self._pool.target_level, self._knowledge.profiler.known
@@ -108,7 +119,9 @@ class InStep(Selector):
         knowledge = self._knowledge
         knowledge.digest()
         self._counters.selections += 1
-        figures = knowledge.figures(None, num_rows)
+        figures = knowledge.figures(None, num_rows)._replace(
+            drafting=1.0 - self._copying.rate, undrafted=1.0 + self._copied.rate
+        )
         choice.chain, choice.figures = self._mixed(self._found(choice, figures), figures), figures
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
@@ -168,15 +181,15 @@ class InStep(Selector):
         if len(levels) == 1:
             return chain
         low, above, target = levels[0], levels[1], levels[-1]
-        mix, running = list[_Share](), sum(self._mix.values())
+        mix, drafting = list[_Share](), figures.drafting / sum(self._mix.values())
         for tag, rounds in self._mix.items():
             rates = self._knowledge.agreement.rates(tag)
-            mix.append(_Share(rounds / running, float(rates[low, above]), float(rates[above, target])))
+            mix.append(_Share(rounds * drafting, float(rates[low, above]), float(rates[above, target])))
         draft_s, target_s = float(seconds[low, 0]), seconds[target].tolist()
         if above == target:
-            window, token_s = _best_of_two(mix, draft_s, target_s)
+            window, token_s = _best_of_two(mix, figures.undrafted, draft_s, target_s)
         else:
-            window, token_s = _best_of_three(mix, draft_s, seconds[above].tolist(), target_s)
+            window, token_s = _best_of_three(mix, figures.undrafted, draft_s, seconds[above].tolist(), target_s)
         token_s += float(figures.entry_s[list(levels[:-1])].sum())
         between = [worth_s * token_s / chain.token_s for worth_s in chain.level_s[1:-1]]
         return replace(chain, windows=(window, *chain.windows[1:]), level_s=(draft_s, *between, token_s))
@@ -205,10 +218,10 @@ class InStep(Selector):
         return CopyWorth(chain.token_s, tuple(cost_s.tolist()))
 
 
-def _best_of_two(mix: list[_Share], draft_s: float, target_s: list[float]) -> tuple[int, float]:
+def _best_of_two(mix: list[_Share], undrafted: float, draft_s: float, target_s: list[float]) -> tuple[int, float]:
     """The window of least seconds per token of a request, and those; the sums of `search`, over tags."""
     window, least_s = 1, inf
-    seconds, tokens = target_s[0], 1.0
+    seconds, tokens = target_s[0], undrafted
     reached = [tag.share for tag in mix]
     for width in range(1, len(target_s)):
         reached = [chance * tag.kept for chance, tag in zip(reached, mix, strict=True)]
@@ -220,11 +233,11 @@ def _best_of_two(mix: list[_Share], draft_s: float, target_s: list[float]) -> tu
 
 
 def _best_of_three(
-    mix: list[_Share], draft_s: float, middle_s: list[float], target_s: list[float]
+    mix: list[_Share], undrafted: float, draft_s: float, middle_s: list[float], target_s: list[float]
 ) -> tuple[int, float]:
     """The same over a level between."""
     window, least_s, widest = 1, inf, len(target_s) - 1
-    seconds, tokens = middle_s[0] + target_s[1], 1.0 + sum(tag.share * tag.rate for tag in mix)
+    seconds, tokens = middle_s[0] + target_s[1], undrafted + sum(tag.share * tag.rate for tag in mix)
     reached = [tag.share for tag in mix]
     kept = [tag.share * tag.rate for tag in mix]
     for width in range(1, max(1, widest - 1) + 1):

@@ -248,7 +248,11 @@ class SpecRouter:
         # The first round reads the prompt, the last one is cut short.
         typical = request.rounds > 0 and not outcome.done and request.copy is None
         self.scheduler.note_round(
-            request.key, request.plan, num_tokens=outcome.num_emitted, seconds=request.seconds if typical else None
+            request.key,
+            request.plan,
+            num_tokens=outcome.num_emitted,
+            seconds=request.seconds if typical else None,
+            copied=request.copy is not None,
         )
         request.plan = None
         request.seconds = 0.0

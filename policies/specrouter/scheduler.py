@@ -63,11 +63,12 @@ class ModelChainScheduler:
             return self._in_step.plan(tag, num_running)
         return self._per_tag.plan(tag, num_rows)
 
-    def note_round(self, tag: str, plan: Plan, *, num_tokens: int, seconds: float | None) -> None:
+    def note_round(self, tag: str, plan: Plan, *, num_tokens: int, seconds: float | None, copied: bool) -> None:
         """The target committed for a request of this tag; seconds of the round, None where they are not typical."""
         self.counters.rounds += 1
         if self._together < inf:
             self._in_step.note_round(tag)
+            self._in_step.note_copies(num_tokens, copied=copied)
         if plan.in_step:
             return
         if seconds is not None and not plan.trial:

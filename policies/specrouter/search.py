@@ -59,11 +59,15 @@ class Figures(NamedTuple):
         rates: `[L, L]` a_ji at row j, column i, 0 to 1; read above the diagonal.
         seconds: `[L, N + 1]` v_i(k) at column k - 1, > 0.
         entry_s: `[L]` e_i, >= 0.
+        drafting: share of the requests that draft in a round, 0 to 1; the others copy. In step only, as what follows.
+        undrafted: tokens of a request's round in the mean, without those that are drafted, >= 1.
     """
 
     rates: Floats
     seconds: Floats
     entry_s: Floats
+    drafting: float = 1.0
+    undrafted: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,7 @@ class _Lists:
         self.rates: list[list[float]] = figures.rates.tolist()
         self.seconds: list[list[float]] = figures.seconds.tolist()
         self.entry_s: list[float] = figures.entry_s.tolist()
+        self.drafting, self.undrafted = figures.drafting, figures.undrafted
         # [L] by how much a forward grows with a token at least. Infinite seconds are those of an unknown member.
         self.step_s = [min(map(sub, row[1:], row)) if row[0] < inf else 0.0 for row in self.seconds]
 
@@ -159,7 +164,7 @@ class _Lists:
         """
         rate, forward_s = self.rates[below][level], self.seconds[level]
         added_s = below_s + self.step_s[level]
-        window, tokens, power = 0, 1.0, rate
+        window, tokens, power = 0, self.undrafted, self.drafting * rate
         for width in range(1, len(forward_s)):
             if least_s * power <= added_s:
                 break
@@ -202,7 +207,7 @@ def _chain_of(target: int, through: Mapping[int, tuple[int, int]], tau: Sequence
 
 def _best_of_rounds(figures: Figures, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """The filter form: the best chain up to each level with what it hands over, from those up to the levels below."""
-    rounds = WholeRounds(*figures)
+    rounds = WholeRounds(figures.rates, figures.seconds, figures.entry_s)
     through: dict[int, tuple[int, int]] = {}
     for level in judging:
         lower = [member for member in among if member < level]
@@ -220,7 +225,7 @@ def _best_of_rounds(figures: Figures, among: Sequence[int], judging: Sequence[in
 def _best_in_step(known: _Lists, among: Sequence[int], judging: Sequence[int]) -> FoundChain:
     """The best of all chains of up to three members."""
     target = among[-1]
-    best = FoundChain(levels=(target,), windows=(), level_s=(known.seconds[target][0],))
+    best = _in_step((target,), known)
     for low in among[:-1]:
         best = _two_in_step(low, target, known, best.token_s) or best
     for mid in judging:
@@ -234,7 +239,7 @@ def _best_in_step(known: _Lists, among: Sequence[int], judging: Sequence[int]) -
 def _in_step(levels: tuple[int, ...], known: _Lists) -> FoundChain:
     """A chain of one to three members with its best window."""
     if len(levels) == 1:
-        return FoundChain(levels=levels, windows=(), level_s=(known.seconds[levels[0]][0],))
+        return FoundChain(levels=levels, windows=(), level_s=(known.seconds[levels[0]][0] / known.undrafted,))
     low, mid, target = levels[0], levels[1], levels[-1]
     found = _two_in_step(low, mid, known, inf) if mid == target else _three_in_step(low, mid, target, known, inf)
     assert found is not None
@@ -254,15 +259,16 @@ def _three_in_step(low: int, mid: int, target: int, known: _Lists, least_s: floa
     """Three members, if they take less than `least_s` seconds per token.
 
     The middle level may hand over one token more than it was handed. The n-th drafted token, which it keeps with a^n,
-    adds a^n r^(n+1) tokens and a^n (v_t(n + 2) - v_t(n + 1)) seconds of the target.
+    adds a^n r^(n+1) tokens to a request that drafts, and a^n (v_t(n + 2) - v_t(n + 1)) seconds of the target.
     """
     kept, rate = known.rates[low][mid], known.rates[mid][target]
     draft_s, middle_s, target_s = known.seconds[low][0], known.seconds[mid], known.seconds[target]
     entry_s, widest = known.entry_s[low] + known.entry_s[mid], len(target_s) - 1
     least_s -= entry_s
     added_s = draft_s + known.step_s[mid] + min(known.step_s[target], 0.0)
-    window, reached, more = 0, kept, kept * rate * rate
-    seconds, tokens = middle_s[0] + target_s[1], 1.0 + rate
+    window, reached = 0, known.drafting * kept
+    more = reached * rate * rate
+    seconds, tokens = middle_s[0] + target_s[1], known.undrafted + known.drafting * rate
     for width in range(1, max(1, widest - 1) + 1):
         if least_s * more <= added_s:
             break

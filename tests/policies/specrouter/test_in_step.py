@@ -34,11 +34,11 @@ def figures(seed, *, size=4, longest=6):
     return agreement, first_s[:, None] * (1.0 + rng.uniform(0.0, 0.3) * np.arange(longest + 1))
 
 
-def played_s(levels, window, agreement, forward_s):
-    """Seconds per token, from every way that a round may go."""
+def played_s(levels, window, agreement, forward_s, drafting=1.0, undrafted=1.0):
+    """Seconds per token, from every way that a round may go; some requests copy in place of drafting."""
     target = levels[-1]
     if len(levels) == 1:
-        return forward_s[target, 0]
+        return forward_s[target, 0] / undrafted
     low, above = levels[0], levels[1]
     seconds = tokens = 0.0
     for kept in range(window + 1):
@@ -46,22 +46,23 @@ def played_s(levels, window, agreement, forward_s):
         took = window * forward_s[low, 0] + forward_s[above, window]
         written = kept + 1
         if len(levels) == 3:
-            took += forward_s[target, written]
+            took += drafting * forward_s[target, written] + (1.0 - drafting) * forward_s[target, 1]
             written = sum(agreement[above, target] ** count for count in range(written + 1))
-        seconds, tokens = seconds + chance * took, tokens + chance * written
+        seconds, tokens = seconds + chance * took, tokens + chance * (undrafted + drafting * (written - 1.0))
     return seconds / tokens
 
 
+@pytest.mark.parametrize("copies", [{}, {"drafting": 0.6, "undrafted": 1.8}, {"drafting": 0.1, "undrafted": 4.0}])
 @pytest.mark.parametrize("seed", range(20))
-def test_the_chain_in_step_is_the_best_of_all(seed):
+def test_the_chain_in_step_is_the_best_of_all(seed, copies):
     agreement, forward_s = figures(seed)
     nothing = np.zeros(4)
-    known = Figures(agreement, forward_s, nothing)
+    known = Figures(agreement, forward_s, nothing, **copies)
     found = best_chain(known, form="in step")
     chains = [(3,), *((low, 3) for low in range(3)), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
     for levels in chains:
         windows = range(1, 7 if len(levels) == 2 else 6) if len(levels) > 1 else [0]
-        least = min(played_s(levels, window, agreement, forward_s) for window in windows)
+        least = min(played_s(levels, window, agreement, forward_s, **copies) for window in windows)
         assert best_windows(levels, known, "in step").token_s == pytest.approx(least)
         assert found.token_s <= least * (1 + 1e-9)
     assert found.windows[1:] in ((), (1,))
@@ -121,7 +122,7 @@ def plans_of(policy, tags, *, rounds=40):
     for _ in range(rounds):
         plans = [policy.scheduler.plan(tag, num_rows=len(tags), num_running=len(tags)) for tag in tags]
         for tag, plan in zip(tags, plans, strict=True):
-            policy.scheduler.note_round(tag, plan, num_tokens=1, seconds=None)
+            policy.scheduler.note_round(tag, plan, num_tokens=1, seconds=None, copied=False)
         made.append(plans)
     return made
 

@@ -43,7 +43,7 @@ def chains(members, longest):
 
 
 def nested(levels, windows, known):
-    agreement, forward_s, entry_s = known
+    agreement, forward_s, entry_s = known[:3]
     tau = forward_s[levels[0], 0] + entry_s[levels[0]]
     for low, high, window in zip(levels, levels[1:], windows, strict=False):
         tokens = sum(agreement[low, high] ** k for k in range(window + 1))
@@ -71,7 +71,7 @@ def test_one_pass_from_small_to_large_finds_the_generalised_shortest_path(seed, 
 
 def in_step(levels, window, known):
     """Seconds per token, from every way that a round of three may go."""
-    (low, mid, target), (agreement, forward_s, entry_s) = levels, known
+    (low, mid, target), (agreement, forward_s, entry_s) = levels, known[:3]
     kept, widest = agreement[low, mid], forward_s.shape[1] - 1
     seconds = tokens = 0.0
     for count in range(window + 1):
@@ -112,7 +112,7 @@ def test_the_nested_form_is_the_one_of_speed():
 
 
 def filtered(levels, windows, known):
-    agreement, forward_s, _ = known
+    agreement, forward_s = known[:2]
     if len(levels) == 1:
         return forward_s[levels[0], 0]
     rates = [agreement[low, high] for low, high in pairwise(levels)]
