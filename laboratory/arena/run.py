@@ -107,13 +107,14 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         _tell(runs, rest, anew(store, rest), missing)
         failed = _played(asked, traces, store, rest, interrupts)
     outcomes = [outcome for run in runs if (outcome := store.found(run)) is not None]
+    looked_for = {*traces, *missing}  # not all of them where an interrupt came meanwhile
     return ArenaResults(
         played=tuple(one for one in outcomes if isinstance(one, Played)),
         left_out=tuple(one for one in outcomes if isinstance(one, LeftOut)),
         failed=tuple(failed),
         missing=missing,
         num_kept=len(runs) - len(rest),
-        is_whole=len(outcomes) + len(failed) == len(runs),
+        is_whole=len(outcomes) + len(failed) == len(runs) and all(cell.recording in looked_for for cell in asked.cells),
     )
 
 

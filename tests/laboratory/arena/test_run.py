@@ -113,6 +113,21 @@ def test_an_interrupt_keeps_what_was_played_and_the_next_run_goes_on(no_search, 
     assert rest.played == whole.played
 
 
+def test_an_interrupt_before_all_recordings_are_there_leaves_a_run_that_is_not_whole(no_search, asked, monkeypatch):
+    """Also where all that is to be played on the others was played before."""
+    run_arena(replace(asked, cells=asked.cells[:2]))
+
+    class Slow(arena_run.RecordingShelf):
+        def recording(self, name):
+            signal.raise_signal(signal.SIGINT)
+            return super().recording(name)
+
+    monkeypatch.setattr(arena_run, "RecordingShelf", Slow)
+    cut = run_arena(asked)
+    assert {run.cell.recording for run in cut.played} == {"a"}
+    assert not cut.is_whole
+
+
 def test_what_a_recording_lacks_is_left_out_by_name(no_search, asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
     nowhere, untrained = (replace(away, recording=name) for name in ("nowhere", "untrained"))
