@@ -95,7 +95,7 @@ def arena(
     results = run_arena(to_play)
     if not results.is_whole:
         raise Interrupted(f"{counted(len(results.played), 'run')} of the arena are kept, and not played again")
-    board = leaderboard(BoardRuns(results.played), split, results.missing)
+    board = leaderboard(BoardRuns(results.played), split, results.missing, gaps=tuple(results.gaps()))
     if page is not None:
         write_leaderboard(board, page)
     if json is not None:
@@ -129,8 +129,7 @@ def _lines(results: ArenaResults) -> Iterator[str]:
         yield f"recording {name} is left out: {why}"
     for (policy, why), count in Counter((one.policy, one.why) for one in results.left_out).items():
         yield f"{policy} is left out of {counted(count, 'run')}: {why}"
-    for failed in results.failed:
-        yield f"failed: {failed.policy} in {failed.cell}, seed {failed.seed}: {failed.error}"
+    yield from map(str, results.failed)
 
 
 def _runs_json(results: ArenaResults) -> dict[str, Any]:

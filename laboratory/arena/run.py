@@ -84,6 +84,13 @@ class ArenaResults:
     num_kept: int
     is_whole: bool
 
+    def gaps(self) -> Iterator[str]:
+        """What a leaderboard lacks besides recordings: runs that failed, and cells without what others stand beside."""
+        yield from map(str, self.failed)
+        for one in self.left_out:
+            if one.policy == BEST_STATIC:
+                yield f"cell {one.cell} is left out at seed {one.seed}, which has no best static chain: {one.why}"
+
 
 def run_arena(asked: ArenaAsked) -> ArenaResults:
     """Play whatever is not in the store, and return all that was asked for.

@@ -28,6 +28,7 @@ class Leaderboard:
         scores: by side, by policy; those of the largest mean ratio on `side` first.
         checks: of the reporting cells.
         missing: why each recording that cannot be had is left out, by name.
+        gaps: what else is not there, a line each.
     """
 
     runs: BoardRuns
@@ -35,6 +36,7 @@ class Leaderboard:
     scores: Mapping[Side, Mapping[str, Score]]
     checks: tuple[CellCheck, ...]
     missing: Mapping[str, str]
+    gaps: tuple[str, ...]
 
     @property
     def side(self) -> Side:
@@ -80,6 +82,7 @@ class Leaderboard:
         return {
             "cells": {side.value: [str(cell) for cell in cells] for side, cells in self.cells.items()},
             "missing": dict(self.missing),
+            "gaps": list(self.gaps),
             "policies": [self._policy_json(policy) for policy in self.policies],
             "checks": [_check_json(check) for check in self.checks],
             "regret": self.regrets(),
@@ -101,6 +104,7 @@ class Leaderboard:
             "share_won": score.share_won,
             "mean_over_plain": score.mean_over_plain,
             "least_over_plain": least(score.over_plain)[1],
+            "least_replayed": least(score.replayed)[1],
             "left_out": score.left_out,
             "after_tokens": self.curve(score.policy, side),
             "worst": {str(cell): ratio for cell, ratio in worst_cells(score.ratios)},
@@ -108,8 +112,16 @@ class Leaderboard:
         }
 
 
-def leaderboard(runs: BoardRuns, split: Split, missing: Mapping[str, str]) -> Leaderboard:
+def leaderboard(
+    runs: BoardRuns, split: Split, missing: Mapping[str, str], *, gaps: tuple[str, ...] = ()
+) -> Leaderboard:
     """Work everything out.
+
+    Args:
+        runs: all.
+        split: has the recordings of their cells.
+        missing: see `Leaderboard`.
+        gaps: see `Leaderboard`.
 
     Raises:
         KeyError: a cell whose recording is on neither side of the split.
@@ -123,6 +135,7 @@ def leaderboard(runs: BoardRuns, split: Split, missing: Mapping[str, str]) -> Le
         scores={side: {policy: by_side[side][policy] for policy in first} for side in SIDES},
         checks=checks(runs, cells[Side.report]),
         missing=missing,
+        gaps=gaps,
     )
 
 

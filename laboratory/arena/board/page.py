@@ -5,10 +5,12 @@ from collections.abc import Iterator, Sequence
 from ....counted import counted
 from ...findings.table import Rows, markdown_table
 from ..cell import PARTS, ArenaCell
+from ..played import BEST_STATIC
 from ..split import Side
 from . import tables
 from .leaderboard import SIDES, Leaderboard
 from .regret import oracle_cells
+from .scores import least
 
 INTRO = """\
 # Leaderboard
@@ -22,8 +24,10 @@ recordings that nothing was settled on.
 """
 RANKING = """\
 Columns without a side are of the reporting cells. `where`: the cell of the least ratio. `won`: cells in which no
-lossless policy is faster. `left out`: cells that a policy cannot be played in, of both sides. `thinks`: microseconds of
-this host for a step, `decide` and `learn`, the median over runs; empty where a policy is not asked step by step.
+lossless policy is faster. `left out`: cells that a policy has no run in, of both sides; its means, and its share of
+cells won, are of the others. `replayed`: share of the decisions that recordings hold, in the cell that has least of
+them; the rest was modelled. `thinks`: microseconds of this host for a step, `decide` and `learn`, the median over runs;
+empty where a policy is not asked step by step.
 """
 LOSSY = "They may write other text than the target, so that their speed is no match for that of the others.\n"
 LEARNING = """\
@@ -31,9 +35,9 @@ Mean over the reporting cells with as many tokens that are not under arrivals: s
 many tokens were out, over the policy's.
 """
 CHECKS = """\
-What SpecRouter is held to on the reporting cells. `of static` applies to cells of 5,000 tokens and more; `others` is
-the fastest other policy of the cell that is lossless. `beyond 1,000` is the ratio to the best static chain after the
-first 1,000 tokens: where it passes and the cell is missed, the start is what was lost.
+What SpecRouter is held to on the reporting cells that it has runs in. `of static` applies to cells of 5,000 tokens and
+more; `others` is the fastest other policy of the cell that is lossless. `beyond 1,000` is the ratio to the best static
+chain after the first 1,000 tokens: where it passes and the cell is missed, the start is what was lost.
 """
 REGRET = """\
 Seconds that a policy takes more than an [oracle](oracles.md), in the mean over {count}: one request at a time, ladder
@@ -77,6 +81,12 @@ def _section(title: str, told: str, *rows: Rows) -> Iterator[str]:
 def _cells(board: Leaderboard) -> str:
     lines = [f"- {side}: {_counted(board.cells[side])}" for side in (Side.report, Side.tune)]
     lines += [f"- recording `{name}` is left out: {why}" for name, why in board.missing.items()]
+    lines += [f"- {gap}" for gap in board.gaps]
+    where, share = least(board.runs.replayed(BEST_STATIC))
+    if share is not None:
+        lines.append(
+            f"- decisions of the best static chains: at least {share:.1%} are replayed, not modelled ({where})"
+        )
     return "\n".join([*lines, ""])
 
 

@@ -63,6 +63,14 @@ class BoardRuns:
                 found.setdefault(place[0], []).append(figure)
         return {cell: mean(figures) for cell, figures in found.items()}
 
+    def replayed(self, policy: str) -> Ratios:
+        """Share of its decisions that the recording holds, of the seed with least of them, by cell that says it."""
+        found: dict[ArenaCell, float] = {}
+        for (cell, _), run in self._runs.get(policy, {}).items():
+            if run.exact_share is not None:
+                found[cell] = min(run.exact_share, found.get(cell, 1.0))
+        return found
+
     def think_us(self, policy: str) -> float | None:
         """Microseconds that it thinks for a step, the median over its runs; None where none was timed."""
         known = [run.think_us for run in self._runs[policy].values() if run.think_us is not None]

@@ -20,6 +20,7 @@ class Score:
         ratios: to the best static chain, by cell.
         over_plain: to the target alone, by cell.
         learnt: to the best static chain after `LEARNT` tokens, by cell with as many that is not under arrivals.
+        replayed: share of decisions that recordings hold, by cell that is not under arrivals.
         won: cells in which no lossless policy is faster.
         left_out: cells that it has no run in.
         lossy: whether it may write other text than the target.
@@ -29,6 +30,7 @@ class Score:
     ratios: dict[ArenaCell, float]
     over_plain: dict[ArenaCell, float]
     learnt: dict[ArenaCell, float]
+    replayed: dict[ArenaCell, float]
     won: int
     left_out: int
     lossy: bool
@@ -49,7 +51,7 @@ class Score:
         return mean(self.over_plain.values()) if self.over_plain else None
 
 
-def least(ratios: dict[ArenaCell, float]) -> tuple[ArenaCell | None, float | None]:
+def least(ratios: Ratios) -> tuple[ArenaCell | None, float | None]:
     """The cell of the least ratio, and it."""
     return min(ratios.items(), key=lambda item: item[1], default=(None, None))
 
@@ -68,6 +70,7 @@ def _score(runs: BoardRuns, policy: str, cells: Collection[ArenaCell], fastest: 
         ratios=ratios,
         over_plain=_within(runs.ratios(policy, TARGET_ALONE), cells),
         learnt=_within(ratios_after(runs, policy, LEARNT), cells),
+        replayed=_within(runs.replayed(policy), cells),
         won=sum(ratio >= fastest.get(cell, 0.0) * (1 - EVEN) for cell, ratio in ratios.items()),
         left_out=len(set(cells) - set(ratios)),
         lossy=runs.is_lossy(policy),

@@ -31,6 +31,7 @@ def _ranked(board: Leaderboard, policy: str) -> list[Cell]:
         cell("over plain: mean", score.mean_over_plain, "", 2),
         cell("over plain: least", least(score.over_plain)[1], "", 3),
         cell("least after 1,000 tokens", least(score.learnt)[1], "", 3),
+        cell("replayed", _percent(least(score.replayed)[1])),
         cell("thinks", board.runs.think_us(policy), "us", 1),
         cell("left out", report.left_out + tune.left_out),
     ]
@@ -50,6 +51,7 @@ def _lossy(board: Leaderboard, policy: str) -> list[Cell]:
         cell("over plain: mean", score.mean_over_plain, "", 2),
         cell("same tokens", _percent(board.runs.same_share(policy))),
         cell("other tokens in 1,000", board.runs.divergences(policy), "", 1),
+        cell("replayed", _percent(least(score.replayed)[1])),
         cell("thinks", board.runs.think_us(policy), "us", 1),
         cell("left out", report.left_out + tune.left_out),
     ]

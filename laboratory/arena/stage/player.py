@@ -43,6 +43,9 @@ class Failed:
     seed: int
     error: str
 
+    def __str__(self) -> str:
+        return f"failed: {self.policy} in {self.cell}, seed {self.seed}: {self.error}"
+
 
 Came: TypeAlias = Outcome | Failed
 

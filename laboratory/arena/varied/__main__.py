@@ -62,8 +62,7 @@ def _remarks(results: ArenaResults) -> Iterator[str]:
         yield f"recording {name} is left out: {why}"
     for why in dict.fromkeys(one.why for one in results.left_out):
         yield f"{counted(sum(one.why == why for one in results.left_out), 'run')} left out: {why}"
-    for failed in results.failed:
-        yield f"failed: {failed.policy} in {failed.cell}, seed {failed.seed}: {failed.error}"
+    yield from map(str, results.failed)
     if not results.is_whole:
         yield "cut short: what is missing is played when this is run again"
 

@@ -162,6 +162,19 @@ def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, a
         assert "RuntimeError" in results.failed[0].error
         assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
         assert results.is_whole
+        assert list(results.gaps()) == list(map(str, results.failed))
+
+
+def test_a_cell_without_a_best_static_chain_is_told(no_search, asked, monkeypatch):
+    def refuses(self, cell, seed):
+        raise ValueError("seconds are not known")
+
+    monkeypatch.setattr(OneChain, "best", refuses)
+    results = run_arena(replace(asked, cells=asked.cells[:1], seeds=1))
+    (gap,) = results.gaps()
+    assert gap == (
+        f"cell {asked.cells[0]} is left out at seed 0, which has no best static chain: seconds are not known"
+    )
 
 
 def test_cells_of_which_no_recording_can_be_had_are_told(asked):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -61,6 +62,24 @@ def test_tables_of_the_page_are_whole():
     ]
     for block in re.findall(r"(?:^\|.*\|\n)+", page, re.MULTILINE):
         assert len({line.count(" | ") for line in block.splitlines()}) == 1
+
+
+def test_what_failed_and_what_was_modelled_stand_on_the_page():
+    played = [
+        replace(run, exact_share=0.625) if (run.policy, run.cell, run.seed) == ("two-level", CELLS[4], 1) else run
+        for run in everyone()
+    ]
+    board = leaderboard(BoardRuns(played), SPLIT, {}, gaps=("failed: mine in a cell",))
+    assert "- failed: mine in a cell" in leaderboard_page(board, "figures/leaderboard.svg").splitlines()
+    assert board.to_json()["gaps"] == ["failed: mine in a cell"]
+    grid = ranking(board).grid()
+    place = [column.heading for column in grid.columns].index("replayed")
+    least = {row[0]: row[place] for row in grid.rows}
+    assert least == {
+        "specrouter": "100.0%",
+        "two-level": "62.5%",
+        "plain": "100.0%",
+    }
 
 
 def test_three_files_are_written_and_the_same_runs_write_the_same(tmp_path):
