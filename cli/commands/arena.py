@@ -13,7 +13,7 @@ from ...laboratory.arena.asked.cells import asked_cells
 from ...laboratory.arena.asked.field import asked_field
 from ...laboratory.arena.board.leaderboard import Leaderboard, leaderboard
 from ...laboratory.arena.board.runs import BoardRuns
-from ...laboratory.arena.board.tables import lossy, ranking
+from ...laboratory.arena.board.tables import lossy, ranking, regret
 from ...laboratory.arena.board.write import check_page, write_leaderboard
 from ...laboratory.arena.cell import ArenaCell
 from ...laboratory.arena.played import BEST_STATIC, outcome_to_json
@@ -120,6 +120,8 @@ def _print(board: Leaderboard, results: ArenaResults) -> None:
         print_table(ranking(board).grid())
     if board.lossy:
         print_table(lossy(board).grid())
+    if board.regrets():
+        print_table(regret(board).grid())
     for line in _lines(results):
         say(line)
 

@@ -31,7 +31,7 @@ class ArenaCell:
         for part in PARTS:
             name = getattr(self, part)
             if not NAME.fullmatch(name):
-                raise ArgumentError(f"`{part}` must match {NAME.pattern}, got {name!r}")
+                raise ArgumentError(f"{part} must match {NAME.pattern}, got {name!r}")
 
     def __str__(self) -> str:
         return f"{self.recording}/{self.ladder}/{self.load}"
@@ -45,8 +45,8 @@ class ArenaCell:
         """
         names = text.split("/")
         if len(names) != len(PARTS):
-            raise ArgumentError(f"`cell` must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
+            raise ArgumentError(f"a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got {text!r}")
         try:
             return cls(**dict(zip(PARTS, names, strict=True)))
         except ArgumentError as error:
-            raise ArgumentError(f"`cell` {text!r}: {error}") from None
+            raise ArgumentError(f"cell {text!r}: {error}") from None

@@ -78,7 +78,7 @@ def ladder(name: str) -> Ladder:
     """The ladder of a name; raises ArgumentError for one that is none."""
     known = ladders()
     if name not in known:
-        raise ArgumentError(f"`ladder` must be one of {', '.join(known)}, got {name!r}")
+        raise ArgumentError(f"the ladder of a cell must be one of {', '.join(known)}, got {name!r}")
     return known[name]
 
 

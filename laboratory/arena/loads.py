@@ -49,5 +49,5 @@ def load(name: str) -> Load:
     """The load of a name; raises ArgumentError for one that is none."""
     known = loads()
     if name not in known:
-        raise ArgumentError(f"`load` must be one of {', '.join(known)}, got {name!r}")
+        raise ArgumentError(f"the load of a cell must be one of {', '.join(known)}, got {name!r}")
     return known[name]

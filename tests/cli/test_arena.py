@@ -59,6 +59,17 @@ def test_json_has_every_run():
     assert data["failed"] == data["left_out"] == []
 
 
+def test_an_oracle_that_was_played_is_told_of(monkeypatch):
+    def quickly(stage, cell, policy, seed):
+        """An oracle takes seconds to plan."""
+        return replace(play(stage, cell, PolicySpec.parse("plain"), seed), policy=policy.label)
+
+    monkeypatch.setattr(player, "play", quickly)
+    ran = paceline("arena", *ONE, "--policy", "oracle-window")
+    assert "seconds more than an oracle" in ran.out
+    assert "│ plain         │ +0.0%" in ran.out
+
+
 def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -74,7 +85,8 @@ def test_a_policy_in_a_file_joins_the_field_and_one_that_fails_ends_with_1(tmp_p
     ("args", "says"),
     [
         (["--cells", "pico/*/batch-2"], "--cells must match one of the"),
-        (["--cells", "pico/steeper/batch-1"], "--ladder must be one of flat"),
+        (["--cells", "pico/steeper/batch-1"], "the ladder of a cell must be one of flat"),
+        (["--cells", "pico/steep/Batch-1"], "cell 'pico/steep/Batch-1': load must match"),
         (["--split", "report", "--cells", "pico/*"], "cells of split report, got 'pico/*'"),
         (["--policy", "nope"], "unknown policy 'nope'"),
         (["--policy", "plain", "--add-policy", "plain"], "--policy must differ, got plain twice"),

@@ -124,7 +124,7 @@ def regret(board: Leaderboard) -> Rows:
     policies = dict.fromkeys(policy for by_policy in regrets.values() for policy in by_policy)
     order = sorted(policies, key=lambda policy: mean(_known(regrets, policy)))
     return table(
-        "",
+        "seconds more than an oracle",
         [
             [cell("policy", policy), *(cell(oracle, _signed(regrets[oracle].get(policy))) for oracle in regrets)]
             for policy in order

@@ -18,13 +18,13 @@ def test_a_cell_comes_back_from_its_text(recording, ladder, load):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("pico/steep", "`cell` must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'pico/steep'"),
+        ("pico/steep", "a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'pico/steep'"),
         (
             "pico/steep/batch-8/0",
-            "`cell` must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'pico/steep/batch-8/0'",
+            "a cell must be RECORDING/LADDER/LOAD, as pico/steep/batch-8, got 'pico/steep/batch-8/0'",
         ),
-        ("pico//batch-8", "`cell` 'pico//batch-8': `ladder` must match [a-z0-9][a-z0-9.-]*, got ''"),
-        ("Pico/steep/batch-8", "`cell` 'Pico/steep/batch-8': `recording` must match [a-z0-9][a-z0-9.-]*, got 'Pico'"),
+        ("pico//batch-8", "cell 'pico//batch-8': ladder must match [a-z0-9][a-z0-9.-]*, got ''"),
+        ("Pico/steep/batch-8", "cell 'Pico/steep/batch-8': recording must match [a-z0-9][a-z0-9.-]*, got 'Pico'"),
     ],
 )
 def test_what_is_no_cell_is_told(text, says):

@@ -42,8 +42,8 @@ def test_a_cell_that_is_named_in_full_need_not_be_among_them():
     [
         ("pico/*/batch-2", "`cells` must match one of the"),
         ("pico", "`cells` must match one of the"),
-        ("pico/steep/batch-2", "`load` must be one of batch-1"),
-        ("pico/steeper/batch-1", "`ladder` must be one of flat"),
+        ("pico/steep/batch-2", "the load of a cell must be one of batch-1"),
+        ("pico/steeper/batch-1", "the ladder of a cell must be one of flat"),
         ("hsd/steep/half", "`cells` must name a recording of split tune (pico, "),
     ],
 )
