@@ -9,6 +9,7 @@ from pathlib import Path
 from ....traces.folder import hash_file
 from ....traces.importers import ImportOptions, import_recording
 from ....traces.rounds.rounds import RoundsRequest
+from ..asked.code_version import code_version
 from .source import QuickSource, RecordingUnavailableError, Shelf
 
 DATA = "PACELINE_DATA"  # environment variable that names the folder of published logs
@@ -32,13 +33,14 @@ class ImportedSource(QuickSource):
     every: int
 
     def recipe(self) -> object:
-        """Hashes of the files, and what is done with them.
+        """Hashes of the files, what is done with them, and the code that does it.
 
         Raises:
             RecordingUnavailableError: the files are not there.
         """
         files = {path.name: hash_file(path) for path in self._files()}
-        return {"files": files, "format": self.format_name, "every": self.every}
+        code = code_version([import_recording.__module__])
+        return {"files": files, "format": self.format_name, "every": self.every, "code": code}
 
     def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
         """Import them; raises RecordingUnavailableError where they are not there."""

@@ -33,7 +33,8 @@ class Source(Protocol):
     def recipe(self) -> object:
         """All that decides what comes out, save the recordings it needs: something that JSON can hold.
 
-        A finished recording is used again only where this is the same.
+        The code that makes it is part of it where that takes seconds; what is trained is not trained anew for a change
+        of code that may be none to it. A finished recording is used again only where this is the same.
 
         Raises:
             RecordingUnavailableError: it cannot be had on this machine.

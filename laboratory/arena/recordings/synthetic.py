@@ -7,6 +7,7 @@ from pathlib import Path
 from ....traces.synthetic.generator import make_trace
 from ....traces.synthetic.spec import SyntheticSpec
 from ....traces.tries.store import write_trace
+from ..asked.code_version import code_version
 from .joined import as_one, in_turn
 from .source import QuickSource, Shelf
 
@@ -24,8 +25,9 @@ class SyntheticSource(QuickSource):
     acceptance: Mapping[str, tuple[float, ...]]
 
     def recipe(self) -> object:
-        """The spec, and the rates by tag, in their order."""
-        return {"spec": asdict(self.spec), "acceptance": [list(each) for each in self.acceptance.items()]}
+        """The spec, the rates by tag, in their order, and the code that draws."""
+        rates = [list(each) for each in self.acceptance.items()]
+        return {"spec": asdict(self.spec), "acceptance": rates, "code": code_version([make_trace.__module__])}
 
     def make(self, out: Path, *, name: str, shelf: Shelf) -> None:
         """Write it; every tag has a seed of its own."""

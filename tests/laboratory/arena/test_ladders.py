@@ -58,7 +58,5 @@ def test_dear_lookups_take_13_percent_of_the_seconds_of_the_chain_that_says_so()
 
 
 def test_a_ladder_that_is_none_is_told():
-    with pytest.raises(
-        ArgumentError, match=r"the ladder of a cell must be one of flat, even, steep, .*, got 'steeper'"
-    ):
+    with pytest.raises(ArgumentError, match=r"the ladder of a cell must be one of flat, even, .*, got 'steeper'"):
         ladder("steeper")

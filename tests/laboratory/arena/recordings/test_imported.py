@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from paceline.laboratory.arena.recordings import imported
 from paceline.laboratory.arena.recordings.imported import hsd, spec_bench
 from paceline.laboratory.arena.recordings.shelf import RecordingShelf
 from paceline.laboratory.arena.recordings.source import RecordingUnavailableError
@@ -54,3 +55,13 @@ def test_other_logs_are_another_recipe(tmp_path, monkeypatch):
     before = json.dumps(hsd().recipe())
     (folder / "h100_a.jsonl.gz").write_bytes(b"two")
     assert json.dumps(hsd().recipe()) != before
+
+
+def test_other_code_is_another_recipe(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_DATA", str(tmp_path))
+    folder = tmp_path / hsd().folder
+    folder.mkdir()
+    (folder / "h100_a.jsonl.gz").write_bytes(b"one")
+    before = hsd().recipe()
+    monkeypatch.setattr(imported, "code_version", lambda roots: f"changed {roots}")
+    assert hsd().recipe() != before

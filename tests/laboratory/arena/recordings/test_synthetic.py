@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from paceline.laboratory.arena.recordings import synthetic
 from paceline.laboratory.arena.recordings.catalogue import catalogue
 from paceline.laboratory.arena.recordings.shelf import RecordingShelf
 from paceline.laboratory.arena.recordings.synthetic import bursty, deep, flat, ladder
@@ -57,6 +58,12 @@ def test_only_the_bursty_one_and_the_ladder_have_memory(made):
 def test_recipes_are_all_different_and_are_json():
     recipes = {json.dumps(catalogue()[name].source.recipe()) for name in SOURCES}
     assert len(recipes) == len(SOURCES)
+
+
+def test_other_code_is_another_recipe(monkeypatch):
+    before = {name: catalogue()[name].source.recipe() for name in SOURCES}
+    monkeypatch.setattr(synthetic, "code_version", lambda roots: f"changed {roots}")
+    assert all(catalogue()[name].source.recipe() != before[name] for name in SOURCES)
 
 
 def test_the_same_recipe_gives_the_same_bytes(made, tmp_path):
