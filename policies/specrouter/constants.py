@@ -33,6 +33,7 @@ class RouterConstants:
             of that for every doubling of the match.
         copy_memory: tokens that the rate of copied ones reaches back.
         copy_tokens: tokens that what all tags know of that, or its start, counts for.
+        copy_chance: that all of a candidate's tokens are right, from which on it is not followed.
         ladder_tokens: that the smallest member drafts in the warm-up.
         together: requests that run, from which on `select=auto` has them share a chain.
         patience: rounds for which a tag goes on in step when fewer run, before it looks for a chain of its own.
@@ -66,6 +67,7 @@ class RouterConstants:
     copy_risk: float = 0.75
     copy_memory: float = 256.0
     copy_tokens: float = 6.0
+    copy_chance: float = 0.05
     ladder_tokens: int = 4
     together: int = 4
     patience: int = 32

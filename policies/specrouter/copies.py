@@ -1,21 +1,22 @@
-"""What a request copies at the beginning of a round: of its own text or of earlier answers, where that pays.
+"""What a request copies, of its own text or of earlier answers, who judges it, and whether that pays.
 
 The longest suffix of the text that stands elsewhere in it, and the longest that stands in earlier answers, are followed
 by what most often came next there (`suffix`, after SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975). That is known
 before anything is played: where nothing matches, no operation is spent on looking. S_k is the probability that the
-first k tokens of a candidate are right, a product of rates (`estimates.copied`), and n of them are handed to the target
-where what they bring is worth more than what they take,
+first k tokens of a candidate are right, a product of rates (`estimates.copied`). Wherever the lowest level of a chain
+would draft, n of them may be handed to level i at once in place of what the levels up to i would write. That saves
 
-    tau (1 + S_1 + ... + S_n) > v(n + 1) + c,
+    tau_i (1 + S_1 + ... + S_n) - v_i(n + 1) - c
 
-tau the seconds per token of the chain without copies, v those of the target's forward and c those of a copy; the
-candidate and n of the largest difference win. In a batch in step a copy has to gain more than the row's draft would.
+seconds, tau_i the seconds per token of the chain up to level i, v_i those of its forward and c those of a copy. The
+candidate, i and n that save most win; nothing is copied where none saves any. The target judges copies alone, so only
+at the beginning of a round. In step it is the only judge, and a copy has to gain more than the request's draft.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...decoding.contract import Draft, Outcome
+from ...decoding.contract import Draft, Outcome, Verify
 from ...decoding.observation import Observation
 from ...decoding.pool import Pool
 from ..suffix.answers import Place
@@ -26,7 +27,12 @@ from .estimates.copied import EARLIER, OWN, CopiedTokens, cell_of
 from .options import RouterOptions
 from .plan import CopyWorth
 
-LEAST_CHANCE = 0.05  # S_k from which on a candidate is not followed
+
+class Copy(NamedTuple):
+    """What to copy, and who judges it."""
+
+    draft: Draft
+    judge: Verify
 
 
 class _Candidate(NamedTuple):
@@ -34,6 +40,14 @@ class _Candidate(NamedTuple):
 
     tokens: list[int]
     cells: list[int]
+
+
+class _Reading(NamedTuple):
+    """A request's text at the beginning of a round, tokens of its answer then, and what they might go on by."""
+
+    text: RequestText
+    num_known: int
+    candidates: list[_Candidate]
 
 
 class Copies:
@@ -47,39 +61,59 @@ class Copies:
 
     def __init__(self, pool: Pool, options: RouterOptions, constants: RouterConstants) -> None:
         self._model = pool.names[sum(member.model_free for member in pool.members) - 1]
+        self._target = pool.target
         self._most = options.most
         self._takes_own = options.takes("lookups")
         self._texts = RequestTexts(options.store if options.takes("answers") else 0)
+        self._least = constants.copy_chance
         self._copied = CopiedTokens(constants)
-        self._before: dict[str, tuple[int, list[_Candidate]]] = {}  # tokens of the answer, and what they might go on by
+        self._open: dict[str, _Reading] = {}
 
-    def begin(self, seen: Observation, worth: CopyWorth | None) -> Draft | None:
-        """Read what was committed, and say what to copy in the round that begins; None where nothing pays.
-
-        Args:
-            seen: the request, with nothing pending.
-            worth: of copies; None: nothing is copied, but it is learnt what might have been.
-        """
-        text, name = self._texts.read(seen), seen.request_id
-        num_known, candidates = self._before.get(name, (0, []))
-        new = text.answer[num_known:]
-        for candidate in candidates:
-            self._judge(seen.tag, candidate, new)
+    def begin(self, seen: Observation) -> None:
+        """A round begins: read what was committed, and learn what would have been right to copy."""
+        before = self._open.get(seen.request_id)
+        text = self._texts.read(seen)
+        if before is not None:
+            new = text.answer[before.num_known :]
+            for candidate in before.candidates:
+                self._judge(seen.tag, candidate, new)
         rates = self._copied.rates(seen.tag)
         candidates = [self._follow(rates, source, place) for source, place in self._places(text)]
-        self._before[name] = len(text.answer), candidates
-        if worth is None:
-            return None
+        self._open[seen.request_id] = _Reading(text, len(text.answer), candidates)
+
+    def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
+        """The copy that saves most seconds after what is pending; None where none saves any.
+
+        Args:
+            seen: the request, in a round that has begun.
+            worths: of copies, by who judges them; the target does so only where nothing is pending.
+        """
         most = seen.room - 1  # the target writes the last token of the budget itself
-        parts = [_best_part(rates, found, worth, most) for found in candidates]
-        _, tokens = max(parts, key=lambda part: part[0], default=(0.0, []))
-        return Draft(self._model, len(tokens), copy=tuple(tokens)) if tokens else None
+        if most < 1:
+            return None
+        reading, rates = self._open[seen.request_id], self._copied.rates(seen.tag)
+        candidates = reading.candidates
+        if seen.num_pending:
+            worths = [worth for worth in worths if worth.verify.model != self._target]
+            if not worths:
+                return None
+            pending = [token.token for token in seen.pending]
+            candidates = [
+                self._follow(rates, source, place.after(pending)) for source, place in self._places(reading.text)
+            ]
+        most_s, best = 0.0, None
+        for worth in worths:
+            for candidate in candidates:
+                saved_s, tokens = _best_part(rates, candidate, worth, most)
+                if saved_s > most_s:
+                    most_s, best = saved_s, (tokens, worth.verify)
+        return None if best is None else Copy(Draft(self._model, len(best[0]), copy=tuple(best[0])), best[1])
 
     def learn(self, outcome: Outcome) -> None:
         """The answer of a request that is done is there for others."""
         self._texts.learn(outcome)
         if outcome.done:
-            self._before.pop(outcome.request_id, None)
+            self._open.pop(outcome.request_id, None)
 
     def _places(self, text: RequestText) -> Iterator[tuple[int, Place]]:
         if self._takes_own:
@@ -103,7 +137,7 @@ class Copies:
             state = index.links[state]
             length = index.lengths[state]
         chance = 1.0
-        while state != ROOT and follows[state] and len(found.tokens) < self._most and chance > LEAST_CHANCE:
+        while state != ROOT and follows[state] and len(found.tokens) < self._most and chance > self._least:
             after = follows[state]
             token = next(iter(after)) if len(after) == 1 else max(after, key=lambda each: counts[after[each]])
             if token < 0:  # logs have numbers below 0 for tokens that nobody knows
@@ -122,7 +156,7 @@ def _best_part(rates: Sequence[float], found: _Candidate, worth: CopyWorth, most
     """Seconds that the best beginning of a candidate saves, and its tokens; none if it saves nothing."""
     least_s, window = 0.0, 0
     chance, gain_s = 1.0, 0.0
-    for index, cell in enumerate(found.cells[: max(most, 0)]):
+    for index, cell in enumerate(found.cells[:most]):
         chance *= rates[cell]
         gain_s += worth.token_s * chance
         if gain_s - worth.cost_s[index] > least_s:

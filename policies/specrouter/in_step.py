@@ -157,7 +157,7 @@ class InStep(Selector):
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures
         assert figures is not None
-        return replace(self._planner.plan(tag, chain, figures, copies=None, in_step=True), trial=True)
+        return replace(self._planner.plan(tag, chain, figures, in_step=True), trial=True)
 
     def _worth_trying(self, chain: FoundChain, figures: Figures) -> FoundChain | None:
         """A chain with a member of which more should be known; None if there is none."""
@@ -209,13 +209,13 @@ class InStep(Selector):
             kept = FoundChain(levels=levels[-1:], windows=(), level_s=level_s[-1:])
         return self._planner.plan(tag, kept, own, copies=copies, in_step=True)
 
-    def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> CopyWorth | None:
+    def _copies(self, chain: FoundChain, own: Figures, least_s: float) -> tuple[CopyWorth, ...]:
         """A copy that the target judges in place of a draft has to gain more than a draft does."""
         if self._front < 0:
-            return None
+            return ()
         judging_s = own.seconds[-1]
         cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(own) + least_s
-        return CopyWorth(chain.token_s, tuple(cost_s.tolist()))
+        return (self._planner.worth(self._pool.target_level, chain.token_s, cost_s),)
 
 
 def _best_of_two(mix: list[_Share], undrafted: float, draft_s: float, target_s: list[float]) -> tuple[int, float]:

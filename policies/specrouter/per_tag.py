@@ -113,10 +113,15 @@ class PerTag(Selector):
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         return self._planner.plan(tag, chain, figures, copies=self._copies(chain, figures))
 
-    def _copies(self, chain: FoundChain, figures: Figures) -> CopyWorth | None:
-        """A round of a copy is worth what the chain would take for its tokens."""
+    def _copies(self, chain: FoundChain, figures: Figures) -> tuple[CopyWorth, ...]:
+        """A copy is worth to a level what the chain up to it would take for as many tokens."""
         if self._front < 0:
-            return None
-        token_s = chain.token_s * (self.played.ratio(chain.levels) if self._corrects else 1.0)
-        cost_s = figures.seconds[-1, 1:] + self._lookup_s(figures) - token_s
-        return CopyWorth(token_s, tuple(cost_s.tolist()))
+            return ()
+        ratio = self.played.ratio(chain.levels) if self._corrects else 1.0
+        worth_s = dict(zip(chain.levels, chain.level_s, strict=True)) if self._options.stop == "confidence" else {}
+        worth_s[self._pool.target_level] = chain.token_s * ratio
+        return tuple(
+            self._planner.worth(level, token_s, figures.seconds[level, 1:] + self._lookup_s(figures) - token_s)
+            for level, token_s in worth_s.items()
+            if self._judges[level]
+        )

@@ -15,6 +15,7 @@ from ...decoding.pool import Pool
 from ...decoding.rules.draft_stops import Stop, SurvivalBelow
 from ..chain_notation import ChainSpec
 from ..lossless.chain import Chain
+from ..speed import Floats
 from .constants import RouterConstants
 from .estimates.confidence import Hazard, Survival
 from .options import RouterOptions
@@ -26,13 +27,15 @@ STEP = 0.125  # of ln h, ln g and of a threshold: few different stops are made
 
 
 class CopyWorth(NamedTuple):
-    """What copies that the target judges are worth. Letters: N the longest one.
+    """What copies that one level judges are worth. Letters: N the longest one.
 
     Attributes:
-        token_s: seconds that a committed token is worth.
-        cost_s: `[N]` seconds that copies of 1 to N tokens take, less what the tokens of a round without are worth.
+        verify: the level's.
+        token_s: seconds that a token that it keeps is worth.
+        cost_s: `[N]` seconds that copies of 1 to N tokens take, less what the level's own token is worth.
     """
 
+    verify: Verify
     token_s: float
     cost_s: tuple[float, ...]
 
@@ -44,7 +47,7 @@ class Plan:
     Attributes:
         chain: the members, windows and predicted seconds.
         verifies: `[K - 1]` of the levels above the lowest, or the target's alone.
-        copies: what copies are worth; None: nothing is copied.
+        copies: what copies are worth to levels that may judge them at once, the target last; empty: nothing is copied.
         draft: of the lowest level; None for the target alone.
         most_doubt: one for each of `verifies`, -ln of the least survival with which a level gathers on; -inf hands over
             at once.
@@ -57,7 +60,7 @@ class Plan:
 
     chain: FoundChain
     verifies: tuple[Verify, ...]
-    copies: CopyWorth | None = None
+    copies: tuple[CopyWorth, ...] = ()
     draft: Draft | None = None
     most_doubt: tuple[float, ...] = ()
     hazards: tuple[dict[str, Hazard], ...] = ()
@@ -80,6 +83,7 @@ class Planner:
     def __init__(self, pool: Pool, options: RouterOptions, survival: Survival, constants: RouterConstants) -> None:
         self._pool = pool
         self._survival = survival
+        self._front = sum(member.model_free for member in pool.members) - 1  # it copies; -1: there is none
         self._most = options.most
         self._ladder = constants.ladder_tokens
         self._fixed = options.stop == "window"
@@ -115,7 +119,7 @@ class Planner:
         chain: FoundChain,
         figures: Figures,
         *,
-        copies: CopyWorth | None,
+        copies: tuple[CopyWorth, ...] = (),
         in_step: bool = False,
     ) -> Plan:
         """A chain that was found, with the rules of its levels; `figures` are those of the whole pool.
@@ -156,6 +160,10 @@ class Planner:
             draft = self._drafts[key] = Draft(model, tokens, stop)
         return draft
 
+    def worth(self, level: int, token_s: float, cost_s: Floats) -> CopyWorth:
+        """What copies are worth that a level judges."""
+        return CopyWorth(self._verifies[level], token_s, tuple(cost_s.tolist()))
+
     def notation(self, chain: FoundChain) -> str:
         """A chain with the windows that were found."""
         members = tuple(self._pool.names[level] for level in chain.levels)
@@ -184,7 +192,10 @@ class Planner:
         """By drafter, of the tokens that a level holds."""
         names, hazard = self._pool.names, self._survival.hazard
         judge, verifier = chain.levels[index], chain.levels[index + 1]
-        return {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
+        hazards = {names[writer]: hazard(tag, (writer, judge, verifier)) for writer in chain.levels[: index + 1]}
+        if self._front >= 0:
+            hazards[names[self._front]] = hazard(tag, (self._front, judge, verifier))
+        return hazards
 
 
 def _rounded(value: float) -> float:

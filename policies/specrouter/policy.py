@@ -40,7 +40,8 @@ class _Request:
     evidence: RoundEvidence
     num_tokens: int  # of the answer so far
     plan: Plan | None = None
-    copy: Draft | None = None  # that the target judges in this round
+    judge: Verify | None = None  # of what was just copied
+    copied: bool = False  # whether the target judges a copy in this round
     fed: int = 0
     rounds: int = 0
     seconds: float = 0.0
@@ -146,10 +147,9 @@ class SpecRouter:
             request.evidence.settle(seen)
             load = seen.load
             rows = load.batch[-1] or load.num_running  # what the target met last
-            plan = request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
-            request.copy = None if self._copies is None else self._copies.begin(seen, plan.copies)
-            if request.copy is not None:
-                return request.copy
+            request.plan = self.scheduler.plan(request.key, num_rows=rows, num_running=load.num_running)
+            if self._copies is not None:
+                self._copies.begin(seen)
         step, held = self._next(seen, request)
         if isinstance(step, Verify):
             self._expect(seen, request, step.model, held)
@@ -164,7 +164,7 @@ class SpecRouter:
         assert not isinstance(step, Commit)  # it plans none
         if isinstance(step, Verify):
             self._count(step.model, outcome)
-            if request.copy is None:
+            if not request.copied:
                 request.evidence.after(outcome)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
@@ -185,27 +185,37 @@ class SpecRouter:
         """The step, and the tokens that it verifies where they were looked at."""
         plan = request.plan
         assert plan is not None
-        if request.copy is not None:
-            return plan.verifies[-1], ()
+        judge, request.judge = request.judge, None
         if not seen.num_pending:
-            return self._write(seen, plan), ()
+            return self._write(seen, request), ()
+        if judge is not None:
+            return judge, ()
         if plan.fixed is not None:
             step = plan.fixed.decide(seen)
-            return self._write(seen, plan) if isinstance(step, Draft) else step, ()
+            return self._write(seen, request) if isinstance(step, Draft) else step, ()
         for index, verify in enumerate(plan.verifies):
             waiting = seen.waiting(verify.model)
             if not waiting:
                 continue
             if not index and waiting < plan.least and seen.room > 1:
-                return self._write(seen, plan), ()
-            if not index or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
+                return self._write(seen, request), ()
+            # What the lowest level drafted it stopped by itself; of a copy that it judged it may want more.
+            gathers = index > 0 or (seen.last is not None and isinstance(seen.last.step, Verify))
+            if not gathers or plan.most_doubt[index] == -inf or seen.room < 2 or seen.num_pending >= 2 * self._most:
                 return verify, ()
             held = seen.pending_from(seen.num_pending - waiting)
-            return (self._write(seen, plan), ()) if _holds(held, plan, index) else (verify, held)
+            return (self._write(seen, request), ()) if _holds(held, plan, index) else (verify, held)
         return plan.verifies[-1], ()
 
-    def _write(self, seen: Observation, plan: Plan) -> Step:
-        """What the lowest level does next: draft, or hand over where there is nothing to write."""
+    def _write(self, seen: Observation, request: _Request) -> Step:
+        """What the lowest level does next: copy, draft, or hand over where there is nothing to write."""
+        plan = request.plan
+        assert plan is not None
+        copy = self._copies.best(seen, plan.copies) if self._copies is not None and plan.copies else None
+        request.copied = copy is not None and copy.judge.model == self._target
+        if copy is not None:
+            request.judge = copy.judge
+            return copy.draft
         room, draft = seen.room, plan.draft
         if draft is None or room < 2:
             return plan.verifies[0] if not seen.num_pending else self._above(seen, plan)
@@ -220,7 +230,8 @@ class SpecRouter:
     def _expect(self, seen: Observation, request: _Request, model: str, held: tuple[PendingToken, ...]) -> None:
         """Keep what the verifier is about to judge."""
         num_pending = seen.num_pending
-        if request.copy is not None:
+        if request.copied:  # it tells of no member
+            request.evidence.restart()
             request.fed = tokens_fed(seen, model, judged=num_pending)
             return
         if num_pending and not held:
@@ -246,13 +257,13 @@ class SpecRouter:
     def _end_round(self, request: _Request, outcome: Outcome) -> None:
         assert request.plan is not None
         # The first round reads the prompt, the last one is cut short.
-        typical = request.rounds > 0 and not outcome.done and request.copy is None
+        typical = request.rounds > 0 and not outcome.done and not request.copied
         self.scheduler.note_round(
             request.key,
             request.plan,
             num_tokens=outcome.num_emitted,
             seconds=request.seconds if typical else None,
-            copied=request.copy is not None,
+            copied=request.copied,
         )
         request.plan = None
         request.seconds = 0.0

@@ -19,6 +19,13 @@ class Place(NamedTuple):
     state: int
     length: int
 
+    def after(self, tokens: Sequence[int]) -> "Place":
+        """Where it stands once these tokens follow."""
+        state, length = self.state, self.length
+        for token in tokens:
+            state, length = self.within.step(state, length, token)
+        return Place(self.within, state, length)
+
 
 class Match:
     """Where the newest tokens of a request stand in what is kept. Mutated by `EarlierAnswers.follow`."""

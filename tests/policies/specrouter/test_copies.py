@@ -6,8 +6,10 @@ from math import log2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.decoding.observation import PendingToken
+from paceline.decoding.rules.signal import NO_SIGNAL
 from paceline.laboratory.arena.varied.varied_router import default_options
-from paceline.policies import Pool, check_policy, make_policy
+from paceline.policies import Pool, Verify, check_policy, make_policy
 from paceline.policies.check import check_pool
 from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.copies import Copies
@@ -17,7 +19,7 @@ from paceline.policies.specrouter.plan import CopyWorth
 POOL = check_pool()
 OPTIONS = default_options()
 # A copied token takes nothing, and saves a second if it is right.
-FREE = CopyWorth(1.0, (0.0,) * OPTIONS.most)
+FREE = CopyWorth(Verify("target"), 1.0, (0.0,) * OPTIONS.most)
 
 
 class Seen:
@@ -25,8 +27,10 @@ class Seen:
 
     tag = "a"
 
-    def __init__(self, name, prompt, answer=(), room=99):
+    def __init__(self, name, prompt, answer=(), room=99, pending=()):
         self.request_id, self.prompt, self._answer, self.room = name, tuple(prompt), list(answer), room
+        self.pending = [PendingToken(token, "draft", "mid", NO_SIGNAL) for token in pending]
+        self.num_pending = len(pending)
 
     def emitted_from(self, start):
         return self._answer[start:]
@@ -36,9 +40,14 @@ def copies_of(**options):
     return Copies(POOL, replace(OPTIONS, **options), CONSTANTS)
 
 
+def judged_by(name, saved_s=1.0):
+    return CopyWorth(Verify(name), saved_s, FREE.cost_s)
+
+
 def copied(copies, seen, worth=FREE):
-    draft = copies.begin(seen, worth)
-    return () if draft is None else draft.copy
+    copies.begin(seen)
+    found = copies.best(seen, (worth,))
+    return () if found is None else found.draft.copy
 
 
 def done(name):
@@ -59,7 +68,7 @@ def test_what_is_copied_followed_the_end_of_the_text_before_and_fits(text, room)
 
 def test_earlier_answers_are_copied_once_they_are_done():
     copies = copies_of()
-    copies.begin(Seen("a", [7], [1, 2, 3, 4, 5]), FREE)
+    copies.begin(Seen("a", [7], [1, 2, 3, 4, 5]))
     assert copied(copies, Seen("b", [1, 2])) == ()
     copies.learn(done("a"))
     assert copied(copies, Seen("c", [1, 2])) == (3, 4, 5)
@@ -69,7 +78,7 @@ def test_earlier_answers_are_copied_once_they_are_done():
 @pytest.mark.parametrize(("without", "own", "earlier"), [("lookups", (), (6,)), ("answers", (4,), ())])
 def test_either_source_can_be_left_out(without, own, earlier):
     copies = copies_of(without=without)
-    copies.begin(Seen("a", [9], [5, 6]), FREE)
+    copies.begin(Seen("a", [9], [5, 6]))
     copies.learn(done("a"))
     assert copied(copies, Seen("b", [3, 4, 1, 3]))[:1] == own
     assert copied(copies, Seen("c", [5])) == earlier
@@ -79,26 +88,56 @@ def test_no_more_is_copied_than_pays():
     text = Seen("r", [1, 2, 3, 4, 5, 6, 1, 2, 3])
     whole = copied(copies_of(), text)
     assert whole[:3] == (4, 5, 6)
-    dear = CopyWorth(1.0, tuple(0.9 * count for count in range(1, OPTIONS.most + 1)))
+    dear = CopyWorth(Verify("target"), 1.0, tuple(0.9 * count for count in range(1, OPTIONS.most + 1)))
     assert copied(copies_of(), text, dear) == ()
-    longer = CopyWorth(1.0, tuple(0.6 * count for count in range(1, OPTIONS.most + 1)))
+    longer = CopyWorth(Verify("target"), 1.0, tuple(0.6 * count for count in range(1, OPTIONS.most + 1)))
     some = copied(copies_of(), text, longer)
     assert 0 < len(some) < len(whole)
     assert whole[: len(some)] == some
 
 
 def test_what_the_target_wrote_tells_up_to_the_first_other_token():
-    """Whether anything was copied or not."""
-    for played in (FREE, None):
-        copies = copies_of(without="answers")
-        copies.begin(Seen("r", [1, 2, 3, 4, 5, 1]), played)  # 2, 3, 4, 5, 1 might follow
-        before = copies._copied.rates("a").copy()
-        copies.begin(Seen("r", [1, 2, 3, 4, 5, 1], [2, 9, 4]), played)
-        after = copies._copied.rates("a")
-        one, two, three = (cell_of(OWN, length, 1.0, 1) for length in (1, 2, 4))
-        assert after[one] > before[one]
-        assert after[two] < before[two]
-        assert after[three] == before[three], "of what came after a wrong token nothing is known"
+    """Nothing was copied, and it tells as much."""
+    copies = copies_of(without="answers")
+    copies.begin(Seen("r", [1, 2, 3, 4, 5, 1]))  # 2, 3, 4, 5, 1 might follow
+    before = copies._copied.rates("a").copy()
+    copies.begin(Seen("r", [1, 2, 3, 4, 5, 1], [2, 9, 4]))
+    after = copies._copied.rates("a")
+    one, two, three = (cell_of(OWN, length, 1.0, 1) for length in (1, 2, 4))
+    assert after[one] > before[one]
+    assert after[two] < before[two]
+    assert after[three] == before[three], "of what came after a wrong token nothing is known"
+
+
+def test_within_a_round_copies_follow_what_is_pending_and_levels_below_the_target_judge_them():
+    copies, text = copies_of(), [1, 2, 3, 4, 5, 6, 9, 1, 2]
+    copies.begin(Seen("r", text))
+    within = Seen("r", text, pending=[3, 4])
+    assert copies.best(within, (FREE,)) is None, "the target judges copies alone"
+    found = copies.best(within, (judged_by("mid"), FREE))
+    assert found.judge == Verify("mid")
+    assert found.draft.copy[:2] == (5, 6)
+    assert copies.best(Seen("r", text, pending=[8]), (judged_by("mid"),)) is None, "what is pending never stood there"
+
+
+def test_who_saves_most_judges():
+    text = Seen("r", [1, 2, 3, 4, 1, 2, 3])
+    for most, judge in ((2.0, "mid"), (0.5, "target")):
+        copies = copies_of()
+        copies.begin(text)
+        assert copies.best(text, (judged_by("mid", most), FREE)).judge == Verify(judge)
+
+
+def test_a_request_that_was_put_back_copies_as_if_it_had_not_been():
+    """What was pending is gone, what was committed is not."""
+    text = [1, 2, 3, 4, 5, 6, 9, 1, 2]
+    put_back, other = copies_of(), copies_of()
+    put_back.begin(Seen("r", text))
+    assert put_back.best(Seen("r", text, pending=[3, 7]), (judged_by("mid"),)) is None
+    other.begin(Seen("r", text))
+    for copies in (put_back, other):
+        assert copied(copies, Seen("r", text, [3, 4]))[:2] == (5, 6)
+    assert put_back._copied.rates("a") == other._copied.rates("a")
 
 
 def test_rates_of_copies_come_to_the_share_that_was_right_and_tags_start_from_all():
@@ -133,7 +172,7 @@ def test_nothing_is_kept_of_requests_that_are_done():
     check_policy(build)
     assert made
     for policy in made:
-        assert not policy._copies._before
+        assert not policy._copies._open
         assert not policy._copies._texts._open
 
 
