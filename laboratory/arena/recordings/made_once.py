@@ -1,8 +1,14 @@
-"""Folders that are made once: each appears whole, and is used again while what it is made of stays the same."""
+"""Folders that are made once: each appears whole, and is used again while what it is made of stays the same.
 
+Two processes that want one folder do not both make it: the second waits for the first. Who makes it holds a lock of the
+system on a file beside it, which ends with the process, however that ends. So the file stays, and says nothing.
+"""
+
+import fcntl
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ....progress import tell
@@ -13,7 +19,8 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
     """The folder `out`, made unless it is there and was made with this fingerprint.
 
     A fingerprint stands beside what it is of: `NAME.made.json` of a finished folder, `NAME.making.json` of one that was
-    cut short, so that what is left of that is gone on from only where it is of the same recipe.
+    cut short, so that what is left of that is gone on from only where it is of the same recipe. While another process
+    makes it, this one waits.
 
     Args:
         out: the folder.
@@ -23,8 +30,15 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
     """
     if is_made(out, fingerprint):
         return out
-    made, begun = _made(out), out.with_name(f"{out.stem}.making.json")
     out.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        if not is_made(out, fingerprint):  # by whom this one waited for
+            _make(out, fingerprint, make)
+    return out
+
+
+def _make(out: Path, fingerprint: str, make: Callable[[Path], None]) -> None:
+    made, begun = _made(out), out.with_name(f"{out.stem}.making.json")
     part = out.with_name(f"{out.stem}.making{out.suffix}")
     if _read(begun) != fingerprint:
         _remove_all(part)
@@ -39,7 +53,18 @@ def made_once(out: Path, fingerprint: str, make: Callable[[Path], None]) -> Path
     _write(made, fingerprint)
     begun.unlink()
     _remove_all(part)
-    return out
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Nobody else makes `out` in this block; its beginning waits until that is so."""
+    with out.with_name(f"{out.stem}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell(f"waiting for {out}, which another process makes")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def is_made(out: Path, fingerprint: str) -> bool:

@@ -1,5 +1,9 @@
 """A recording is made once, appears whole, and is made anew only where its recipe changed."""
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +62,71 @@ def test_one_that_failed_is_not_there(tmp_path):
         shelf.recording("one")
     assert not (tmp_path / "recordings" / "one.trace").exists()
     assert shelf_of(tmp_path, one=Counted("a")).recording("one").exists()
+
+
+MAKER = """
+import sys
+from pathlib import Path
+from paceline.laboratory.arena.recordings.made_once import made_once
+
+folder, who = Path(sys.argv[1]), sys.argv[2]
+
+def make(part):
+    print("makes", who, flush=True)
+    sys.stdin.readline()
+    part.mkdir()
+    (part / "who").write_text(who)
+
+made_once(folder / "one.trace", "a", make)
+print("done", flush=True)
+"""
+
+
+class Maker:
+    """Another process that makes a recording, as slowly as somebody says."""
+
+    def __init__(self, folder, who):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, "-c", MAKER, str(folder), who], **pipes)
+
+    def said(self, line):
+        assert self.process.stdout.readline().strip() == line
+
+    def waits(self):
+        assert "which another process makes" in self.process.stderr.readline()
+
+    def go_on(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def ended(self):
+        self.go_on()
+        self.process.communicate(timeout=60)
+
+
+def test_of_two_processes_one_makes_it_and_the_other_waits(tmp_path):
+    first = Maker(tmp_path, "first")
+    first.said("makes first")
+    second = Maker(tmp_path, "second")
+    second.waits()
+    first.go_on()
+    first.said("done")
+    second.said("done")
+    assert (tmp_path / "one.trace" / "who").read_text() == "first"
+    for maker in (first, second):
+        maker.process.communicate(timeout=60)
+
+
+def test_who_waits_for_a_process_that_is_killed_makes_it(tmp_path):
+    first = Maker(tmp_path, "first")
+    first.said("makes first")
+    second = Maker(tmp_path, "second")
+    second.waits()
+    os.kill(first.process.pid, signal.SIGKILL)
+    second.said("makes second")
+    second.ended()
+    assert (tmp_path / "one.trace" / "who").read_text() == "second"
+    first.process.communicate(timeout=60)
 
 
 def test_one_without_its_fingerprint_is_made_anew(tmp_path):
