@@ -69,6 +69,7 @@ class _Asked:
             work=self.work if self.work is not None else kept_folder() / "arena",
             make=self.make,
             oracles=self.oracles,
+            tuning=split.tune,
         )
 
 

@@ -1,7 +1,7 @@
 """A run of the arena: what was played before is taken from the store, the rest is played and kept there."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from ...interrupts import Interrupts, held_interrupts
 from ...policies.spec import PolicySpec
 from ...progress import Progress, tell
 from ...traces.forms import open_recording
+from .asked.fitted import given_to, needs_head, with_heads
 from .asked.made_of import Versions, ladder_version, made_of, recording_version
 from .board.regret import oracle_cells, oracles
 from .board.runs import TARGET_ALONE
@@ -36,6 +37,7 @@ class ArenaAsked:
         work: folder of recordings and results.
         make: whether recordings that take minutes are made where they lack.
         oracles: whether oracles are played as well, in the cells that `regret` says.
+        tuning: recordings that policies may be fitted to beforehand, by name, those that cannot be had left out.
 
     Raises:
         ArgumentError: a number out of range.
@@ -48,6 +50,7 @@ class ArenaAsked:
     work: Path
     make: bool = False
     oracles: bool = False
+    tuning: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_least("`cells`", len(self.cells), 1)
@@ -104,10 +107,11 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
         LostWorkerError: a process ended by itself.
     """
     with held_interrupts() as interrupts:
-        traces, missing = _recordings(asked, interrupts)
+        traces, missing = _recordings(asked, [cell.recording for cell in asked.cells], interrupts)
         if not traces and missing:
             told = "; ".join(f"{name}: {why}" for name, why in missing.items())
             raise ArgumentError(f"`cells` must have a recording that can be had, got {told}")
+        asked = _fitted(asked, interrupts)
         runs = list(_asked_runs(asked, traces))
         store = ArenaStore(asked.work)
         rest = [run for run in runs if store.found(run) is None]
@@ -125,12 +129,22 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
     )
 
 
-def _recordings(asked: ArenaAsked, interrupts: Interrupts) -> tuple[dict[str, Path], dict[str, str]]:
-    """Folders of the recordings of the cells, and why others are not there."""
+def _fitted(asked: ArenaAsked, interrupts: Interrupts) -> ArenaAsked:
+    """The same, with what policies must be fitted to beforehand."""
+    if not any(map(needs_head, asked.policies)):
+        return asked
+    tuning, _ = _recordings(asked, asked.tuning, interrupts)
+    return replace(asked, policies=with_heads(asked.policies, tuning, asked.work))
+
+
+def _recordings(
+    asked: ArenaAsked, names: Iterable[str], interrupts: Interrupts
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Folders of recordings, and why others are not there."""
     shelf = RecordingShelf(work=asked.work)
     found: dict[str, Path] = {}
     missing: dict[str, str] = {}
-    for name in dict.fromkeys(cell.recording for cell in asked.cells):
+    for name in dict.fromkeys(names):
         if interrupts.heard():
             break
         try:
@@ -172,8 +186,16 @@ def _played(
     asked: ArenaAsked, traces: Mapping[str, Path], store: ArenaStore, rest: Sequence[AskedRun], interrupts: Interrupts
 ) -> list[Failed]:
     """Play the runs and keep what comes of them; returns those that failed."""
+    given = {spec.label: given_to(spec) for spec in asked.policies}
     by_run = {
-        RunOf(trace=traces[run.cell.recording], cell=run.cell, policy=run.policy, seed=run.seed): run for run in rest
+        RunOf(
+            trace=traces[run.cell.recording],
+            cell=run.cell,
+            policy=run.policy,
+            seed=run.seed,
+            given=given.get(run.policy, ()),
+        ): run
+        for run in rest
     }
     groups = _groups(list(by_run), asked.jobs)
     come = played_here(groups, interrupts) if asked.jobs == 1 else played_by(groups, interrupts, jobs=asked.jobs)

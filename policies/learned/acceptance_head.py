@@ -16,6 +16,7 @@ from ...arguments import check_within
 from ...decoding.pool import Pool
 from ...decoding.rules.draft_stops import RefusalAbove
 from ...strict_json import decode_json, kind_of_json
+from ..parts.default_members import smallest_model
 from .logistic import Fit
 
 FORMAT = "paceline-acceptance-head"
@@ -29,11 +30,12 @@ class AcceptanceHead:
     """A fitted head.
 
     Attributes:
-        drafter: whose tokens it tells of.
-        target: who keeps them.
-        members: of the recording's pool, smallest first.
-        recording: its name.
-        sha256: of the recording's `meta.json`, which holds the hashes of its other files.
+        drafter: whose tokens it tells of; None of a head that was fitted to several pools, which tells of the smallest
+            model of any.
+        target: who keeps them; None of such a head.
+        members: of the recording's pool, smallest first; none of such a head.
+        recording: its name; of several, with commas between.
+        sha256: of the recording's `meta.json`, which holds the hashes of its other files; of several, of their hashes.
         num_tokens: judged tokens that the weights were fitted to.
         window: longest draft among them.
         start: running agreement of a request before its first round, 0 to 1.
@@ -45,8 +47,8 @@ class AcceptanceHead:
         ValueError: a number out of range.
     """
 
-    drafter: str
-    target: str
+    drafter: str | None
+    target: str | None
     members: tuple[str, ...]
     recording: str
     sha256: str
@@ -67,13 +69,16 @@ class AcceptanceHead:
         weights = {name: weight for name, weight in self.weights.items() if name != "agreement"}
         return RefusalAbove(chance=chance, bias=self.bias + self.weights["agreement"] * agreement, **weights)
 
-    def check_pool(self, pool: Pool) -> None:
-        """Refuse a pool that has not the two models; raises ValueError."""
+    def drafter_in(self, pool: Pool) -> str:
+        """The drafter; raises ValueError for a pool that has not the two models, or no model below its target."""
+        if self.drafter is None:
+            return smallest_model(pool)
         if self.drafter not in pool.names[:-1] or self.target != pool.target:
             raise ValueError(
                 f"head was fitted to {self.drafter} before {self.target} in recording {self.recording}, "
                 f"got a pool of {', '.join(pool.names)}"
             )
+        return self.drafter
 
     def to_json(self) -> str:
         """The file's text."""
@@ -109,7 +114,10 @@ def _head(found: object) -> AcceptanceHead:
     members = table["members"]
     if not isinstance(members, list) or not all(isinstance(name, str) for name in members):
         raise ValueError(f"members must be a list of texts, got {kind_of_json(members)}")
-    read: dict[str, Any] = {name: _text(name, table[name]) for name in ("drafter", "target", "recording", "sha256")}
+    read: dict[str, Any] = {name: _text(name, table[name]) for name in ("recording", "sha256")}
+    read |= {name: None if table[name] is None else _text(name, table[name]) for name in ("drafter", "target")}
+    if (read["drafter"] is None) != (read["target"] is None):
+        raise ValueError(f"target must be null where drafter is, and nowhere else, got {read['target']!r}")
     read |= {name: _count(name, table[name]) for name in ("num_tokens", "window")}
     read |= {name: _number(name, table[name]) for name in ("start", "bias")}
     shares = {name: _number(f"held_out.{name}", fit[name]) for name in ("share", "auc", "calibration_error")}

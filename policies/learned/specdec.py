@@ -42,7 +42,7 @@ class SpecDec(DraftedBlocks):
     about = About(
         paper="SpecDec++, arXiv:2405.19715",
         lossless=True,
-        members="the drafter and the target that its head was fitted to",
+        members="a drafter and a target that its head was fitted to",
         observes=SIGNALS,
     )
 
@@ -52,10 +52,9 @@ class SpecDec(DraftedBlocks):
         check_within("h", h, "[0, 1]")
         check_within("most", most, ONE_STEP)
         self.head = read_head(head)
-        self.head.check_pool(pool)
         self._h = h
         self._agreement: dict[str, float] = {}  # of requests that have had a round
-        draft = Draft(self.head.drafter, most, self.head.stop(h, self.head.start))
+        draft = Draft(self.head.drafter_in(pool), most, self.head.stop(h, self.head.start))
         super().__init__(draft, Verify(pool.target))
 
     def block(self, seen: Observation) -> Step:

@@ -1,7 +1,8 @@
-"""Fit an acceptance head to a recording: what `paceline policy fit specdec++` does."""
+"""Fit an acceptance head to a recording, as `paceline policy fit specdec++` does, or to several at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -98,27 +99,76 @@ def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) 
         ValueError: a drafter that has no probabilities or is not below the target, or a recording that has none, or
             too few requests, or in one of the parts no token that was kept, or none that was refused.
     """
+    judged = _judged(Path(path), drafter, window)
+    own = (judged.drafter, judged.target, judged.members)
+    return _fitted([judged], own, window)
+
+
+def fit_shared_head(paths: Sequence[str | Path], *, window: int = 16) -> FittedHead:
+    """Fit one head to the smallest models of several recordings, for the smallest model of any pool.
+
+    Of each recording three quarters of the requests are fitted to, and every judged token has the same weight.
+
+    Args:
+        paths: of recordings of contexts, at least one.
+        window: as of `fit_head`.
+
+    Raises:
+        ArgumentError, ValueError: as `fit_head`; no recording.
+    """
+    check_least("`paths`", len(paths), 1)
+    return _fitted([_judged(Path(path), None, window) for path in paths], (None, None, ()), window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What the drafter of one recording drafts, by request, and where it is from."""
+
+    name: str
+    sha256: str
+    drafter: str
+    target: str
+    members: tuple[str, ...]
+    requests: Sequence[JudgedTokens]
+
+
+def _judged(path: Path, drafter: str | None, window: int) -> _Judged:
     check_least("`window`", window, 1)
-    trace: TrieRecording = by_form(open_recording(Path(path)), tries=lambda tries: tries, rounds=_refuse)
+    trace: TrieRecording = by_form(open_recording(path), tries=lambda tries: tries, rounds=_refuse)
     pool = recorded_pool(trace)
     drafter = drafter_of(pool, drafter)
     if pool.is_model_free(drafter):
         raise ValueError(f"drafter must have probabilities, got {drafter!r}, which is model-free")
     level = trace.meta.model_names.index(drafter)
-    judged = [judged_tokens(request, level, window) for request in trace.requests]
-    held_out = judged[HELD_OUT - 1 :: HELD_OUT]
-    fitted = [tokens for place, tokens in enumerate(judged) if place % HELD_OUT < HELD_OUT - 1]
-    for part, what in ((fitted, "fitted to"), (held_out, "held out")):
-        _check_both(part, f"recording {trace.about.name}: requests that are {what}", drafter)
-    start = float(_kept(fitted).mean())
-    weights = fit_logistic(_rows(fitted, start), _kept(fitted))
-    bias, *others = weights.tolist()
-    head = AcceptanceHead(
+    return _Judged(
+        name=trace.about.name,
+        sha256=hash_file(path / META),
         drafter=drafter,
         target=pool.target,
         members=pool.names,
-        recording=trace.about.name,
-        sha256=hash_file(Path(path) / META),
+        requests=[judged_tokens(request, level, window) for request in trace.requests],
+    )
+
+
+def _fitted(
+    judged: Sequence[_Judged], tells_of: tuple[str | None, str | None, tuple[str, ...]], window: int
+) -> FittedHead:
+    """Of all recordings, for (drafter, target, members)."""
+    fitted = [one for each in judged for at, one in enumerate(each.requests) if at % HELD_OUT < HELD_OUT - 1]
+    held_out = [one for each in judged for one in each.requests[HELD_OUT - 1 :: HELD_OUT]]
+    names = ", ".join(each.name for each in judged)
+    for part, what in ((fitted, "fitted to"), (held_out, "held out")):
+        _check_both(part, f"recording {names}: requests that are {what}", judged[0].drafter)
+    start = float(_kept(fitted).mean())
+    weights = fit_logistic(_rows(fitted, start), _kept(fitted))
+    bias, *others = weights.tolist()
+    drafter, target, members = tells_of
+    head = AcceptanceHead(
+        drafter=drafter,
+        target=target,
+        members=members,
+        recording=names,
+        sha256=judged[0].sha256 if len(judged) == 1 else _hash_of(each.sha256 for each in judged),
         num_tokens=len(_kept(fitted)),
         window=window,
         start=start,
@@ -127,6 +177,10 @@ def fit_head(path: str | Path, *, drafter: str | None = None, window: int = 16) 
         held_out=fit_of(chances_of(_rows(held_out, start), weights), _kept(held_out)),
     )
     return FittedHead(head=head, num_requests=len(fitted), num_held_out=len(held_out))
+
+
+def _hash_of(texts: Iterable[str]) -> str:
+    return sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _rows(judged: Sequence[JudgedTokens], start: float) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """Plays what an arena asks for, run by run, and tells what lacks something from what fails."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,12 +21,20 @@ class RunOf:
     Attributes:
         trace: folder of the recording.
         cell, policy, seed: as of `Played`.
+        given: options of the policy besides those that its name says, by name.
     """
 
     trace: Path
     cell: ArenaCell
     policy: str
     seed: int
+    given: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def spec(self) -> PolicySpec:
+        """The policy with all its options; raises PolicySpecError for a name that is none."""
+        named = PolicySpec.parse(self.policy)
+        return replace(named, options={**named.options, **dict(self.given)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ class Player:
         stage, statics = self._on(run.trace)
         if run.policy == BEST_STATIC:
             return statics.best(run.cell, run.seed)
-        return play(stage, run.cell, PolicySpec.parse(run.policy), run.seed)
+        return play(stage, run.cell, run.spec, run.seed)
 
     def _on(self, trace: Path) -> tuple[RecordingStage, CellStatics]:
         if self._kept is None or trace != self._trace:

@@ -3,11 +3,9 @@
 import json
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from ..cell import ArenaCell
-from .player import Player, RunOf
-from .workers import came_to_json
+from .player import Player
+from .workers import came_to_json, run_from_json
 
 
 def work(line: Connection) -> None:
@@ -18,8 +16,7 @@ def work(line: Connection) -> None:
             asked = json.loads(line.recv_bytes())
         except EOFError:
             return
-        run = RunOf(**asked | {"trace": Path(asked["trace"]), "cell": ArenaCell.parse(asked["cell"])})
-        line.send_bytes(json.dumps(came_to_json(player.outcome(run))).encode())
+        line.send_bytes(json.dumps(came_to_json(player.outcome(run_from_json(asked)))).encode())
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from multiprocessing.connection import Pipe, wait
+from pathlib import Path
 from typing import Any
 
 from ....interrupts import Interrupts
@@ -105,12 +106,24 @@ class _Worker:
         if self._group:
             run = self._group.popleft()
             self._sent.append(run)
-            self.line.send_bytes(json.dumps(asdict(run) | {"trace": str(run.trace), "cell": str(run.cell)}).encode())
+            self.line.send_bytes(json.dumps(run_to_json(run)).encode())
 
     def end(self) -> None:
         self._process.terminate()
         self._process.wait()
         self.line.close()
+
+
+def run_to_json(run: RunOf) -> dict[str, Any]:
+    """Plain values for `json.dumps`."""
+    return asdict(run) | {"trace": str(run.trace), "cell": str(run.cell)}
+
+
+def run_from_json(content: Mapping[str, Any]) -> RunOf:
+    """What `run_to_json` made values of."""
+    given = tuple((name, value) for name, value in content["given"])
+    cell, trace = ArenaCell.parse(content["cell"]), Path(content["trace"])
+    return RunOf(**dict(content) | {"trace": trace, "cell": cell, "given": given})
 
 
 def came_to_json(came: Came) -> dict[str, Any]:

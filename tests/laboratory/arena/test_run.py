@@ -13,6 +13,7 @@ from paceline.laboratory.arena.played import BEST_STATIC
 from paceline.laboratory.arena.recordings.source import RecordingUnavailableError
 from paceline.laboratory.arena.run import ArenaAsked, run_arena
 from paceline.laboratory.arena.stage import player
+from paceline.policies.learned.acceptance_head import read_head
 from paceline.policies.spec import PolicySpec
 from paceline.shipped import shipped
 from paceline.traces.tries.store import read_trace, write_trace
@@ -181,3 +182,27 @@ def test_cells_of_which_no_recording_can_be_had_are_told(asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
     with pytest.raises(ArgumentError, match="must have a recording that can be had, got away: its logs are not here"):
         run_arena(replace(asked, cells=[away]))
+
+
+def test_heads_are_fitted_to_tuning_recordings_alone(no_search, asked, capsys):
+    wanted = replace(asked, policies=asked_field(["specdec++", "specdec++,h=0.3"], None), seeds=1)
+    left = run_arena(wanted).left_out
+    assert {one.policy for one in left} == {"specdec++", "specdec++,h=0.3"}
+    assert "head must name the file of an acceptance head" in left[0].why
+
+    found = run_arena(replace(wanted, tuning=("b", "away")))
+    assert "acceptance heads are fitted to b\n" in capsys.readouterr().err
+    (head,) = (asked.work / "heads").glob("*.json")
+    assert read_head(str(head)).recording == "b"
+    assert not found.left_out
+    assert {run.policy for run in found.played} == {BEST_STATIC, "plain", "specdec++", "specdec++,h=0.3"}
+    assert run_arena(replace(wanted, tuning=("b",))).num_kept == len(found.played)
+    assert run_arena(replace(wanted, tuning=("a",))).num_kept == len(found.played) - 2 * len(asked.cells)
+
+
+def test_processes_play_with_the_head_that_is_fitted(asked):
+    few = replace(asked, cells=[asked.cells[0], asked.cells[2]], policies=asked_field(["specdec++"], None), seeds=1)
+    few = replace(few, tuning=("b",))
+    here, there = run_arena(few), run_arena(replace(few, jobs=2, work=asked.work.with_name("other")))
+    assert here == there
+    assert not here.left_out

@@ -1,6 +1,7 @@
 """A head survives its file; a file that is not sound is refused by field, rule and value."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,26 @@ def test_other_members_are_refused():
     with pytest.raises(
         ValueError, match="fitted to draft before target in recording pico, got a pool of small, target"
     ):
-        read_head(str(HEAD)).check_pool(pool)
-    read_head(str(HEAD)).check_pool(check_pool())
+        read_head(str(HEAD)).drafter_in(pool)
+    assert read_head(str(HEAD)).drafter_in(check_pool()) == "draft"
+
+
+def test_a_head_of_several_pools_tells_of_the_smallest_model_of_any():
+    head = replace(read_head(str(HEAD)), drafter=None, target=None, members=())
+    pool = Pool((Member(name="copies", model_free=True), Member(name="small"), Member(name="large")))
+    assert head.drafter_in(pool) == "small"
+    with pytest.raises(ValueError, match="no model below its target"):
+        head.drafter_in(Pool((Member(name="large"),)))
+
+
+def test_a_head_of_several_pools_survives_its_file(tmp_path):
+    head = replace(read_head(str(HEAD)), drafter=None, target=None, members=())
+    file = tmp_path / "shared.json"
+    file.write_text(head.to_json(), encoding="utf-8")
+    assert read_head(str(file)) == head
+    file.write_text(replace(head, target="target").to_json(), encoding="utf-8")
+    with pytest.raises(ValueError, match="target must be null where drafter is, and nowhere else, got 'target'"):
+        read_head(str(file))
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 20), st.data())

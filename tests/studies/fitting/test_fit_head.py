@@ -1,6 +1,7 @@
 """What a head is fitted to is what rounds of a fixed window judge, and its chances are those its stop multiplies."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from paceline.shipped import shipped
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables
-from paceline.studies.fitting.fit_head import fit_head
+from paceline.studies.fitting.fit_head import fit_head, fit_shared_head
 from paceline.studies.fitting.judged_tokens import judged_tokens
 from paceline.traces import SyntheticSpec, make_trace, write_trace
 from paceline.traces.rounds.store import write_rounds
@@ -61,6 +62,21 @@ def test_a_head_says_more_than_chance_on_requests_it_has_not_seen():
     fit = fit_head(PICO).head.held_out
     assert fit.auc > 0.8
     assert fit.calibration_error < 0.1
+
+
+def test_a_head_of_one_recording_alone_has_its_weights():
+    shared, own = fit_shared_head([PICO], window=6).head, fit_head(PICO, window=6).head
+    assert shared == replace(own, drafter=None, target=None, members=())
+
+
+def test_a_head_of_several_recordings_is_fitted_to_all_their_tokens(tmp_path):
+    path = made(tmp_path, requests=12, models=("small", "large"), acceptance=(0.5,), seed=3)
+    shared, parts = fit_shared_head([PICO, path]), [fit_head(each) for each in (PICO, path)]
+    assert shared.head.num_tokens == sum(part.head.num_tokens for part in parts)
+    assert shared.num_held_out == sum(part.num_held_out for part in parts)
+    assert shared.head.recording == "pico, made"
+    low, high = sorted(part.head.start for part in parts)
+    assert low < shared.head.start < high
 
 
 def test_the_command_writes_the_head_it_tells_of(tmp_path):
