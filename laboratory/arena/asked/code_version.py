@@ -9,7 +9,6 @@ from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
-from sys import modules
 
 PACKAGE = __name__.partition(".")[0]
 DIGITS = 12
@@ -31,12 +30,10 @@ def code_version(roots: Collection[str], *, without: Collection[str] = ()) -> st
     return _digest([f"{name} {_source(name)[0]}" for name in sorted(seen)])
 
 
-def module_version(name: str) -> str:
-    """As `code_version` of a module; one of another package counts alone."""
-    if name == PACKAGE or name.startswith(f"{PACKAGE}."):
-        return code_version([name])
-    file = getattr(modules.get(name), "__file__", None)
-    return _digest([name if file is None else Path(file).read_text(encoding="utf-8")])
+def file_version(path: Path) -> str:
+    """Hash of a file of Python outside the package, and of what it imports of the package."""
+    text = path.read_bytes()
+    return _digest([text.decode(errors="replace"), code_version(dict.fromkeys(_imported(ast.parse(text), "")))])
 
 
 @cache

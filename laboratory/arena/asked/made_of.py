@@ -11,7 +11,7 @@ from ....policies.spec import PolicySpec
 from ....sim.cost.base import CostModel
 from ....traces.recording import Recording
 from ..ladders import ladder
-from .code_version import DIGITS, PACKAGE, code_version
+from .code_version import DIGITS, PACKAGE, code_version, file_version
 
 SIMULATOR = f"{PACKAGE}.laboratory.arena.play"
 # How a text becomes a policy has no part in what it does, and would bring in all of them.
@@ -38,7 +38,8 @@ class Versions:
     def policy(self, spec: PolicySpec) -> str:
         """Of a policy's code, and of files that its options name.
 
-        Of a class of another package, or in a file, the file that it stands in counts, and nothing that it imports.
+        Of a class of another package, or in a file, the file that it stands in counts and what that imports of this
+        package, and nothing else that it imports.
         """
         if spec.label not in self._policies:
             self._policies[spec.label] = _digest(_of_policy(spec))
@@ -76,7 +77,7 @@ def _of_policy(spec: PolicySpec) -> Iterator[bytes]:
     if module == PACKAGE or module.startswith(f"{PACKAGE}."):
         yield code_version([module]).encode()
     else:
-        yield Path(inspect.getfile(kind)).read_bytes()
+        yield file_version(Path(inspect.getfile(kind))).encode()
     for name, value in spec.options.items():
         yield name.encode()
         if isinstance(value, PolicySpec):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from paceline.laboratory.arena import ladders
+from paceline.laboratory.arena.asked import code_version
 from paceline.laboratory.arena.asked.made_of import Versions, ladder_version
 from paceline.policies.spec import PolicySpec
 
@@ -39,6 +40,20 @@ def test_a_file_of_the_user_counts_and_so_do_files_that_options_name(tmp_path):
     with_head = version(CLASS, f",head={head}")
     head.write_text('{"more": 1}')
     assert with_head != version(CLASS, f",head={head}")
+
+
+def test_of_a_file_of_the_user_what_it_imports_of_the_package_counts(tmp_path, monkeypatch):
+    file = tmp_path / "mine.py"
+    file.write_text("from paceline.policies.specrouter.policy import SpecRouter\n\nclass Mine(SpecRouter):\n    pass\n")
+    source = code_version._source
+    before = code_version.file_version(file)
+
+    def changed(name):
+        found, imported = source(name)
+        return (f"{found} changed" if name == "paceline.policies.specrouter.search" else found), imported
+
+    monkeypatch.setattr(code_version, "_source", changed)
+    assert code_version.file_version(file) != before
 
 
 @pytest.mark.parametrize("name", ["steep", "near", "cpu", "h100-7b"])
