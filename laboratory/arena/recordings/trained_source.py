@@ -50,9 +50,12 @@ class TrainedSource:
         pool = self.trained(shelf.work)
         with needs_torch(f"recording {name}"):
             from ....studies.record import record
+            from .pools.training import write_recorded_prompts
+        prompts = out.with_name(f"{out.name}.prompts.jsonl")
+        write_recorded_prompts(recipe, pool, prompts)
         record(
             pool,
-            pool / "prompts.jsonl",
+            prompts,
             out,
             name=name,
             max_new_tokens=recipe.max_new_tokens,
@@ -60,6 +63,7 @@ class TrainedSource:
             run=recipe.run,
             costs=False,
         )
+        prompts.unlink()
 
     def trained(self, work: Path) -> Path:
         """The folder of the pool, `pools/NAME` below `work`; trained if need be, and continued where it was cut short.

@@ -59,6 +59,7 @@ class PoolRecipe(BaseModel):
         lookup: the model-free member `ngram`, if any.
         checked_texts: texts of the target, of each domain, on which agreement is measured while a student learns.
         max_new_tokens: longest recorded answer.
+        more_prompts: held-out prompts of each domain that are recorded besides the pool's own, >= 0.
         reach, run: of the recorded closure (monotone).
     """
 
@@ -70,6 +71,7 @@ class PoolRecipe(BaseModel):
     lookup: NgramEntry | None
     checked_texts: Annotated[int, Field(ge=1)]
     max_new_tokens: Annotated[int, Field(ge=1)]
+    more_prompts: Annotated[int, Field(ge=0)] = 0
     reach: Annotated[int, Field(ge=0)]
     run: Annotated[int, Field(ge=0)]
 
@@ -80,7 +82,11 @@ class PoolRecipe(BaseModel):
 
     def deciding(self, *, recorded: bool) -> dict[str, Any]:
         """What decides the weights, as JSON holds it; with what decides the recording too, if `recorded`."""
-        values = self.model_dump(mode="json", exclude={"what"} if recorded else {"what", "reach", "run"})
+        of_recording = {"reach", "run", "more_prompts"}
+        left_out = {"what"} | (set() if recorded else of_recording)
+        values = self.model_dump(mode="json", exclude=left_out)
+        if not self.more_prompts:  # as if there were no such field: recordings without are older than it
+            values.pop("more_prompts", None)
         return {**values, "training": {**values["training"], "checkpoint_every_s": None}}
 
     def stale(self, goals: Mapping[str, float]) -> "PoolRecipe":

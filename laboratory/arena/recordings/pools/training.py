@@ -1,5 +1,6 @@
 """The whole way from a recipe to a pool of the arena on disk; the stages are those of the shipped pool."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,23 +80,53 @@ def train_arena_pool(recipe: PoolRecipe, out: Path, work: Path) -> None:
         _write(recipe, texts, {**trained, TARGET: (target, run)}, checked, folder)
 
 
+def write_recorded_prompts(recipe: PoolRecipe, pool: Path, out: Path) -> None:
+    """Write the prompts that are recorded of a trained pool: its own, and as many further ones as the recipe says.
+
+    Args:
+        recipe: of the pool.
+        pool: its folder.
+        out: the file, as `prompts.jsonl` of the pool.
+
+    Raises:
+        ArgumentError: this machine's texts hold too few prompts for the recipe.
+    """
+    if not recipe.more_prompts:
+        shutil.copyfile(pool / "prompts.jsonl", out)
+        return
+    tokenizer = Tokenizer.from_file(str(pool / "tokenizer.json"))
+    held_out = _held_out(recipe, build_corpus(recipe.training), tokenizer)
+    own = recipe.training.prompts_per_tag
+    further = own + recipe.checked_texts
+    write_prompts({tag: [*held_out[tag][:own], *held_out[tag][further:]] for tag in recipe.tags}, out)
+
+
 def _prepare(recipe: PoolRecipe) -> Texts:
     training, count = recipe.training, recipe.training.prompts_per_tag
     corpus = build_corpus(training)
     tokenizer = train_tokenizer(corpus, training)
-    # The recorded prompts come first, so that they are the same whatever is measured.
-    held_out = held_out_items(corpus, tokenizer, replace(training, prompts_per_tag=count + recipe.checked_texts))
-    for tag in recipe.tags:
-        if (found := len(held_out[tag])) < count + recipe.checked_texts:
-            rule = f"{count} held-out prompts to record and {recipe.checked_texts} to measure agreement"
-            raise ArgumentError(f"pool {recipe.name}: {tag} must have {rule}, has {found}")
+    held_out = _held_out(recipe, corpus, tokenizer)
     return Texts(
         corpus=corpus,
         tokenizer=tokenizer,
         recorded={tag: held_out[tag][:count] for tag in recipe.tags},
-        checked={tag: held_out[tag][count:] for tag in recipe.tags},
+        checked={tag: held_out[tag][count : count + recipe.checked_texts] for tag in recipe.tags},
         written_from={tag: _fitting(corpus.train[tag], tokenizer, training.generated_rows) for tag in recipe.tags},
     )
+
+
+def _held_out(recipe: PoolRecipe, corpus: Corpus, tokenizer: Tokenizer) -> dict[str, list[Item]]:
+    """By domain the documents of the pool's own prompts, then those of measured ones, then those of further ones.
+
+    In this order the pool's own are the same whatever is measured, and a pool is the same whatever else is recorded.
+    """
+    own, checked, more = recipe.training.prompts_per_tag, recipe.checked_texts, recipe.more_prompts
+    held_out = held_out_items(corpus, tokenizer, replace(recipe.training, prompts_per_tag=own + checked + more))
+    for tag in recipe.tags:
+        if (found := len(held_out[tag])) < own + checked + more:
+            rule = f"{own + more} held-out prompts to record and {checked} to measure agreement"
+            raise ArgumentError(f"pool {recipe.name}: {tag} must have {rule}, has {found}")
+    return held_out
 
 
 def _fitting(items: Sequence[Item], tokenizer: Tokenizer, generated_rows: int) -> list[Item]:

@@ -12,6 +12,7 @@ from paceline.laboratory.arena.recordings.shelf import RecordingShelf
 from paceline.laboratory.arena.recordings.trained_source import TrainedSource
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
+from paceline.traces.tries.store import read_trace
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")
@@ -41,6 +42,20 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
     one, other = (shelf_of(tmp_path / side, "gpt2").recording("gpt2") for side in ("one", "other"))
     assert files_of(one) == files_of(other)
     assert files_of(tmp_path / "one" / "pools") == files_of(tmp_path / "other" / "pools")
+
+
+def test_further_prompts_are_recorded_of_the_same_pool_after_its_own(tmp_path):
+    file = tmp_path / "recipes.toml"
+    file.write_text(FILE.read_text().replace("[pools.gpt2]", "[pools.gpt2]\nmore_prompts = 2"))
+    few, more = (shelf_of(tmp_path / side, "gpt2", at) for side, at in (("few", FILE), ("more", file)))
+    one, other = (read_trace(shelf.recording("gpt2")).requests for shelf in (few, more))
+    assert files_of(few.work / "pools") == files_of(more.work / "pools")
+    assert few.fingerprint("gpt2") != more.fingerprint("gpt2")
+    assert [each.request_id for each in other] == [
+        f"{tag}-{at:04d}" for at in (1, 2, 3) for tag in ("math", "dialogue")
+    ]
+    assert len({each.prompt for each in other}) == 6
+    assert [each.prompt for each in one] == [each.prompt for each in other[: len(one)]]
 
 
 @pytest.mark.parametrize("stage", ["train_target", "make_teacher", "train_student", "_write"])
