@@ -56,7 +56,7 @@ class _Asked:
         False
     )
     oracles: Annotated[
-        bool, typer.Option("--oracles", help="Play oracles too, in some cells: each takes up to a minute.")
+        bool, typer.Option("--oracles", help="Play oracles too, in some cells: half a minute for each.")
     ] = False
 
     def to_play(self, split: Split) -> ArenaAsked:

@@ -72,10 +72,22 @@ class Leaderboard:
                 found[tokens] = mean(known)
         return found
 
-    def regrets(self) -> dict[str, dict[str, float]]:
-        """By oracle that was played, by policy; see `regrets`."""
-        found = {oracle: regrets(self.runs, (*self.lossless, *ORACLES), oracle) for oracle in ORACLES}
-        return {oracle: by_policy for oracle, by_policy in found.items() if by_policy}
+    def regrets(self) -> dict[tuple[str, Side], dict[str, float]]:
+        """By oracle that was played and by side, by policy; see `regrets`."""
+        policies = (*self.lossless, *ORACLES)
+        found = {
+            (oracle, side): regrets(self.runs, policies, oracle, self.cells[side])
+            for oracle in reversed(ORACLES)  # the one that bounds more policies first
+            for side in SIDES
+        }
+        return {place: by_policy for place, by_policy in found.items() if by_policy}
+
+    def _regrets_json(self) -> dict[str, dict[str, dict[str, float]]]:
+        """By oracle, side and policy."""
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for (oracle, side), by_policy in self.regrets().items():
+            found.setdefault(oracle, {})[side.value] = by_policy
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`."""
@@ -85,7 +97,7 @@ class Leaderboard:
             "gaps": list(self.gaps),
             "policies": [self._policy_json(policy) for policy in self.policies],
             "checks": [_check_json(check) for check in self.checks],
-            "regret": self.regrets(),
+            "regret": self._regrets_json(),
         }
 
     def _policy_json(self, policy: str) -> dict[str, Any]:

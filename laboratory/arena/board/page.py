@@ -9,7 +9,7 @@ from ..played import BEST_STATIC
 from ..split import Side
 from . import tables
 from .leaderboard import SIDES, Leaderboard
-from .regret import oracle_cells
+from .regret import LADDERS, oracle_cells
 from .scores import least
 
 INTRO = """\
@@ -40,8 +40,10 @@ more; `others` is the fastest other policy of the cell that is lossless. `beyond
 chain after the first 1,000 tokens: where it passes and the cell is missed, the start is what was lost.
 """
 REGRET = """\
-Seconds that a policy takes more than an [oracle](oracles.md), in the mean over {count}: one request at a time, ladder
-`even`, recordings of every continuation, the recorded order. An oracle plans each answer from the recording.
+Seconds that a policy takes more than an [oracle](oracles.md), as a share of the oracle's, in the mean over
+{count}: one request at a time, {ladders}, recordings of every continuation, the recorded order. An oracle plans each
+answer from the recording: `oracle-chain` among chains of up to three members, `oracle-window` among windows of the
+smallest model alone, so that policies with more to choose from may be faster.
 """
 
 
@@ -67,8 +69,10 @@ def _parts(board: Leaderboard, figure: str) -> Iterator[str]:
     if board.checks:
         yield from _section("What SpecRouter is held to", CHECKS, tables.checked(board), tables.cell_checks(board))
     if board.regrets():
-        cells = oracle_cells(cell for side in SIDES for cell in board.cells[side])
-        told = REGRET.format(count=counted(len(cells), "cell"))
+        sides = ((side, oracle_cells(board.cells[side])) for side in SIDES)
+        count = " and ".join(f"{counted(len(cells), 'cell')} of side {side}" for side, cells in sides if cells)
+        ladders = f"ladders {' and '.join(f'`{name}`' for name in LADDERS)}"
+        told = REGRET.format(count=count, ladders=ladders)
         yield from _section("Regret", told, tables.regret(board))
 
 

@@ -1,7 +1,7 @@
 """Tables of the leaderboard."""
 
-from collections.abc import Iterator
-from statistics import mean
+from collections.abc import Iterator, Mapping
+from math import inf
 
 from ...findings.table import Cell, Rows, cell, table
 from ..played import MARKS
@@ -119,21 +119,16 @@ def _cell_check(check: CellCheck) -> list[Cell]:
 
 
 def regret(board: Leaderboard) -> Rows:
-    """Seconds more than the oracles, of policies and of the other oracle."""
+    """Seconds more than the oracles, of policies and of the other oracle; in the order of the first column."""
     regrets = board.regrets()
     policies = dict.fromkeys(policy for by_policy in regrets.values() for policy in by_policy)
-    order = sorted(policies, key=lambda policy: mean(_known(regrets, policy)))
-    return table(
-        "seconds more than an oracle",
-        [
-            [cell("policy", policy), *(cell(oracle, _signed(regrets[oracle].get(policy))) for oracle in regrets)]
-            for policy in order
-        ],
-    )
+    order = sorted(policies, key=lambda policy: [by_policy.get(policy, inf) for by_policy in regrets.values()])
+    return table("", [[cell("policy", policy), *_regrets(regrets, policy)] for policy in order])
 
 
-def _known(regrets: dict[str, dict[str, float]], policy: str) -> Iterator[float]:
-    return (by_policy[policy] for by_policy in regrets.values() if policy in by_policy)
+def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: str) -> Iterator[Cell]:
+    for (oracle, side), by_policy in regrets.items():
+        yield cell(f"{oracle}, {side}", _signed(by_policy.get(policy)))
 
 
 def _told(board: Leaderboard) -> str:

@@ -94,7 +94,7 @@ def test_three_files_are_written_and_the_same_runs_write_the_same(tmp_path):
     assert [one["policy"] for one in found["policies"]] == ["greedy", "plain", "two-level", "specrouter"]
     assert found["policies"][0]["lossy"]
     assert found["policies"][3]["report"]["mean"] == pytest.approx(1.1)
-    assert found["regret"]["oracle-window"]["specrouter"] == pytest.approx(150 / 110 - 1)
+    assert found["regret"]["oracle-window"]["report"]["specrouter"] == pytest.approx(150 / 110 - 1)
 
 
 def test_without_a_cell_to_report_tables_tell_of_the_others():

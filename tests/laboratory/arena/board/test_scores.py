@@ -89,9 +89,10 @@ def test_where_it_loses_is_the_part_with_the_least_mean():
 
 def test_regret_is_over_the_oracle_where_that_was_played():
     (cell, *_) = oracle_cells(CELLS)
-    assert all(one.ladder == "even" and one.load == "batch-1" for one in oracle_cells(CELLS))
+    assert {(one.ladder, one.load) for one in oracle_cells(CELLS)} == {("even", "batch-1"), ("steep", "batch-1")}
     played = [run_of(cell, "oracle-chain", 0, 100.0)]
     played += [run_of(where, "two-level", seed, 80.0) for where in CELLS for seed in SEEDS]
-    found = regrets(BoardRuns(played), (*POLICIES, "oracle-chain"), "oracle-chain")
+    found = regrets(BoardRuns(played), (*POLICIES, "oracle-chain"), "oracle-chain", CELLS)
     assert found == {"two-level": pytest.approx(0.25), "oracle-chain": pytest.approx(0.0)}
     assert "oracle-chain" not in BoardRuns(played).policies
+    assert regrets(BoardRuns(played), POLICIES, "oracle-chain", [one for one in CELLS if one != cell]) == {}
