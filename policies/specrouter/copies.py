@@ -36,10 +36,11 @@ class Copy(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """Tokens that might be copied, and the cell of each."""
+    """Tokens that might be copied, the cell of each, and S_1 + ... + S_k."""
 
     tokens: list[int]
     cells: list[int]
+    sums: list[float]
 
 
 class _Reading(NamedTuple):
@@ -101,13 +102,13 @@ class Copies:
             candidates = [
                 self._follow(rates, source, place.after(pending)) for source, place in self._places(reading.text)
             ]
-        most_s, best = 0.0, None
-        for worth in worths:
-            for candidate in candidates:
-                saved_s, tokens = _best_part(rates, candidate, worth, most)
+        most_s, judge, copied = 0.0, None, ()
+        for candidate in candidates:
+            for worth in worths:
+                saved_s, window = _best_part(candidate, worth, most)
                 if saved_s > most_s:
-                    most_s, best = saved_s, (tokens, worth.verify)
-        return None if best is None else Copy(Draft(self._model, len(best[0]), copy=tuple(best[0])), best[1])
+                    most_s, judge, copied = saved_s, worth.verify, tuple(candidate.tokens[:window])
+        return None if judge is None else Copy(Draft(self._model, len(copied), copy=copied), judge)
 
     def learn(self, outcome: Outcome) -> None:
         """The answer of a request that is done is there for others."""
@@ -123,7 +124,7 @@ class Copies:
 
     def _judge(self, tag: str, candidate: _Candidate, new: Sequence[int]) -> None:
         """Tokens tell of a candidate up to the first one that is another."""
-        for token, written, cell in zip(new, *candidate, strict=False):
+        for token, written, cell in zip(new, candidate.tokens, candidate.cells, strict=False):
             self._copied.note(tag, cell, kept=token == written)
             if token != written:
                 return
@@ -131,34 +132,44 @@ class Copies:
     def _follow(self, rates: Sequence[float], source: int, place: Place) -> _Candidate:
         """The most frequent tokens one after another; of equals the one that came first."""
         index, state, length = place
-        follows, counts = index.follows, index.counts
-        found = _Candidate([], [])
+        follows, counts, found = index.follows, index.counts, _Candidate([], [], [])
         while state != ROOT and not follows[state]:  # nothing came after it
             state = index.links[state]
             length = index.lengths[state]
-        chance = 1.0
-        while state != ROOT and follows[state] and len(found.tokens) < self._most and chance > self._least:
+        if state == ROOT:
+            return found
+        tokens, cells, sums = found
+        chance, expected = 1.0, 0.0
+        for matches in range(length, length + self._most):
             after = follows[state]
-            token = next(iter(after)) if len(after) == 1 else max(after, key=lambda each: counts[after[each]])
+            if len(after) == 1:
+                ((token, state),) = after.items()
+                share = 1.0
+            elif after:
+                token = max(after, key=lambda each: counts[after[each]])
+                state = after[token]
+                share = counts[state] / sum([counts[each] for each in after.values()])
+            else:
+                break
             if token < 0:  # logs have numbers below 0 for tokens that nobody knows
                 break
-            state = after[token]
-            share = 1.0 if len(after) == 1 else counts[state] / sum([counts[each] for each in after.values()])
-            cell = cell_of(source, length, share, counts[state])
-            found.tokens.append(token)
-            found.cells.append(cell)
+            cell = cell_of(source, matches, share, counts[state])
             chance *= rates[cell]
-            length += 1
+            expected += chance
+            tokens.append(token)
+            cells.append(cell)
+            sums.append(expected)
+            if chance < self._least:
+                break
         return found
 
 
-def _best_part(rates: Sequence[float], found: _Candidate, worth: CopyWorth, most: int) -> tuple[float, list[int]]:
+def _best_part(found: _Candidate, worth: CopyWorth, most: int) -> tuple[float, int]:
     """Seconds that the best beginning of a candidate saves, and its tokens; none if it saves nothing."""
-    least_s, window = 0.0, 0
-    chance, gain_s = 1.0, 0.0
-    for index, cell in enumerate(found.cells[:most]):
-        chance *= rates[cell]
-        gain_s += worth.token_s * chance
-        if gain_s - worth.cost_s[index] > least_s:
-            least_s, window = gain_s - worth.cost_s[index], index + 1
-    return least_s, found.tokens[:window]
+    token_s, cost_s, sums = worth.token_s, worth.cost_s, found.sums
+    most_s, window = 0.0, 0
+    for index, expected in enumerate(sums if len(sums) <= most else sums[:most]):
+        saved_s = token_s * expected - cost_s[index]
+        if saved_s > most_s:
+            most_s, window = saved_s, index + 1
+    return most_s, window
