@@ -123,7 +123,8 @@ def regret(board: Leaderboard) -> Rows:
     regrets = board.regrets()
     policies = dict.fromkeys(policy for by_policy in regrets.values() for policy in by_policy)
     order = sorted(policies, key=lambda policy: [by_policy.get(policy, inf) for by_policy in regrets.values()])
-    return table("", [[cell("policy", policy), *_regrets(regrets, policy)] for policy in order])
+    rows = [[cell("policy", policy), *_regrets(regrets, policy)] for policy in order]
+    return table("seconds more than an oracle", rows)
 
 
 def _regrets(regrets: Mapping[tuple[str, Side], Mapping[str, float]], policy: str) -> Iterator[Cell]:
