@@ -118,16 +118,19 @@ class PerformanceProfiler:
     def entry_s(self, *, num_rows: int = 1) -> Floats:
         """`[L]` seconds of a member's forward over a prompt, per token of an answer; both are means.
 
-        An answer that is not done counts as half of what it may be: those that are done first are the short ones.
-        Alone, reading a first prompt is cheap enough to find out.
+        An answer not done counts as half of what it may be: the first ones done are short. Alone, a prompt is cheap.
         """
         if self.stated is not None or not (self._answers or (self._prompts and num_rows > 1)):
             return np.zeros(len(self._cells))
-        mean = _bucket(round(self._prompt_tokens / self._prompts))  # few of them: what was read is kept
         running = 1.0 - self._answers / self._prompts
-        return self._read_all(float(mean), 1, num_rows)[:, 0] * (
-            self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens)
-        )
+        return self.prompts_s(num_rows) * (self._prompts / (self._answer_tokens + running * 0.5 * self._budget_tokens))
+
+    def prompts_s(self, num_rows: int) -> Floats:
+        """`[L]` seconds of a forward over so many prompts of mean length; none where seconds are stated."""
+        if self.stated is not None or not self._prompts:
+            return np.zeros(len(self._cells))
+        mean = _bucket(round(self._prompt_tokens / self._prompts))  # few of them: what was read is kept
+        return self._read_all(float(mean), 1, num_rows)[:, 0]
 
     def _read_all(self, first: float, widths: int, num_rows: int, held: int = 0) -> Floats:
         """`[L, widths]` seconds from `first` new tokens a row on; the same array as long as no member moved."""

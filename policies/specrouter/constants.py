@@ -40,6 +40,11 @@ class RouterConstants:
         early: of the rounds that a tag has seen, the share that a selection holds for.
         tag_hysteresis: of the option `hysteresis`, the share that holds for a tag's own chain, where what is little
             known has the benefit of its doubt already.
+        early_in_step: of the rounds that every request in step has seen, the share that a selection holds for.
+        rows_changed: of the requests that run, the share by which they change for a selection not to wait.
+        rounds_memory: rounds of requests that what copies bring in step reaches back.
+        trial_share: of the seconds of decoding so far, what trials in step may have taken, beside those of one token.
+        trial_rows: requests that play a trial.
         seconds_memory: forwards of a width that the mean of their seconds reaches back.
         seconds_moved: share by which such a mean moves before seconds are read anew.
     """
@@ -73,6 +78,11 @@ class RouterConstants:
     patience: int = 32
     early: float = 1 / 3
     tag_hysteresis: float = 0.125
+    early_in_step: float = 0.125
+    rows_changed: float = 0.25
+    rounds_memory: int = 128
+    trial_share: float = 0.0025
+    trial_rows: int = 4
     seconds_memory: int = 16
     seconds_moved: float = 0.05
 

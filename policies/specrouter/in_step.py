@@ -8,11 +8,10 @@ way to the target. Here the requests share a chain, and each level acts once a r
   it takes to be judged, which `stop=confidence` sees token by token.
 - A request that copies (`copies`) does not draft in that round, and the draft of the others is worth the less the more
   copy: chains are compared by the tokens of all, at the share that drafts and with what copies bring.
-- In the first round up to `PROBES` times `probe` requests draft a little for the target, the others not.
-- A member may be better than its evidence says. Where rates raised by `DOUBT` standard errors favour another chain,
-  `TRYING` rows have its new member judge what the others draft, for one round. The errors shrink with evidence, and
-  each trial waits `APART` times as long as the one before. A member that would not pay if it were always right is never
-  tried.
+- In the first round up to `probe` requests draft a little for the target, the others not.
+- A member may be better than its evidence says. Where rates raised by their standard errors favour another chain, a few
+  rows have its new member judge what the others draft, for one round, once all trials together take no more than
+  `trial_share` of the seconds of decoding so far. A member that would not pay if it were always right is never tried.
 
 Selections are `every` rounds of every request apart, fewer at first, and follow at once when the number of requests
 changes by a quarter.
@@ -26,21 +25,12 @@ import numpy as np
 
 from ...decoding.pool import Pool
 from ..parts.acceptance_rate import RunningRatio
+from .constants import RouterConstants
 from .knowledge import Knowledge
 from .options import RouterOptions
 from .plan import CopyWorth, Plan, Planner
 from .search import Figures, FoundChain, best_windows
 from .selector import Choice, Counters, Selector
-
-EARLY = 8  # rounds of every request for each of which a selection holds one round longer
-CHANGED = 0.25  # of the number of requests, for which a selection does not wait
-PROBES = 2  # requests that draft to learn, for each round that a tag probes for
-DOUBT = 1.5  # standard errors
-LEAST_VARIANCE = 0.02  # of a verdict: a few may all be alike
-TRYING = 4  # rows of a trial
-APART = 3.0  # times the rounds until a trial that are played before the next one
-COPIES = 128  # rounds of requests that what copies bring reaches back
-FADING = 0.5  # of the rounds that a tag began before a selection
 
 
 class _Share(NamedTuple):
@@ -58,27 +48,40 @@ class _Share(NamedTuple):
 
 
 class InStep(Selector):
-    """One choice for all; see the module and `Selector`."""
+    """One choice for all; see the module and `Selector`.
 
-    hope: ClassVar[float] = 0.05
+    Args:
+        pool, options, knowledge, planner, counters: see `Selector`.
+        constants: of the policy.
+    """
+
     shared: ClassVar[bool] = True
 
     def __init__(
-        self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: Counters
+        self,
+        pool: Pool,
+        options: RouterOptions,
+        knowledge: Knowledge,
+        planner: Planner,
+        counters: Counters,
+        *,
+        constants: RouterConstants,
     ) -> None:
         super().__init__(pool, options, knowledge, planner, counters)
+        self._constants = constants
         self._form = "in step"
         self._lowest = self._front + 1
         self._choices[None] = Choice()  # counts rounds from the start
-        self._mix: dict[str, float] = {}  # rounds that began by tag, recent ones for more
+        self._mix: dict[str, float] = {}  # rounds that began by tag since the last selection
         self._trial: FoundChain | None = None
         self._probed = 0  # requests that drafted to learn
-        self._turns = 0.0  # rounds of every request so far
-        self._next_trial = 1.0  # turns before it
-        self._trying = 0  # rows that are still to play it
+        self._trying = 0  # rows that are still to play the trial
+        self._trials_s = 0.0  # that trials took
+        self._tokens = 0.0  # of every request so far
         self._faded_at = 0  # rounds until evidence last faded
-        self._copying = RunningRatio(memory=COPIES, below=1.0)  # rounds that copied
-        self._copied = RunningRatio(memory=COPIES, below=1.0)  # tokens that they added to the target's own
+        memory = constants.rounds_memory
+        self._copying = RunningRatio(memory=memory, below=1.0)  # rounds that copied
+        self._copied = RunningRatio(memory=memory, below=1.0)  # tokens that they added to the target's own
 
     @property
     def chain(self) -> FoundChain | None:
@@ -88,14 +91,14 @@ class InStep(Selector):
     def plan(self, tag: str, num_rows: int) -> Plan:
         """What a request of this tag does in the round that begins now; see `Selector`."""
         self._mix[tag] = self._mix.get(tag, 0.0) + 1.0
-        self._turns += 1.0 / num_rows
         if self._trying and self._trial is not None:
             self._trying -= 1
             return self._tried(tag, self._trial)
         return super().plan(tag, num_rows)
 
-    def note_copies(self, num_tokens: int, *, copied: bool) -> None:
-        """A request's round brought so many tokens, and they were copied or not."""
+    def note_commit(self, num_tokens: int, num_rows: int, *, copied: bool) -> None:
+        """A request's round brought so many tokens, of `num_rows` requests that run, and they were copied or not."""
+        self._tokens += num_tokens / num_rows
         self._copying.note(copied, 1.0)
         self._copied.note(num_tokens - 1.0 if copied else 0.0, 1.0)
 
@@ -103,7 +106,7 @@ class InStep(Selector):
         target, known = self._pool.target_level, self._knowledge.profiler.known
         learning = self._lowest < target and self._options.probes > 0
         if not known(target) or (learning and (choice.total < num_rows or not known(self._lowest))):
-            if not learning or self._probed >= PROBES * self._options.probes:
+            if not learning or self._probed >= self._options.probes:
                 return self._planner.alone()
             self._probed += 1
             self._counters.trials += 1
@@ -111,9 +114,10 @@ class InStep(Selector):
         return None
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
-        if abs(num_rows - choice.num_rows) > CHANGED * choice.num_rows:
+        if abs(num_rows - choice.num_rows) > self._constants.rows_changed * choice.num_rows:
             return True
-        return choice.rounds >= num_rows * min(self._options.every, 1 + choice.total // (EARLY * num_rows))
+        early = 1 + int(choice.total * self._constants.early_in_step / num_rows)
+        return choice.rounds >= num_rows * min(self._options.every, early)
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
         knowledge = self._knowledge
@@ -126,14 +130,12 @@ class InStep(Selector):
         choice.num_rows, choice.rounds = num_rows, 0
         choice.plans.clear()
         self._fade(choice, num_rows)
-        self._mix = {known: FADING * rounds for known, rounds in self._mix.items()}
-        self._trial = None
-        if self._options.explores and self._turns >= self._next_trial:
-            self._trial = self._worth_trying(choice.chain, figures)
+        self._mix.clear()
+        rows = min(self._constants.trial_rows, num_rows)
+        self._trial = self._worth_trying(choice.chain, figures, rows) if self._options.explores else None
         if self._trial is None:
             return None
-        self._next_trial = APART * self._turns
-        self._trying = min(TRYING, num_rows) - 1
+        self._trying = rows - 1
         return self._tried(tag, self._trial)
 
     def _found(self, choice: Choice, figures: Figures) -> FoundChain:
@@ -159,19 +161,28 @@ class InStep(Selector):
         assert figures is not None
         return replace(self._planner.plan(tag, chain, figures, in_step=True), trial=True)
 
-    def _worth_trying(self, chain: FoundChain, figures: Figures) -> FoundChain | None:
-        """A chain with a member of which more should be known; None if there is none."""
-        tokens, rates = self._knowledge.agreement.freshness(None), figures.rates
-        raised = rates + DOUBT * np.sqrt((rates * (1.0 - rates) + LEAST_VARIANCE) / (tokens + 1.0))
+    def _worth_trying(self, chain: FoundChain, figures: Figures, rows: int) -> FoundChain | None:
+        """A chain with a member of which more should be known, for so many rows; None if there is none to be had."""
+        tokens, rates, constants = self._knowledge.agreement.freshness(None), figures.rates, self._constants
+        raised = rates + constants.optimism * np.sqrt(
+            (rates * (1.0 - rates) + constants.least_variance) / (tokens + 1.0)
+        )
         found = self._search(figures._replace(rates=np.minimum(raised, 1.0)))
         new = [level for level in found.levels if level not in chain.levels]
         if not new or found.token_s >= chain.token_s * (1.0 - self._options.hysteresis):
             return None
-        low, target = chain.levels[0], self._pool.target_level
-        if low < new[-1] and self._judges[new[-1]]:  # as it judges, one forward tells of many tokens
-            levels, windows = [low, new[-1], target], [chain.windows[0], 1]
+        low, target, member = chain.levels[0], self._pool.target_level, new[-1]
+        profiler = self._knowledge.profiler
+        if low < member and self._judges[member]:  # as it judges, one forward tells of many tokens
+            levels, windows = [low, member, target], [chain.windows[0], 1]
+            trial_s = float(profiler.table(chain.windows[0] + 1, num_rows=rows)[member, -1])
         else:
-            levels, windows = [new[-1], target], [found.windows[0]]
+            levels, windows = [member, target], [found.windows[0]]
+            trial_s = float(profiler.table(1, num_rows=rows)[member, 0]) * found.windows[0]
+        trial_s += float(profiler.prompts_s(rows)[member])
+        if self._trials_s + trial_s > (1.0 + constants.trial_share * self._tokens) * chain.token_s:
+            return None
+        self._trials_s += trial_s
         level_s = (0.0, *[chain.token_s] * len(windows))
         return FoundChain(levels=tuple(levels), windows=tuple(windows), level_s=level_s)
 
@@ -196,7 +207,7 @@ class InStep(Selector):
 
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of the chain: its window ends where a token of this tag no longer pays."""
-        own = self._knowledge.hopeful(tag, figures, self.hope)
+        own = figures._replace(rates=self._knowledge.agreement.rates(tag))
         levels, windows, level_s = chain.levels, chain.windows, chain.level_s
         window, gain_s = 0, 0.0
         if windows:

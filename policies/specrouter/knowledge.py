@@ -58,11 +58,6 @@ class Knowledge:
             entry_s=self.profiler.entry_s(num_rows=num_rows),
         )
 
-    def hopeful(self, key: str | None, figures: Figures, hope: float) -> Figures:
-        """The same with the rates of a tag, or of all (None), raised by `hope` where evidence is thin."""
-        raised = self.agreement.rates(key) + hope / np.sqrt(self.agreement.freshness(key) + 1.0)
-        return figures._replace(rates=np.minimum(raised, 1.0))
-
     def optimistic(self, tag: str, figures: Figures) -> Figures:
         """The same with the rates of a tag raised by their standard errors, times `optimism`."""
         rates, constants = figures.rates, self._constants

@@ -14,7 +14,7 @@ CHOICES = {
 # What `without` leaves out, to see what it is worth.
 INGREDIENTS = ("lookups", "answers", "optimism", "played", "ease", "evidence")
 FEW_ONLY = ("optimism", "played")  # of these, what a chain for the whole batch knows nothing of
-EXPLORE, PROBE, FORM = 64, 8, "nested"  # where `explore`, `probe` and `form` are left open
+EXPLORE, PROBE, FORM = 64, 16, "nested"  # where `explore`, `probe` and `form` are left open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RouterOptions:
         stop: "confidence": windows end where the next token does not pay; "window": windows as the search finds them.
         explore: in step, rounds between two trials of stale pairs, >= 0; 0 never tries, None: 64. Not with
             select=request.
-        probe: in step, requests that draft to learn before anything is known, twice as many, >= 0; None: 8. Not with
+        probe: in step, requests that draft to learn before anything is known, >= 0; None: 16. Not with
             select=request.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
         without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"

@@ -40,10 +40,11 @@ class ModelChainScheduler:
         self.knowledge = Knowledge(pool, options, constants)
         self.planner = Planner(pool, options, self.knowledge.survival, constants)
         parts = (pool, options, self.knowledge, self.planner, self.counters)
-        self._per_tag, self._in_step = PerTag(*parts, constants=constants), InStep(*parts)
+        self._per_tag, self._in_step = PerTag(*parts, constants=constants), InStep(*parts, constants=constants)
         self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
         self._patience = constants.patience
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run
+        self._num_running = 1
         self._warm_up = _warm_up(pool, self.planner)
 
     def plan(self, tag: str, *, num_rows: int, num_running: int) -> Plan:
@@ -54,6 +55,7 @@ class ModelChainScheduler:
             num_rows: requests that the target met last.
             num_running: requests that run.
         """
+        self._num_running = num_running
         if self._warm_up:
             self.counters.trials += 1
             return self._warm_up.pop(0)
@@ -68,7 +70,7 @@ class ModelChainScheduler:
         self.counters.rounds += 1
         if self._together < inf:
             self._in_step.note_round(tag)
-            self._in_step.note_copies(num_tokens, copied=copied)
+            self._in_step.note_commit(num_tokens, self._num_running, copied=copied)
         if plan.in_step:
             return
         if seconds is not None and not plan.trial:

@@ -171,7 +171,7 @@ def test_batches_are_served(batch, select):
         ({"similarity": "tvd"}, "similarity must be auto, simscore or argmax, got 'tvd'"),
         ({"select": "all"}, "select must be auto, request or batch, got 'all'"),
         ({"stop": "never"}, "stop must be confidence or window, got 'never'"),
-        ({"explore": -1}, "explore and probe must be >= 0, got explore=-1, probe=8"),
+        ({"explore": -1}, "explore and probe must be >= 0, got explore=-1, probe=16"),
         ({"probe": -1}, "explore and probe must be >= 0, got explore=64, probe=-1"),
         ({"select": "request", "explore": 64}, "explore has no effect with select=request, got explore=64"),
         ({"select": "request", "probe": 0}, "probe has no effect with select=request, got probe=0"),
