@@ -102,7 +102,7 @@ class Copies:
             candidates = [
                 self._follow(rates, source, place.after(pending)) for source, place in self._places(reading.text)
             ]
-        most_s, judge, copied = 0.0, None, ()
+        most_s, judge, copied = 0.0, None, tuple[int, ...]()
         for candidate in candidates:
             for worth in worths:
                 saved_s, window = _best_part(candidate, worth, most)
