@@ -86,9 +86,7 @@ def arena(
 
     Results are kept: a run that was cut short goes on from them. Exit 1 if a run failed.
     """
-    check_json_path(json, asked.work, page)
-    if page is not None:
-        check_page(page)
+    check_json_path(json, asked.work, *(check_page(page) if page is not None else ()))
     split = read_split(asked.split_file or SPLIT_FILE)
     to_play = asked.to_play(split)
     if page is not None and not any(cell.recording in split.report for cell in to_play.cells):

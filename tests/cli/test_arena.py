@@ -114,4 +114,8 @@ def test_the_leaderboard_is_a_page_with_a_figure_and_json(tmp_path):
 
 def test_a_page_needs_cells_to_report(tmp_path):
     assert "--page must end in .md" in refused("arena", *ONE, "--page", tmp_path / "board.txt")
+    figures = tmp_path / "figures" / "board.json"
+    figures.parent.mkdir()
+    twice = ("--page", tmp_path / "board.md", "--json", figures)
+    assert "--json must be a file of its own" in refused("arena", *ONE, *twice)
     assert "--page needs cells to report" in refused("arena", *ONE, "--page", tmp_path / "board.md")

@@ -12,18 +12,22 @@ from .panels import panels
 FIGURES = "figures"  # folder beside the page
 
 
-def check_page(page: Path) -> None:
-    """Refuse, before a long run, what `write_leaderboard` could not write.
+def check_page(page: Path) -> tuple[Path, ...]:
+    """Refuse, before a long run, what `write_leaderboard` could not write; returns the files that it writes.
 
     Raises:
-        ValueError: a page that does not end in .md, or whose folder is not there.
+        ValueError: a page that does not end in .md or is a folder, or whose folders are not there or none.
         ModuleNotFoundError: the extra for figures is not installed.
     """
     if page.suffix != ".md":
         raise ValueError(f"--page must end in .md, got {str(page)!r}")
     if not page.absolute().parent.is_dir():
         raise ValueError(f"--page must be in a folder that exists, got {str(page)!r}")
-    check_figure(_figure(page))
+    figure = _figure(page)
+    if page.is_dir() or (figure.parent.exists() and not figure.parent.is_dir()):
+        raise ValueError(f"--page must be a file beside which {FIGURES} is a folder or nothing, got {str(page)!r}")
+    check_figure(figure)
+    return page, figure, figure.with_suffix(".json")
 
 
 def write_leaderboard(board: Leaderboard, page: Path) -> None:

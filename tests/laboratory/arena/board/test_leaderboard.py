@@ -112,3 +112,6 @@ def test_a_page_elsewhere_or_of_another_kind_is_refused(tmp_path):
         check_page(tmp_path / "board.html")
     with pytest.raises(ValueError, match="folder that exists"):
         check_page(tmp_path / "nowhere" / "board.md")
+    (tmp_path / "figures").touch()
+    with pytest.raises(ValueError, match="beside which figures is a folder or nothing"):
+        check_page(tmp_path / "board.md")
