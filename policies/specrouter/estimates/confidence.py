@@ -14,7 +14,6 @@ those of a tag start from those of all tags.
 
 from collections.abc import Sequence
 from math import exp, expm1, log
-from typing import NamedTuple
 
 from ..constants import RouterConstants
 
@@ -35,14 +34,8 @@ def doubt(prob: float) -> float:
     return -log(prob) if 0.0 < prob < 1.0 else (0.0 if prob >= 1.0 else NO_CHANCE)
 
 
-class _Fit(NamedTuple):
-    """h, g, and the curvature in (ln h, ln g): its two diagonal elements and the one beside them."""
-
-    hazard: float
-    of_doubt: float
-    by_hazard: float
-    by_both: float
-    by_doubt: float
+# h, g, and the curvature in (ln h, ln g): of h, of both, of g. A plain tuple: each judged token makes two.
+_Fit = tuple[float, float, float, float, float]
 
 
 class Survival:
@@ -56,7 +49,7 @@ class Survival:
         self._weight = constants.hazard_weight
         self._kept = 1.0 - 1.0 / constants.hazard_memory
         self._longest = constants.hazard_step
-        self._start = _Fit(constants.hazard, constants.hazard_of_doubt, self._weight, 0.0, self._weight)
+        self._start: _Fit = (constants.hazard, constants.hazard_of_doubt, self._weight, 0.0, self._weight)
         self._all: dict[Trio, _Fit] = {}
         self._by_tag: dict[tuple[str, Trio], _Fit] = {}
 
@@ -79,7 +72,7 @@ class Survival:
         overall = self._all.get(trio, self._start)
         own = self._by_tag.get((tag, trio))
         if own is None:
-            own = _Fit(overall[0], overall[1], self._weight, 0.0, self._weight)
+            own = overall[0], overall[1], self._weight, 0.0, self._weight
         self._all[trio] = _step(overall, self._kept, self._longest, doubted, count, others, kept=kept)
         self._by_tag[tag, trio] = _step(own, self._kept, self._longest, doubted, count, others, kept=kept)
 
@@ -99,7 +92,7 @@ class Survival:
 
 
 def _step(fit: _Fit, forgets: float, longest: float, doubted: float, count: int, others: float, *, kept: bool) -> _Fit:
-    """The fit after one run; ln h and ln g move by `longest` at most."""
+    """The fit after one run; ln h and ln g move by `longest` at most, and both stay from `LEAST` to `MOST`."""
     hazard, of_doubt, by_hazard, by_both, by_doubt = fit
     fixed, doubts = hazard * count, of_doubt * doubted
     x = fixed + doubts + others
@@ -108,14 +101,11 @@ def _step(fit: _Fit, forgets: float, longest: float, doubted: float, count: int,
     by_both = forgets * by_both + odds * fixed * doubts
     by_doubt = forgets * by_doubt + odds * doubts * doubts
     slope = (-1.0 if kept else odds) / (by_hazard * by_doubt - by_both * by_both)
-    hazard *= exp(_short(slope * (by_doubt * fixed - by_both * doubts), longest))
-    of_doubt *= exp(_short(slope * (by_hazard * doubts - by_both * fixed), longest))
-    return _Fit(_within(hazard), _within(of_doubt), by_hazard, by_both, by_doubt)
-
-
-def _short(step: float, longest: float) -> float:
-    return longest if step > longest else -longest if step < -longest else step
-
-
-def _within(value: float) -> float:
-    return LEAST if value < LEAST else MOST if value > MOST else value
+    # Written out: calls would take as long as the rest.
+    step = slope * (by_doubt * fixed - by_both * doubts)
+    hazard *= exp(longest if step > longest else -longest if step < -longest else step)
+    step = slope * (by_hazard * doubts - by_both * fixed)
+    of_doubt *= exp(longest if step > longest else -longest if step < -longest else step)
+    hazard = LEAST if hazard < LEAST else MOST if hazard > MOST else hazard
+    of_doubt = LEAST if of_doubt < LEAST else MOST if of_doubt > MOST else of_doubt
+    return hazard, of_doubt, by_hazard, by_both, by_doubt
