@@ -2,14 +2,28 @@
 
 What a level hands over is then a distribution, not a rate: the renewal process of its rounds (`speed.gathered`).
 
-Letters: L members, N the longest window, J lower levels, R the most tokens of one round.
+Letters: L members, N the longest window, R the most tokens of one round.
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from ..speed import Floats, gathered, kept_of
+
+
+class Below(NamedTuple):
+    """What a level goes through.
+
+    Attributes:
+        token_s: seconds per token, what the level adds by taking part not among them.
+        lower: the level below it; -1 of none.
+        window: over that, >= 1; 0 of none.
+    """
+
+    token_s: float
+    lower: int
+    window: int
 
 
 class WholeRounds:
@@ -25,42 +39,59 @@ class WholeRounds:
     """
 
     def __init__(self, rates: Floats, seconds: Floats, entry_s: Floats) -> None:
-        self._rates, self._seconds, self._entry_s = rates, seconds, entry_s
+        self._rates, self._seconds, self._entry_s = rates, seconds, entry_s.tolist()
         self._longest = seconds.shape[1] - 1
-        self._round_s: list[float] = (seconds[:, 0] + entry_s).tolist()
-        self.tau = self._round_s.copy()
-        # By level: [R + 1] probability that a round keeps k tokens, and those rounds gathered up to every window.
-        self._kept = [np.array([0.0, 1.0])] * len(self.tau)
+        self.tau: list[float] = (seconds[:, 0] + entry_s).tolist()
+        # Of levels that were taken for, the one below and the window. All others write one token at a time.
+        self._through: dict[int, Below] = {}
+        self._most = [1] * len(self.tau)
+        # Made where a level is asked for: most are in no chain that comes near the best.
+        self._kept: dict[int, tuple[Floats, float]] = {}
         self._gathered: dict[int, tuple[Floats, Floats]] = {}
 
-    def over(self, level: int, lower: Sequence[int]) -> Floats:
-        """`[J, N]` seconds per token of a round over each of these levels with each window."""
-        for below in lower:
-            if below not in self._gathered:
-                self._gathered[below] = gathered(self._kept[below], self._longest)
-        judged = [self._gathered[below][0] for below in lower]
-        most = max(table.shape[1] for table in judged)
-        powers = self._rates[list(lower), level][:, None] ** np.arange(most)
-        # [J, R, 2] seconds of judging m tokens, and tokens that are kept of them.
-        worth = np.empty((len(lower), most, 2))
-        worth[:, :, 0] = _wide(self._seconds[level], most)
-        np.cumsum(powers, axis=1, out=worth[:, :, 1])
-        found = np.stack([table @ worth[index, : table.shape[1]] for index, table in enumerate(judged)])
-        round_s = np.array([self._gathered[below][1] * self._round_s[below] for below in lower])
-        token_s: Floats = (round_s + found[:, :, 0]) / found[:, :, 1]
+    def most(self, level: int) -> int:
+        """R of a level's rounds: 1 of one that nothing was taken for, which hands over exactly what it is asked."""
+        return self._most[level]
+
+    def over(self, level: int, lower: int) -> Floats:
+        """`[N]` seconds per token of a round of `level` over the chain of `lower` with each window."""
+        judged, rounds_s = self._up_to_windows(lower)
+        most = judged.shape[1]
+        # [N + R, 2] seconds of judging m tokens, and tokens that are kept of them.
+        worth = np.empty((most, 2))
+        worth[:, 0] = _wide(self._seconds[level], most)
+        np.cumsum(self._rates[lower, level] ** np.arange(most), out=worth[:, 1])
+        found = judged @ worth
+        token_s: Floats = (rounds_s + found[:, 0]) / found[:, 1]
         return token_s
 
-    def take(self, level: int, lower: int, window: int) -> None:
-        """The best chain of `level` goes through `lower`; what it hands over follows."""
-        judged, rounds = self._gathered[lower]
-        chosen = judged[window - 1]
-        round_s = float(rounds[window - 1]) * self._round_s[lower] + float(
-            chosen @ _wide(self._seconds[level], len(chosen))
-        )
-        self._kept[level] = kept = kept_of(chosen, float(self._rates[lower, level]))
-        tokens = float(kept @ np.arange(len(kept)))
-        self._round_s[level] = round_s + float(self._entry_s[level]) * tokens
-        self.tau[level] = self._round_s[level] / tokens
+    def take(self, level: int, below: Below) -> None:
+        """The best chain of `level` goes through the one of a level below."""
+        self._through[level] = below
+        # A round that reaches the window begins before it, and the level adds a token of its own.
+        self._most[level] = below.window + self._most[below.lower]
+        self.tau[level] = below.token_s + self._entry_s[level]
+
+    def _up_to_windows(self, lower: int) -> tuple[Floats, Floats]:
+        """Of a level that was taken for: `[N, N + R]` as `gathered`, and `[N]` seconds until each window is reached."""
+        if lower not in self._gathered:
+            kept, round_s = self._rounds_of(lower)
+            judged, rounds = gathered(kept, self._longest)
+            self._gathered[lower] = judged, rounds * round_s
+        return self._gathered[lower]
+
+    def _rounds_of(self, level: int) -> tuple[Floats, float]:
+        """Of a level that was taken for: `[R + 1]` probability that a round keeps k tokens, and seconds of a round."""
+        if level not in self._kept:
+            _, lower, window = self._through[level]
+            if lower in self._through:
+                judged = self._up_to_windows(lower)[0][window - 1, : self._most[level]]
+            else:
+                judged = np.zeros(window + 1)
+                judged[window] = 1.0
+            kept = kept_of(judged, float(self._rates[lower, level]))
+            self._kept[level] = kept, self.tau[level] * float(kept @ np.arange(len(kept)))
+        return self._kept[level]
 
 
 def _wide(seconds: Floats, size: int) -> Floats:
