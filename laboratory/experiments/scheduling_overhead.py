@@ -87,7 +87,7 @@ def _overhead(size: int, seed: int) -> Overhead:
 
     def select() -> None:
         plan = scheduler.plan(KEY, num_rows=1, num_running=1)
-        scheduler.note_round(KEY, plan, num_tokens=1, seconds=None, copied=False)
+        scheduler.note_round(KEY, plan, num_tokens=1, copied=False)
 
     profiling_s = _least_s(profile)
     search_s = _least_s(lambda: best_chain(known))

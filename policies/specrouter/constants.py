@@ -8,10 +8,8 @@ class RouterConstants:
     """What the options leave open; `dataclasses.replace` makes others. Tokens and rounds are counts, all above 0.
 
     Attributes:
-        optimism: standard errors by which rates are raised before chains of a tag are compared.
-        model_error: share by which the prediction for members that were never played may be too high.
-        model_rounds: rounds that a prediction counts for against what its members took.
-        played_memory: rounds that what members took reaches back.
+        optimism: standard errors by which rates are raised before chains of a tag are compared, for every root of the
+            logarithm of the tag's tokens.
         pair_memory: tokens that the agreement of a pair reaches back.
         simscore_tokens: tokens of which both are known, before `similarity=auto` believes that SimScore says how many
             are accepted.
@@ -49,10 +47,7 @@ class RouterConstants:
         seconds_moved: share by which such a mean moves before seconds are read anew.
     """
 
-    optimism: float = 1.0
-    model_error: float = 0.1
-    model_rounds: float = 48.0
-    played_memory: float = 256.0
+    optimism: float = 0.5
     pair_memory: float = 512.0
     simscore_tokens: int = 64
     least_variance: float = 0.02

@@ -1,6 +1,6 @@
 """All that selections go by: seconds, agreement, survival, and verdicts still to be taken in."""
 
-from math import nan
+from math import log, nan
 
 import numpy as np
 
@@ -59,10 +59,15 @@ class Knowledge:
         )
 
     def optimistic(self, tag: str, figures: Figures) -> Figures:
-        """The same with the rates of a tag raised by their standard errors, times `optimism`."""
-        rates, constants = figures.rates, self._constants
-        variances = (rates * (1.0 - rates) + constants.least_variance) / (self.agreement.weight(tag) + 1.0)
-        raised = rates + constants.optimism * np.sqrt(variances)
+        """The same with the rates of a tag raised to what they may be.
+
+        By `optimism` times (V ln N / n)^(1/2): V / n the variance of a pair's rate by its n tokens, N those of the pair
+        of the tag that is known best, after UCB1 (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens
+        and an upper bound for V. Full information makes the pairs of a chain in use known without being played alone.
+        """
+        rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
+        variances = (rates * (1.0 - rates) + constants.least_variance) / tokens
+        raised = rates + constants.optimism * np.sqrt(variances * log(float(tokens.max())))
         return figures._replace(rates=np.minimum(raised, 1.0 - constants.least_missed))
 
     def digest(self) -> None:

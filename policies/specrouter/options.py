@@ -12,8 +12,7 @@ CHOICES = {
     "similarity": ("auto", "simscore", "argmax"),
 }
 # What `without` leaves out, to see what it is worth.
-INGREDIENTS = ("lookups", "answers", "optimism", "played", "ease", "evidence")
-FEW_ONLY = ("optimism", "played")  # of these, what a chain for the whole batch knows nothing of
+INGREDIENTS = ("lookups", "answers", "optimism", "ease", "evidence")
 EXPLORE, PROBE, FORM = 64, 16, "nested"  # where `explore`, `probe` and `form` are left open
 
 
@@ -35,9 +34,9 @@ class RouterOptions:
             select=request.
         hysteresis: predicted gain for which the members of a chain are changed, 0 to below 1.
         without: ingredients to leave out, `+` between them: "lookups" (no copies of a request's own text), "answers"
-            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt), "played"
-            (predictions are not corrected by what chains took), "ease" (a tag's pairs tell nothing of each other),
-            "evidence" (a verdict is of the adjacent pair alone); "" leaves out none.
+            (none of earlier answers), "optimism" (what is little known gets no benefit of the doubt; not with
+            select=batch), "ease" (a tag's pairs tell nothing of each other), "evidence" (a verdict is of the adjacent
+            pair alone); "" leaves out none.
         store: tokens of earlier answers that are kept to copy from, 0 or >= 2; between half of them and all.
         costs: of a forward by member, as `draft:1/mid:3/target:10`, at every width; None measures seconds.
 
@@ -81,9 +80,8 @@ class RouterOptions:
         for name in ("explore", "probe") if self.select == "request" else ("form",) if self.select == "batch" else ():
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} has no effect with select={self.select}, got {name}={getattr(self, name)}")
-        for name in FEW_ONLY:
-            if self.select == "batch" and not self.takes(name):
-                raise ValueError(f"without={name} has no effect with select=batch")
+        if self.select == "batch" and not self.takes("optimism"):
+            raise ValueError("without=optimism has no effect with select=batch")
 
     @property
     def explores(self) -> int:

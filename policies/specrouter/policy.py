@@ -43,8 +43,6 @@ class _Request:
     judge: Verify | None = None  # of what was just copied
     copied: bool = False  # whether the target judges a copy in this round
     fed: int = 0
-    rounds: int = 0
-    seconds: float = 0.0
 
 
 class SpecRouter:
@@ -168,10 +166,6 @@ class SpecRouter:
                 request.evidence.after(outcome)
         if self._stated is None:
             self._timer.note(self._levels[step.model], request.fed, outcome)
-            seconds = outcome.duration_s
-        else:
-            seconds = self._stated.charge(outcome)
-        request.seconds += seconds
         if outcome.num_emitted:
             self._end_round(request, outcome)
         if self._copies is not None:
@@ -256,18 +250,9 @@ class SpecRouter:
 
     def _end_round(self, request: _Request, outcome: Outcome) -> None:
         assert request.plan is not None
-        # The first round reads the prompt, the last one is cut short.
-        typical = request.rounds > 0 and not outcome.done and not request.copied
-        self.scheduler.note_round(
-            request.key,
-            request.plan,
-            num_tokens=outcome.num_emitted,
-            seconds=request.seconds if typical else None,
-            copied=request.copied,
-        )
+        num_tokens = outcome.num_emitted
+        self.scheduler.note_round(request.key, request.plan, num_tokens=num_tokens, copied=request.copied)
         request.plan = None
-        request.seconds = 0.0
-        request.rounds += 1
 
 
 def _holds(held: tuple[PendingToken, ...], plan: Plan, index: int) -> bool:

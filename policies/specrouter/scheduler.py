@@ -65,17 +65,14 @@ class ModelChainScheduler:
             return self._in_step.plan(tag, num_running)
         return self._per_tag.plan(tag, num_rows)
 
-    def note_round(self, tag: str, plan: Plan, *, num_tokens: int, seconds: float | None, copied: bool) -> None:
-        """The target committed for a request of this tag; seconds of the round, None where they are not typical."""
+    def note_round(self, tag: str, plan: Plan, *, num_tokens: int, copied: bool) -> None:
+        """The target committed so many tokens for a request of this tag, after a copy or a round of its plan."""
         self.counters.rounds += 1
         if self._together < inf:
             self._in_step.note_round(tag)
             self._in_step.note_commit(num_tokens, self._num_running, copied=copied)
-        if plan.in_step:
-            return
-        if seconds is not None and not plan.trial:
-            self._per_tag.note_seconds(tag, num_tokens=num_tokens, seconds=seconds)
-        self._per_tag.note_round(tag)
+        if not plan.in_step:
+            self._per_tag.note_round(tag)
 
     def chains(self) -> dict[str, str]:
         """By tag, the chain in use in notation."""

@@ -60,6 +60,41 @@ def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: flo
         counts.fresh[pair] += 1.0
 
 
+class _Compared:
+    """Tokens of which both are known: whether they were kept, and their SimScore. Mutated by `note`.
+
+    SimScores say how many tokens are accepted if they do so pair by pair: that those of one pair promise too much and
+    those of another too little says that they do not. With P pairs the sum of (kept - promised)^2 over the variance
+    that the promises have is P in the mean if they hold, and its own variance 2 P.
+
+    Attributes:
+        tokens: how many.
+    """
+
+    __slots__ = ("_alike", "_off", "_spread", "tokens")
+
+    def __init__(self, num_members: int) -> None:
+        self._off = [0.0] * num_members * num_members
+        self._spread = [0.0] * num_members * num_members
+        self._alike: bool | None = None  # None: to be found anew
+        self.tokens = 0
+
+    def note(self, pair: int, *, kept: bool, similar: float) -> None:
+        self._off[pair] += kept - similar
+        self._spread[pair] += similar * (1.0 - similar)
+        self._alike = None
+        self.tokens += 1
+
+    @property
+    def alike(self) -> bool:
+        """Whether SimScores say how many tokens are accepted, as far as these tell."""
+        if self._alike is None:
+            # A token's worth of variance more: promises that are all but certain have next to none.
+            off = [off * off / (spread + 1.0) for off, spread in zip(self._off, self._spread, strict=True) if spread]
+            self._alike = sum(off) <= len(off) + ALIKE * (2.0 * len(off)) ** 0.5
+        return self._alike
+
+
 class PairAgreement:
     """Running agreement of every pair. Mutated by `note` and `fade`.
 
@@ -83,8 +118,7 @@ class PairAgreement:
         self._by_tag: dict[str, tuple[_Counts, _Counts]] = {}
         self._ease: dict[str | None, float] = {}  # by tag, log-odds
         self._shared: Floats | None = None  # rates of all tags, until a token is taken in
-        # Of the tokens of which both are known: kept, SimScore, its variance if it were the chance to be kept, number.
-        self._kept = self._predicted = self._spread = self._compared = 0.0
+        self._compared = _Compared(num_members)
 
     def note(self, tag: str, lower: int, higher: int, *, kept: bool, similar: float) -> None:
         """Take in one token.
@@ -104,18 +138,14 @@ class PairAgreement:
         _note(own[0], self._all[0], pair, kept, self._memory, ease)
         if similar == similar:
             _note(own[1], self._all[1], pair, similar, self._memory, ease)
-            self._compared += 1.0
-            self._kept += kept
-            self._predicted += similar
-            self._spread += similar * (1.0 - similar)
+            self._compared.note(pair, kept=kept, similar=similar)
 
     @property
     def uses_simscore(self) -> bool:
         """Whether `rates` are SimScores."""
         if self._similarity != "auto":
             return self._similarity == "simscore"
-        off = abs(self._kept - self._predicted)
-        return self._compared >= self._constants.simscore_tokens and off <= ALIKE * self._spread**0.5
+        return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
 
     def fade(self, tag: str | None) -> None:
         """Time passed in a tag, or in all together (None): evidence says half as much against looking again."""

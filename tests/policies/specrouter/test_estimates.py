@@ -12,8 +12,8 @@ from paceline.policies.parts.performance_profiler import PerformanceProfiler
 from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.estimates.confidence import NO_PROB, Survival, doubt
 from paceline.policies.specrouter.estimates.evidence import RoundEvidence
-from paceline.policies.specrouter.estimates.played import Played
 from paceline.policies.specrouter.estimates.similarity import PairAgreement
+from paceline.policies.specrouter.policy import SpecRouter
 
 from ...decoding.script import Script
 from ...decoding.script import run as run_one
@@ -193,16 +193,39 @@ def test_doubt_of_any_probability():
     assert doubt(0.0) > 100
 
 
-def test_what_chains_took_corrects_what_was_predicted():
-    played, way = Played(CONSTANTS), (0, 1)
-    assert played.ratio(way) == 1.0
-    assert played.hopeful(way) == 1.0 - CONSTANTS.model_error
-    for _ in range(2000):
-        played.note(way, predicted_s=1.0, seconds=0.8, num_rounds=1)
-    assert 0.8 < played.ratio(way) < 0.85
-    assert 0.95 * played.ratio(way) < played.hopeful(way) < played.ratio(way)
-    assert played.chains() == [(0, 1)]
-    assert played.hopeful((1,)) == 1.0  # the target alone
+def similar_tokens(agreement, pair, kept, similar):
+    for index in range(400):
+        agreement.note("a", *pair, kept=index % 20 < 20 * kept, similar=similar)
+
+
+def test_simscores_say_how_many_are_accepted_pair_by_pair():
+    """One pair's promise too much and another's too little: their sum is right, and neither is to be believed."""
+    agreement = PairAgreement(3)
+    similar_tokens(agreement, (0, 2), 0.5, 0.5)
+    similar_tokens(agreement, (1, 2), 0.8, 0.8)
+    assert agreement.uses_simscore
+    agreement = PairAgreement(3)
+    similar_tokens(agreement, (0, 2), 0.7, 0.5)
+    similar_tokens(agreement, (1, 2), 0.6, 0.8)
+    assert not agreement.uses_simscore
+    assert agreement.rates("a")[0, 2] > agreement.rates("a")[1, 2]
+
+
+def test_a_pair_that_was_left_alone_is_hoped_for_more_as_others_become_known():
+    pool = check_pool()
+    knowledge = SpecRouter(pool, without="ease").scheduler.knowledge
+    hopes, target = [], pool.target_level
+    for index in range(20):
+        knowledge.agreement.note("a", 1, target, kept=index % 2 == 0, similar=nan)
+    for _ in range(8):
+        for _ in range(50):
+            knowledge.agreement.note("a", 2, target, kept=True, similar=nan)
+        figures = knowledge.figures("a", 1)
+        hopes.append(knowledge.optimistic("a", figures).rates[1, target] - figures.rates[1, target])
+        raised = knowledge.optimistic("a", figures).rates
+        assert (raised[:target, target] <= 1.0).all()
+    assert hopes == sorted(hopes)
+    assert hopes[-1] > 1.1 * hopes[0]
 
 
 class Watched:

@@ -122,7 +122,7 @@ def plans_of(policy, tags, *, rounds=40):
     for _ in range(rounds):
         plans = [policy.scheduler.plan(tag, num_rows=len(tags), num_running=len(tags)) for tag in tags]
         for tag, plan in zip(tags, plans, strict=True):
-            policy.scheduler.note_round(tag, plan, num_tokens=1, seconds=None, copied=False)
+            policy.scheduler.note_round(tag, plan, num_tokens=1, copied=False)
         made.append(plans)
     return made
 

@@ -23,7 +23,7 @@ OPTIONS = (
     ",without=lookups+optimism",
     ",without=answers",
     ",store=32",
-    ",without=played+ease+evidence",
+    ",without=ease+evidence",
     ",costs=draft:1/mid:3/slim:6/target:10",
 )
 
@@ -113,9 +113,8 @@ def test_hysteresis_keeps_a_chain():
     """Two chains that are nearly as good: without hysteresis members are changed time and again."""
     scenario = synthetic((0.7, 0.85), (0.1, 0.3), requests=16)
     restless, _ = replayed(scenario, every=1, probe=0, hysteresis=0.0)
-    calm, _ = replayed(scenario, every=1, probe=0, hysteresis=0.1)
-    assert restless.counters.switches > calm.counters.switches
-    assert calm.counters.switches <= 3
+    calm, _ = replayed(scenario, every=1, probe=0, hysteresis=0.5)
+    assert restless.counters.switches > 2 * calm.counters.switches
 
 
 def test_the_warm_up_times_every_member_and_scores_every_pair():
@@ -176,11 +175,10 @@ def test_batches_are_served(batch, select):
         ({"select": "request", "explore": 64}, "explore has no effect with select=request, got explore=64"),
         ({"select": "request", "probe": 0}, "probe has no effect with select=request, got probe=0"),
         ({"select": "batch", "form": "nested"}, "form has no effect with select=batch, got form=nested"),
-        ({"select": "batch", "without": "played"}, "without=played has no effect with select=batch"),
         ({"select": "batch", "without": "ease+optimism"}, "without=optimism has no effect with select=batch"),
         ({"hysteresis": 1.0}, r"hysteresis must be in \[0, 1\), got 1.0"),
         ({"store": 1}, r"store must be in \[2, 1,000,000\], got 1"),
-        ({"without": "copies"}, "without must name lookups, answers, optimism, played, ease or evidence, got 'copies'"),
+        ({"without": "copies"}, "without must name lookups, answers, optimism, ease or evidence, got 'copies'"),
         ({"costs": "draft:1"}, "costs must name every model of the pool"),
     ],
 )
