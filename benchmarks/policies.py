@@ -5,6 +5,8 @@ python benchmarks/policies.py [--runs 3]
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from paceline.laboratory.findings.finding import ExperimentSetting
@@ -15,8 +17,10 @@ from paceline.laboratory.timing import interleaved
 from paceline.policies.registry import own_policies
 from paceline.policies.spec import make_policy
 from paceline.policies.specrouter.search import FORMS, Figures, best_chain
+from paceline.shipped import shipped
 from paceline.sim.foresight import grant_foresight
 from paceline.sim.simulate import Scenario, simulate
+from paceline.studies.fitting.fit_head import fit_head
 from shared.closed_forms import least_along_paths
 from shared.report import parser_of, show
 
@@ -32,15 +36,21 @@ OPTIONS = {
     "per-turn": "per-turn,policy=draft:4/target",
     "guarded": "guarded,policy=draft:4/target",
 }
-FITTED = {"specdec++"}  # need a file that is made first
+FITTED = "specdec++"  # needs a file that is made first
 FURTHER = ("specrouter,stop=window", "specrouter,form=filter")
 
 
-def policy_row(scenario: Scenario, name: str, runs: int) -> list[Cell]:
+def texts(head: Path) -> dict[str, str]:
+    """What every policy is built of, by the name that it is shown under; a fitted one with this head."""
+    named = [OPTIONS.get(name, name) for name in own_policies()]
+    return {name: f"{name},head={head}" if name == FITTED else name for name in (*named, *FURTHER)}
+
+
+def policy_row(scenario: Scenario, name: str, text: str, runs: int) -> list[Cell]:
     """Of a step, medians over runs: median, mean and 99th percentile; and percent of decoding seconds."""
     found = []
     for _ in range(runs + 1):  # the first one warms up
-        policy = make_policy(name, scenario.tables.pool)
+        policy = make_policy(text, scenario.tables.pool)
         before = scenario.tables.prefill_before(scenario.begins)
         grant_foresight(policy, name, scenario.tables, scenario.cost, before)  # of oracles; planning is not a step
         timed = TimedSteps(policy)
@@ -95,13 +105,14 @@ def main() -> None:
     setting = ExperimentSetting()
     scenario = scenario_of(setting, recording_of(setting))
     trace = scenario.tables.trace
-    show(
-        f"decide + learn in the simulator, {len(trace.requests)} requests of {trace.about.name}, batch 1",
-        [
-            policy_row(scenario, name, options.runs)
-            for name in (*(OPTIONS.get(name, name) for name in own_policies() if name not in FITTED), *FURTHER)
-        ],
-    )
+    with TemporaryDirectory() as folder:
+        head = Path(folder, "head.json")
+        head.write_text(fit_head(shipped("recordings", f"{trace.about.name}.trace")).head.to_json(), encoding="utf-8")
+        show(
+            f"decide + learn in the simulator, {len(trace.requests)} requests of {trace.about.name}, batch 1",
+            [policy_row(scenario, name, text, options.runs) for name, text in texts(head).items()],
+            f"{FITTED} has a head that was fitted to this recording",
+        )
     show(
         f"search over all chains and windows to {WINDOW}",
         search_rows(),
