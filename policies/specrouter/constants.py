@@ -42,6 +42,7 @@ class RouterConstants:
         rows_changed: of the requests that run, the share by which they change for a selection not to wait.
         rounds_memory: rounds of requests that what copies bring in step reaches back.
         trial_share: of the seconds of decoding so far, what trials in step may have taken, beside those of one token.
+        trial_doubt: standard errors by which rates are raised to see what a trial in step may find.
         trial_rows: requests that play a trial.
         seconds_memory: forwards of a width that the mean of their seconds reaches back.
         seconds_moved: share by which such a mean moves before seconds are read anew.
@@ -77,6 +78,7 @@ class RouterConstants:
     rows_changed: float = 0.25
     rounds_memory: int = 128
     trial_share: float = 0.0025
+    trial_doubt: float = 1.0
     trial_rows: int = 4
     seconds_memory: int = 16
     seconds_moved: float = 0.05

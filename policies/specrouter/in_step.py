@@ -164,7 +164,7 @@ class InStep(Selector):
     def _worth_trying(self, chain: FoundChain, figures: Figures, rows: int) -> FoundChain | None:
         """A chain with a member of which more should be known, for so many rows; None if there is none to be had."""
         tokens, rates, constants = self._knowledge.agreement.freshness(None), figures.rates, self._constants
-        raised = rates + constants.optimism * np.sqrt(
+        raised = rates + constants.trial_doubt * np.sqrt(
             (rates * (1.0 - rates) + constants.least_variance) / (tokens + 1.0)
         )
         found = self._search(figures._replace(rates=np.minimum(raised, 1.0)))
