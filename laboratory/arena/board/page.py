@@ -41,9 +41,10 @@ chain after the first 1,000 tokens: where it passes and the cell is missed, the 
 """
 REGRET = """\
 Seconds that a policy takes more than an [oracle](oracles.md), as a share of the oracle's, in the mean over
-{count}: one request at a time, {ladders}, recordings of every continuation, the recorded order. An oracle plans each
-answer from the recording: `oracle-chain` among chains of up to three members, `oracle-window` among windows of the
-smallest model alone, so that policies with more to choose from may be faster.
+{count}: one request at a time, {ladders},
+recordings of every continuation, the recorded order. An oracle plans each answer from the recording: `oracle-chain`
+among chains of up to three members, `oracle-window` among windows of the smallest model alone, so that policies with
+more to choose from may be faster.
 """
 
 
