@@ -17,7 +17,7 @@ from ...laboratory.arena.board.tables import lossy, ranking, regret
 from ...laboratory.arena.board.write import check_page, write_leaderboard
 from ...laboratory.arena.cell import ArenaCell
 from ...laboratory.arena.played import BEST_STATIC, outcome_to_json
-from ...laboratory.arena.run import ArenaAsked, ArenaResults, run_arena
+from ...laboratory.arena.run import MOST_SEEDS, ArenaAsked, ArenaResults, run_arena
 from ...laboratory.arena.split import SPLIT_FILE, Side, Split, read_split
 from ...laboratory.findings.table import Cell, cell, table
 from ...machine import kept_folder
@@ -46,7 +46,9 @@ class _Asked:
     add_policy: Annotated[
         list[str] | None, typer.Option(help="As --policy, besides the default field; repeatable.")
     ] = None
-    seeds: Annotated[int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1)] = 2
+    seeds: Annotated[
+        int, typer.Option(help="Orders of the requests; the first is the recorded one.", min=1, max=MOST_SEEDS)
+    ] = 2
     jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=1024)] = 2
     work: Annotated[Path | None, typer.Option(help="Folder of recordings and results; default: the user's cache.")] = (
         None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from ...arguments import ArgumentError, check_least
+from ...arguments import ArgumentError, check_least, check_within
 from ...interrupts import Interrupts, held_interrupts
 from ...policies.spec import PolicySpec
 from ...progress import Progress, tell
@@ -23,6 +23,7 @@ from .stage.workers import played_by, played_here
 from .store import ArenaStore, AskedRun, anew
 
 STATICS = "paceline.laboratory.arena.statics.of_cells"
+MOST_SEEDS = 1_000  # every run of every cell is listed before the first is played
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class ArenaAsked:
     Attributes:
         cells: at least one.
         policies: built anew for every run; the target alone and the best static chain of each cell are played besides.
-        seeds: of each cell, >= 1; 0 is the recorded order of requests.
+        seeds: of each cell, 1 to `MOST_SEEDS`; 0 is the recorded order of requests.
         jobs: processes, >= 1.
         work: folder of recordings and results.
         make: whether recordings that take minutes are made where they lack.
@@ -54,7 +55,7 @@ class ArenaAsked:
 
     def __post_init__(self) -> None:
         check_least("`cells`", len(self.cells), 1)
-        check_least("`seeds`", self.seeds, 1)
+        check_within("`seeds`", self.seeds, f"[1, {MOST_SEEDS}]")
         check_least("`jobs`", self.jobs, 1)
 
     def entrants(self, cell: ArenaCell) -> Iterator[tuple[str, int]]:

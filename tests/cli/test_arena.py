@@ -103,6 +103,19 @@ def test_a_split_without_a_recording_to_report_is_refused(tmp_path):
     assert "report must name one recording at least" in refused("arena", "--split-file", file)
 
 
+@pytest.mark.parametrize("seeds", [0, 1_001, 10**20])
+def test_seeds_out_of_range_are_refused_before_runs_are_listed(seeds):
+    assert "'--seeds'" in refused("arena", *ONE, "--policy", "plain", "--seeds", seeds)
+
+
+def test_a_side_without_recordings_is_refused(tmp_path):
+    file = tmp_path / "split.toml"
+    file.write_text('report = ["pico"]\n')
+    assert "--split must be a side with recordings, got tune" in refused(
+        "arena", "--split-file", file, "--split", "tune"
+    )
+
+
 def test_the_leaderboard_is_a_page_with_a_figure_and_json(tmp_path):
     page, split = tmp_path / "board.md", tmp_path / "split.toml"
     split.write_text('report = ["pico"]\n')

@@ -67,8 +67,10 @@ def asked_cells(split: Split, side: Side, pattern: str | None) -> tuple[ArenaCel
     A cell that is named in full need not be among those of `cells.toml`.
 
     Raises:
-        ArgumentError: no cell matches.
+        ArgumentError: no cell matches, or the side has no recording.
     """
+    if not split.recordings(side):
+        raise ArgumentError(f"`split` must be a side with recordings, got {side}")
     known = [cell for cell in all_cells(split) if cell.recording in split.recordings(side)]
     if pattern is None:
         return tuple(known)
