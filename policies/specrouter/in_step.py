@@ -225,7 +225,7 @@ class InStep(Selector):
         if self._front < 0:
             return ()
         judging_s = own.seconds[-1]
-        cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(own) + least_s
+        cost_s = (judging_s[1:] - judging_s[0]).clip(0.0) + self._lookup_s(self._choices[None]) + least_s
         return (self._planner.worth(self._pool.target_level, chain.token_s, cost_s),)
 
 

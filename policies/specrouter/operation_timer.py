@@ -102,8 +102,8 @@ class OperationTimer:
     def _draft(self, level: int, width: int, seconds: float) -> None:
         """The first forward is fed what the caches lack, the others one token a row."""
         rows, count = self._rows, self._longest
-        if level < self._profiler.num_lookups:  # a lookup takes what it takes, however much it reads or copies
-            self._profiler.note(level, new_tokens=rows, seconds=seconds)
+        if level < self._profiler.num_lookups:  # one takes what it takes, however much it reads or copies, row by row
+            self._profiler.note(level, new_tokens=1, seconds=seconds / rows)
             return
         narrow_s = self._profiler.narrowest_s(level, rows)
         if narrow_s is None and width > PROMPT:

@@ -84,16 +84,17 @@ class PerTag(Selector):
         return best_windows(best, figures)
 
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
-        return self._planner.plan(tag, chain, figures, copies=self._copies(chain, figures))
+        return self._planner.plan(tag, chain, figures, copies=self._copies(tag, chain, figures))
 
-    def _copies(self, chain: FoundChain, figures: Figures) -> tuple[CopyWorth, ...]:
+    def _copies(self, tag: str, chain: FoundChain, figures: Figures) -> tuple[CopyWorth, ...]:
         """A copy is worth to a level what the chain up to it would take for as many tokens."""
         if self._front < 0:
             return ()
         worth_s = dict(zip(chain.levels, chain.level_s, strict=True)) if self._options.stop == "confidence" else {}
         worth_s[self._pool.target_level] = chain.token_s
+        lookup_s = self._lookup_s(self._choices[tag])
         return tuple(
-            self._planner.worth(level, token_s, figures.seconds[level, 1:] + self._lookup_s(figures) - token_s)
+            self._planner.worth(level, token_s, figures.seconds[level, 1:] + lookup_s - token_s)
             for level, token_s in worth_s.items()
             if self._judges[level]
         )

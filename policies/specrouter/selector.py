@@ -10,7 +10,6 @@ becomes a plan is said by the two strategies: `per_tag` and `in_step`.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import ClassVar
 
 from ...decoding.pool import Pool
@@ -125,10 +124,12 @@ class Selector(ABC):
     def _planned(self, tag: str, chain: FoundChain, figures: Figures) -> Plan:
         """What a tag makes of a chain."""
 
-    def _lookup_s(self, figures: Figures) -> float:
-        """What a copy takes itself; nothing as long as nobody knows."""
-        seconds = float(figures.seconds[self._front, 0])
-        return seconds if isfinite(seconds) else 0.0
+    def _lookup_s(self, choice: Choice) -> float:
+        """What copies of all requests of an operation take themselves; nothing as long as nobody knows."""
+        profiler = self._knowledge.profiler
+        if profiler.stated is not None:
+            return float(profiler.table(1)[self._front, 0])
+        return choice.num_rows * (profiler.narrowest_s(self._front, 1) or 0.0)
 
     def _key(self, tag: str) -> str | None:
         return None if self.shared else tag

@@ -111,3 +111,12 @@ def test_a_lookup_is_learnt_whole_however_much_it_reads_or_copies():
     for fed, copied in ((900, 6), (40, 1)):
         clock.note(0, fed, Outcome("r0", Draft("ngram", 8), copied, 0, 0, 0, 0, None, (), 0.25, 1, done=False))
     assert profiler.told == [(0, 1, 0.25)] * 2
+
+
+def test_lookups_of_an_operation_are_learnt_one_by_one():
+    """Few of the requests copy, and what it takes when more do is that many times one."""
+    profiler, clock = timer()
+    profiler.num_lookups = 1
+    for request in ("r0", "r1", "r2", "r3"):
+        clock.note(0, 40, Outcome(request, Draft("ngram", 8), 6, 0, 0, 0, 0, None, (), 1.0, 4, done=False))
+    assert profiler.told == [(0, 1, 0.25)]
