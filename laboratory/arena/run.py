@@ -10,6 +10,7 @@ from ...interrupts import Interrupts, held_interrupts
 from ...policies.spec import PolicySpec
 from ...progress import Progress, tell
 from ...traces.forms import open_recording
+from .asked.buildable import check_buildable
 from .asked.fitted import given_to, needs_head, with_heads
 from .asked.made_of import Versions, ladder_version, made_of, recording_version
 from .board.regret import oracle_cells, oracles
@@ -104,6 +105,7 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
 
     Raises:
         ArgumentError: no recording of the cells can be had.
+        PolicySpecError: a policy that was named can be built for none of them.
         TraceFormatError: a recording breaks its format.
         LostWorkerError: a process ended by itself.
     """
@@ -113,6 +115,7 @@ def run_arena(asked: ArenaAsked) -> ArenaResults:
             told = "; ".join(f"{name}: {why}" for name, why in missing.items())
             raise ArgumentError(f"`cells` must have a recording that can be had, got {told}")
         asked = _fitted(asked, interrupts)
+        check_buildable(asked.policies, traces.values())
         runs = list(_asked_runs(asked, traces))
         store = ArenaStore(asked.work)
         rest = [run for run in runs if store.found(run) is None]

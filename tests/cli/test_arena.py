@@ -45,10 +45,16 @@ def test_policies_are_ranked_and_results_are_kept(work):
     assert (work / "results" / "pico.jsonl").exists()
 
 
-def test_what_a_policy_lacks_is_told_by_name_and_counted():
-    ran = paceline("arena", *ONE, "--policy", "eagle:2/target", "--policy", "plain")
+def test_what_a_policy_lacks_is_told_by_name_and_counted(monkeypatch):
+    def lacks(stage, cell, spec, seed):
+        if spec.name == "two-level":
+            raise ValueError("it needs what is not there")
+        return play(stage, cell, spec, seed)
+
+    monkeypatch.setattr(player, "play", lacks)
+    ran = paceline("arena", *ONE, "--policy", "two-level", "--policy", "plain")
     assert ran.code == 0
-    assert "eagle:2/target is left out of 1 run: policy 'eagle:2/target': chain 'eagle:2/target': unknown" in ran.out
+    assert "two-level is left out of 1 run: it needs what is not there" in ran.out
 
 
 def test_json_has_every_run():
@@ -101,6 +107,20 @@ def test_a_split_without_a_recording_to_report_is_refused(tmp_path):
     file = tmp_path / "split.toml"
     file.write_text('tune = ["pico"]\nreport = []\n')
     assert "report must name one recording at least" in refused("arena", "--split-file", file)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("specrouter,every=0", "policy 'specrouter,every=0': every must be in [1, 1,000,000], got 0"),
+        ("eagle:2/target", "chain 'eagle:2/target': unknown model 'eagle'"),
+    ],
+)
+def test_a_policy_that_no_recording_can_be_played_with_is_refused(policy, says):
+    ran = paceline("arena", *ONE, "--policy", policy)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert says in ran.err.splitlines()[-1]  # recordings are made, and told of, before
 
 
 @pytest.mark.parametrize("seeds", [0, 1_001, 10**20])

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 from paceline.arguments import ArgumentError
+from paceline.decoding.pool import Pool
 from paceline.laboratory.arena import run as arena_run
+from paceline.laboratory.arena.asked import buildable
 from paceline.laboratory.arena.asked.field import asked_field
 from paceline.laboratory.arena.cell import ArenaCell
 from paceline.laboratory.arena.play import play
@@ -14,8 +16,9 @@ from paceline.laboratory.arena.recordings.source import RecordingUnavailableErro
 from paceline.laboratory.arena.run import ArenaAsked, run_arena
 from paceline.laboratory.arena.stage import player
 from paceline.policies.learned.acceptance_head import read_head
-from paceline.policies.spec import PolicySpec
+from paceline.policies.spec import PolicySpec, PolicySpecError
 from paceline.shipped import shipped
+from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces.tries.store import read_trace, write_trace
 
 POLICIES = ("plain", "two-level", "via-sd")
@@ -129,23 +132,51 @@ def test_an_interrupt_before_all_recordings_are_there_leaves_a_run_that_is_not_w
     assert not cut.is_whole
 
 
-def test_what_a_recording_lacks_is_left_out_by_name(no_search, asked):
+@pytest.fixture
+def lacking(monkeypatch):
+    """Every recording lacks what `two-level` needs."""
+
+    def lacks(stage, cell, spec, seed):
+        if spec.name == "two-level":
+            raise ValueError("it needs what is not there")
+        return play(stage, cell, spec, seed)
+
+    monkeypatch.setattr(player, "play", lacks)
+
+
+def test_what_a_recording_lacks_is_left_out_by_name(no_search, lacking, asked):
     away = ArenaCell(recording="away", ladder="flat", load="batch-1")
     nowhere, untrained = (replace(away, recording=name) for name in ("nowhere", "untrained"))
     results = run_arena(
-        replace(
-            asked, cells=[*asked.cells[:1], away, nowhere, untrained], policies=asked_field(["eagle:2/target"], None)
-        )
+        replace(asked, cells=[*asked.cells[:1], away, nowhere, untrained], policies=asked_field(["two-level"], None))
     )
     assert results.missing == {
         "away": "its logs are not here",
         "nowhere": "nothing makes it",
         "untrained": "it is not made yet; --make does, in minutes",
     }
-    assert {(one.policy, one.seed) for one in results.left_out} == {("eagle:2/target", 0), ("eagle:2/target", 1)}
-    assert "eagle" in results.left_out[0].why
+    assert {(one.policy, one.seed) for one in results.left_out} == {("two-level", 0), ("two-level", 1)}
+    assert results.left_out[0].why == "it needs what is not there"
     assert {run.policy for run in results.played} == {BEST_STATIC, "plain"}
     assert results.is_whole
+
+
+@pytest.mark.parametrize("policy", ["specrouter,every=0", "draft:0/target", "eagle:2/target"])
+def test_a_policy_that_no_recording_can_be_played_with_is_refused_before_anything_is_played(asked, policy):
+    with pytest.raises(PolicySpecError, match=policy):
+        run_arena(replace(asked, policies=asked_field(["plain", policy], None)))
+    assert not (asked.work / "results").exists()
+
+
+def test_a_policy_that_one_recording_can_be_played_with_is_not_refused(no_search, asked, monkeypatch):
+    def of_b_alone(recording):
+        whole = recorded_pool(recording)
+        return Pool([one for one in whole.members if one.name != "mid"]) if recording.about.name == "a" else whole
+
+    monkeypatch.setattr(buildable, "recorded_pool", of_b_alone)
+    chain = "draft:2/mid:4/target"
+    results = run_arena(replace(asked, policies=asked_field([chain], None), seeds=1))
+    assert chain in {run.policy for run in results.played}
 
 
 def test_a_policy_that_fails_loses_no_other_run_and_is_played_again(no_search, asked, tmp_path):
