@@ -80,7 +80,7 @@ experiments: $(VENV)/.dev
 	$(BIN)/paceline experiment all --page docs/experiments.md --figures docs/figures
 
 arena: $(VENV)/.dev
-	$(BIN)/paceline arena --make --oracles --page docs/leaderboard.md
+	$(BIN)/paceline arena --make --oracles --add-policy specrouter,without=answers --page docs/leaderboard.md
 
 clean:
 	rm -rf $(VENV) .typing build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

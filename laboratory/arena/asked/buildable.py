@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ....policies.spec import PolicySpec, PolicySpecError
+from ....policies.registry import PolicySpecError
+from ....policies.spec import PolicySpec
 from ....sim.recorded_pool import recorded_pool
 from ....traces.forms import open_recording
 from .field import default_field
