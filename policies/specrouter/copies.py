@@ -44,10 +44,13 @@ class _Candidate(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A request's text at the beginning of a round, tokens of its answer then, and what they might go on by."""
+    """At the beginning of a round: tokens of the answer, where the text ends elsewhere, and what it might go on by.
 
-    text: RequestText
+    Places are those of then: what is kept of earlier answers changes as other requests end.
+    """
+
     num_known: int
+    places: list[tuple[int, Place]]
     candidates: list[_Candidate]
 
 
@@ -79,8 +82,9 @@ class Copies:
             for candidate in before.candidates:
                 self._judge(seen.tag, candidate, new)
         rates = self._copied.rates(seen.tag)
-        candidates = [self._follow(rates, source, place) for source, place in self._places(text)]
-        self._open[seen.request_id] = _Reading(text, len(text.answer), candidates)
+        places = list(self._places(text))
+        candidates = [self._follow(rates, source, place) for source, place in places]
+        self._open[seen.request_id] = _Reading(len(text.answer), places, candidates)
 
     def best(self, seen: Observation, worths: Sequence[CopyWorth]) -> Copy | None:
         """The copy that saves most seconds after what is pending; None where none saves any.
@@ -99,9 +103,7 @@ class Copies:
             if not worths:
                 return None
             pending = [token.token for token in seen.pending]
-            candidates = [
-                self._follow(rates, source, place.after(pending)) for source, place in self._places(reading.text)
-            ]
+            candidates = [self._follow(rates, source, place.after(pending)) for source, place in reading.places]
         most_s, judge, copied = 0.0, None, tuple[int, ...]()
         for candidate in candidates:
             for worth in worths:

@@ -66,6 +66,23 @@ def test_what_is_copied_followed_the_end_of_the_text_before_and_fits(text, room)
         assert not found
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_answers_that_end_in_mid_round_change_nothing_for_a_request_under_way(before):
+    copies = copies_of(store=8)  # two answers fill a generation
+    for number in range(before):
+        copies.begin(Seen(f"old {number}", [9], [1, 2, 3, 4]))
+        copies.learn(done(f"old {number}"))
+    for number in range(3):
+        copies.begin(Seen(f"other {number}", [9], [5, 6, 7, 8]))
+    asked = Seen("r", [1], [2], pending=[3])
+    copies.begin(Seen("r", [1], [2]))
+    found = copies.best(asked, (judged_by("mid"),))
+    for number in range(3):
+        copies.learn(done(f"other {number}"))
+    assert copies.best(asked, (judged_by("mid"),)) == found
+    assert (found is not None) == (before > 0)
+
+
 def test_earlier_answers_are_copied_once_they_are_done():
     copies = copies_of()
     copies.begin(Seen("a", [7], [1, 2, 3, 4, 5]))
