@@ -2,6 +2,19 @@
 
 from dataclasses import dataclass
 
+from ...arguments import check_within
+
+SHARES = (
+    "least_missed",
+    "first_rate",
+    "fewer_misses",
+    "copy_risk",
+    "copy_chance",
+    "early",
+    "early_in_step",
+    "trial_share",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConstants:
@@ -9,7 +22,7 @@ class RouterConstants:
 
     Attributes:
         optimism: standard errors by which rates are raised before chains of a tag are compared, for every root of the
-            logarithm of the tag's tokens.
+            logarithm of the tokens that the tag's best known pair counts for.
         pair_memory: tokens that the agreement of a pair reaches back.
         simscore_tokens: tokens of which both are known, before `similarity=auto` believes that SimScore says how many
             are accepted.
@@ -18,9 +31,9 @@ class RouterConstants:
         tag_tokens: tokens that what all tags know of a pair counts for in one of them.
         ease_tokens: evidence, in variances of a verdict, that a tag being as hard as all together counts for.
         most_ease: of a tag, log-odds either way.
-        fresh_tokens: tokens that what all tags know of a pair counts for in one of them, where batches look again.
         guess_tokens: tokens that a guess counts for before a pair met.
-        first_rate: agreement of the smallest member with the target, before anything was seen.
+        first_rate: agreement of the smallest member, the one that copies where there is one, with the target, before
+            anything was seen.
         fewer_misses: what a member is guessed to miss of the tokens that the next smaller one misses.
         hazard: of any drafted token before anything was seen, -ln of its survival.
         hazard_of_doubt: the same for every nat of -ln of its drafter's probability.
@@ -46,6 +59,9 @@ class RouterConstants:
         trial_rows: requests that play a trial.
         seconds_memory: forwards of a width that the mean of their seconds reaches back.
         seconds_moved: share by which such a mean moves before seconds are read anew.
+
+    Raises:
+        ValueError: a share or a chance that is not above 0 and at most 1.
     """
 
     optimism: float = 0.5
@@ -56,7 +72,6 @@ class RouterConstants:
     tag_tokens: float = 16.0
     ease_tokens: float = 4.0
     most_ease: float = 4.0
-    fresh_tokens: float = 4.0
     guess_tokens: float = 8.0
     first_rate: float = 0.5
     fewer_misses: float = 0.5
@@ -82,6 +97,10 @@ class RouterConstants:
     trial_rows: int = 4
     seconds_memory: int = 16
     seconds_moved: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in SHARES:
+            check_within(name, getattr(self, name), "(0, 1]")
 
 
 CONSTANTS = RouterConstants()

@@ -68,7 +68,7 @@ class Copies:
         self._target = pool.target
         self._most = options.most
         self._takes_own = options.takes("lookups")
-        self._texts = RequestTexts(options.store if options.takes("answers") else 0)
+        self._texts = RequestTexts(options.stores if options.takes("answers") else 0)
         self._least = constants.copy_chance
         self._copied = CopiedTokens(constants)
         self._open: dict[str, _Reading] = {}

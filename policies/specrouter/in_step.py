@@ -93,6 +93,7 @@ class InStep(Selector):
         self._mix[tag] = self._mix.get(tag, 0.0) + 1.0
         if self._trying and self._trial is not None:
             self._trying -= 1
+            self._counters.trials += 1
             return self._tried(tag, self._trial)
         return super().plan(tag, num_rows)
 
@@ -154,7 +155,7 @@ class InStep(Selector):
         rounds = self._options.explores * num_rows
         if rounds and choice.total - self._faded_at >= rounds:
             self._faded_at = choice.total
-            self._knowledge.agreement.fade(None)
+            self._knowledge.agreement.fade()
 
     def _tried(self, tag: str, chain: FoundChain) -> Plan:
         figures = self._choices[None].figures
@@ -163,7 +164,7 @@ class InStep(Selector):
 
     def _worth_trying(self, chain: FoundChain, figures: Figures, rows: int) -> FoundChain | None:
         """A chain with a member of which more should be known, for so many rows; None if there is none to be had."""
-        tokens, rates, constants = self._knowledge.agreement.freshness(None), figures.rates, self._constants
+        tokens, rates, constants = self._knowledge.agreement.freshness(), figures.rates, self._constants
         raised = rates + constants.trial_doubt * np.sqrt(
             (rates * (1.0 - rates) + constants.least_variance) / (tokens + 1.0)
         )

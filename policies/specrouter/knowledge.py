@@ -63,7 +63,8 @@ class Knowledge:
 
         By `optimism` times (V ln N / n)^(1/2): V / n the variance of a pair's rate by its n tokens, N those of the pair
         of the tag that is known best, after UCB1 (Auer, Cesa-Bianchi & Fischer 2002), which has arms' plays for tokens
-        and an upper bound for V. Full information makes the pairs of a chain in use known without being played alone.
+        and an upper bound for V. Tokens count up to `pair_memory`; from there on N grows no more, and a pair that was
+        left alone stays so. Full information makes the pairs of a chain in use known without being played alone.
         """
         rates, constants, tokens = figures.rates, self._constants, self.agreement.weight(tag) + 1.0
         variances = (rates * (1.0 - rates) + constants.least_variance) / tokens

@@ -3,8 +3,9 @@
 Chains are compared by predicted seconds per token, and every pair of members is given the benefit of its doubt: rates
 are raised by their standard errors (`Knowledge.optimistic`), and the chain that is best by these is played. So what is
 little known is played while it may be the best, and no longer; nothing else is played to learn. The errors count for
-more the more of the tag was seen: a pair that looked bad in a few tokens is looked at again once they are few beside
-those of the others. A selection holds for a third of the rounds that the tag has seen, for `every` at most.
+more the more of the tag was seen, up to `pair_memory` tokens: until then a pair that looked bad in a few tokens is
+looked at again once they are few beside those of the others. A selection holds for a third of the rounds that the tag
+has seen, for `every` at most.
 """
 
 from typing import ClassVar

@@ -77,7 +77,7 @@ class SpecRouter:
         explore: int | None = None,
         probe: int | None = None,
         hysteresis: float = 0.08,
-        store: int = 65_536,
+        store: int | None = None,
         costs: str | None = None,
         without: str = "",
     ) -> None:

@@ -9,7 +9,7 @@ becomes a plan is said by the two strategies: `per_tag` and `in_step`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...decoding.pool import Pool
@@ -98,7 +98,7 @@ class Selector(ABC):
             trial = self._select(choice, tag, num_rows)
             if trial is not None:
                 self._counters.trials += 1
-                return replace(trial, trial=True)
+                return trial
         return self._plan_of(choice, tag)
 
     def note_round(self, tag: str) -> None:

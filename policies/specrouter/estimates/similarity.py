@@ -31,7 +31,7 @@ class _Counts:
     Attributes:
         tokens: `[L * L]` that count, at most `pair_memory`.
         sums: `[L * L]` of what they said.
-        fresh: `[L * L]` that count against looking again.
+        fresh: `[L * L]` that count against looking again; of all tags.
         ease: `[L * L]` sum of how easy the text of their tags was, log-odds.
     """
 
@@ -57,7 +57,7 @@ def _note(of_tag: _Counts, of_all: _Counts, pair: int, value: float, memory: flo
             counts.tokens[pair] = tokens + 1.0
             counts.sums[pair] += value
             counts.ease[pair] += ease
-        counts.fresh[pair] += 1.0
+    of_all.fresh[pair] += 1.0
 
 
 class _Compared:
@@ -147,21 +147,14 @@ class PairAgreement:
             return self._similarity == "simscore"
         return self._compared.tokens >= self._constants.simscore_tokens and self._compared.alike
 
-    def fade(self, tag: str | None) -> None:
-        """Time passed in a tag, or in all together (None): evidence says half as much against looking again."""
-        for counts in self._all if tag is None else self._by_tag.get(tag, ()):
+    def fade(self) -> None:
+        """Time passed: evidence says half as much against looking again."""
+        for counts in self._all:
             counts.fresh = [fresh * 0.5 for fresh in counts.fresh]
 
-    def freshness(self, tag: str | None) -> Floats:
-        """`[L, L]` tokens of every pair in a tag, older ones for less (`fade`), and a few for what all tags know.
-
-        None for those of all tags.
-        """
-        if tag is None:
-            return self._read(self._all, "fresh")
-        shared: Floats = np.minimum(self._read(self._all, "tokens"), self._constants.fresh_tokens)
-        own = self._by_tag.get(tag)
-        return shared if own is None else shared + self._read(own, "fresh")
+    def freshness(self) -> Floats:
+        """`[L, L]` tokens of every pair, of all tags, older ones for less (`fade`)."""
+        return self._read(self._all, "fresh")
 
     def weight(self, tag: str | None) -> Floats:
         """`[L, L]` tokens that the rate of every pair rests on; None for those of all tags."""

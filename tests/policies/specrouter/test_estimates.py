@@ -124,9 +124,9 @@ def test_evidence_goes_stale():
     agreement = PairAgreement(2)
     for _ in range(20):
         agreement.note("a", 0, 1, kept=True, similar=nan)
-    before = agreement.freshness("a")[0, 1]
-    agreement.fade("a")
-    assert 0 < agreement.freshness("a")[0, 1] < before
+    before = agreement.freshness()[0, 1]
+    agreement.fade()
+    assert 0 < agreement.freshness()[0, 1] < before
 
 
 def test_what_most_tokens_have_no_simscore_of_is_the_rate_of_equal_ones():

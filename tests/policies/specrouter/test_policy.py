@@ -1,9 +1,12 @@
 """SpecRouter keeps the contract, finds the chain that pays, stays with it, and tells what it refused early."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from paceline.policies import Member, Pool, check_policy, make_policy
 from paceline.policies.check import check_pool
+from paceline.policies.specrouter.constants import CONSTANTS
 from paceline.policies.specrouter.policy import SpecRouter
 from paceline.sim.cost.make import make_cost
 from paceline.sim.simulate import Scenario, simulate
@@ -121,7 +124,7 @@ def test_the_warm_up_times_every_member_and_scores_every_pair():
     policy = SpecRouter(check_pool())
     run_one(policy, budget=12)
     policy.scheduler.knowledge.digest()
-    fresh = policy.scheduler.knowledge.agreement.freshness("a")
+    fresh = policy.scheduler.knowledge.agreement.freshness()
     models = range(1, 5)
     assert all(policy.scheduler.knowledge.profiler.known(level) for level in models)
     assert all(fresh[low, high] > 0 for low in models for high in models if low < high)
@@ -178,6 +181,7 @@ def test_batches_are_served(batch, select):
         ({"select": "batch", "without": "ease+optimism"}, "without=optimism has no effect with select=batch"),
         ({"hysteresis": 1.0}, r"hysteresis must be in \[0, 1\), got 1.0"),
         ({"store": 1}, r"store must be in \[2, 1,000,000\], got 1"),
+        ({"store": 32, "without": "answers"}, "store has no effect with without=answers, got store=32"),
         ({"without": "copies"}, "without must name lookups, answers, optimism, ease or evidence, got 'copies'"),
         ({"costs": "draft:1"}, "costs must name every model of the pool"),
     ],
@@ -185,3 +189,8 @@ def test_batches_are_served(batch, select):
 def test_wrong_options_are_told(option, told):
     with pytest.raises(ValueError, match=told):
         SpecRouter(check_pool(), **option)
+
+
+def test_a_constant_that_is_a_share_is_one():
+    with pytest.raises(ValueError, match=r"copy_risk must be in \(0, 1\], got 1.5"):
+        replace(CONSTANTS, copy_risk=1.5)
