@@ -35,7 +35,8 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     remarks = list(_remarks(results))
-    grids = [rows.grid(*remarks) for rows in study.tables(BoardRuns(results.played), split)]
+    *tables, last = study.tables(BoardRuns(results.played), split)
+    grids = [*(rows.grid() for rows in tables), last.grid(*remarks)]
     print_tables(console_of_output(), grids)
     return 0 if results.is_whole and not results.failed else 1
 
@@ -60,8 +61,12 @@ def _cells(patterns: list[str] | tuple[str, ...], split: Split) -> list[ArenaCel
 def _remarks(results: ArenaResults) -> Iterator[str]:
     for name, why in results.missing.items():
         yield f"recording {name} is left out: {why}"
-    for why in dict.fromkeys(one.why for one in results.left_out):
-        yield f"{counted(sum(one.why == why for one in results.left_out), 'run')} left out: {why}"
+    # One policy's words stand for those of all its variants.
+    whys: dict[str, list[str]] = {}
+    for one in results.left_out:
+        whys.setdefault(one.cell.recording, []).append(one.why)
+    for name, of_recording in whys.items():
+        yield f"recording {name}: {counted(len(of_recording), 'run')} left out: {of_recording[0]}"
     yield from map(str, results.failed)
     if not results.is_whole:
         yield "cut short: what is missing is played when this is run again"
