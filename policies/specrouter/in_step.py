@@ -48,12 +48,7 @@ class _Share(NamedTuple):
 
 
 class InStep(Selector):
-    """One choice for all; see the module and `Selector`.
-
-    Args:
-        pool, options, knowledge, planner, counters: see `Selector`.
-        constants: of the policy.
-    """
+    """One choice for all; see the module and `Selector`."""
 
     shared: ClassVar[bool] = True
 
@@ -64,11 +59,9 @@ class InStep(Selector):
         knowledge: Knowledge,
         planner: Planner,
         counters: Counters,
-        *,
         constants: RouterConstants,
     ) -> None:
-        super().__init__(pool, options, knowledge, planner, counters)
-        self._constants = constants
+        super().__init__(pool, options, knowledge, planner, counters, constants)
         self._form = "in step"
         self._lowest = self._front + 1
         self._choices[None] = Choice()  # counts rounds from the start

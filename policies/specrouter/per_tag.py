@@ -10,39 +10,15 @@ has seen, for `every` at most.
 
 from typing import ClassVar
 
-from ...decoding.pool import Pool
-from .constants import RouterConstants
-from .knowledge import Knowledge
-from .options import RouterOptions
-from .plan import CopyWorth, Plan, Planner
+from .plan import CopyWorth, Plan
 from .search import Figures, FoundChain, best_windows
-from .selector import Choice, Counters, Selector
+from .selector import Choice, Selector
 
 
 class PerTag(Selector):
-    """A choice for every tag; see the module and `Selector`.
-
-    Args:
-        pool, options, knowledge, planner, counters: see `Selector`.
-        constants: of the policy.
-    """
+    """A choice for every tag; see the module and `Selector`."""
 
     shared: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        pool: Pool,
-        options: RouterOptions,
-        knowledge: Knowledge,
-        planner: Planner,
-        counters: Counters,
-        *,
-        constants: RouterConstants,
-    ) -> None:
-        super().__init__(pool, options, knowledge, planner, counters)
-        self._early = constants.early
-        self._stays = constants.tag_hysteresis * options.hysteresis
-        self._hopes = options.takes("optimism")
 
     def has(self, tag: str) -> bool:
         """Whether a tag has a chain of its own."""
@@ -59,7 +35,7 @@ class PerTag(Selector):
         return self._planner.alone()  # the warm-up of another request of the batch is under way
 
     def _is_due(self, choice: Choice, num_rows: int) -> bool:
-        return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._early)))
+        return choice.rounds >= min(self._options.every, max(1, round(choice.total * self._constants.early)))
 
     def _select(self, choice: Choice, tag: str, num_rows: int) -> Plan | None:
         """Search anew."""
@@ -76,11 +52,12 @@ class PerTag(Selector):
 
     def _best(self, choice: Choice, tag: str, figures: Figures) -> FoundChain:
         """The members that may be the best, with the windows of the rates as they are."""
-        hoped = self._knowledge.optimistic(tag, figures) if self._hopes else figures
+        hoped = self._knowledge.optimistic(tag, figures) if self._options.takes("optimism") else figures
         best = self._search(hoped).levels
         if choice.chain is not None:
             stays = choice.chain.levels
-            least_s = best_windows(stays, hoped).token_s * (1.0 - self._stays)
+            gain = self._constants.tag_hysteresis * self._options.hysteresis
+            least_s = best_windows(stays, hoped).token_s * (1.0 - gain)
             best = stays if least_s <= best_windows(best, hoped).token_s else best
         return best_windows(best, figures)
 

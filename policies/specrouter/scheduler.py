@@ -39,8 +39,8 @@ class ModelChainScheduler:
         self.counters = Counters()
         self.knowledge = Knowledge(pool, options, constants)
         self.planner = Planner(pool, options, self.knowledge.survival, constants)
-        parts = (pool, options, self.knowledge, self.planner, self.counters)
-        self._per_tag, self._in_step = PerTag(*parts, constants=constants), InStep(*parts, constants=constants)
+        parts = (pool, options, self.knowledge, self.planner, self.counters, constants)
+        self._per_tag, self._in_step = PerTag(*parts), InStep(*parts)
         self._together = {"auto": constants.together, "batch": 1, "request": inf}[options.select]
         self._patience = constants.patience
         self._left: dict[str, int] = {}  # rounds that a tag goes on in step when few requests run

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ...decoding.pool import Pool
+from .constants import RouterConstants
 from .knowledge import Knowledge
 from .options import FORM, RouterOptions
 from .plan import Plan, Planner
@@ -70,13 +71,21 @@ class Selector(ABC):
         knowledge: to select by.
         planner: makes plans.
         counters: of what is done.
+        constants: of the policy.
     """
 
     shared: ClassVar[bool]  # whether one choice is for all tags
 
     def __init__(
-        self, pool: Pool, options: RouterOptions, knowledge: Knowledge, planner: Planner, counters: Counters
+        self,
+        pool: Pool,
+        options: RouterOptions,
+        knowledge: Knowledge,
+        planner: Planner,
+        counters: Counters,
+        constants: RouterConstants,
     ) -> None:
+        self._constants = constants
         self._options, self._knowledge, self._planner, self._counters = options, knowledge, planner, counters
         self._form = options.form or FORM
         self._pool = pool
