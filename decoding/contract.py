@@ -1,4 +1,4 @@
-"""What a policy answers and learns: three kinds of step, and what came of one.
+"""What a policy answers and learns: four kinds of step, and what came of one.
 
 Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
 """
@@ -11,6 +11,7 @@ from ..foreign_code import said
 from .rules.acceptance import Exact, Rule
 from .rules.draft_stops import Stop
 from .rules.foreign_rules import check_rule, check_stop
+from .trees.draft_tree import DraftTree
 
 
 class PolicyError(Exception):
@@ -117,7 +118,7 @@ class Commit:
         _check_tokens("commit", self.tokens)
 
 
-Step = Draft | Verify | Commit
+Step = Draft | Verify | Commit | DraftTree
 
 
 class Outcome(NamedTuple):
@@ -126,15 +127,17 @@ class Outcome(NamedTuple):
     Attributes:
         request_id: the request the step was for.
         step: the step as the policy gave it.
-        num_drafted: tokens a Draft appended.
-        num_judged: pending tokens a Verify looked at.
-        num_accepted: of those, how many stayed; the verifier's own token is not among them.
+        num_drafted: tokens a Draft appended, nodes of a DraftTree.
+        num_judged: pending tokens a Verify looked at, all nodes of a tree.
+        num_accepted: of those, how many stayed (of a tree the length of the path that was kept); the verifier's own
+            token is not among them.
         num_own: 1 if the verifier's own token (correction or bonus) was added, else 0.
         num_emitted: tokens committed to the answer by this step, the target's own token included.
-        refused_at: index among the judged tokens of the first one refused; None if none was.
+        refused_at: index among the judged tokens of the first one refused, of a tree the depth at which all nodes
+            beyond the path were; None if none was.
         tvd: total variation distance drafter to verifier per judged token up to and including the first refused
-            one, 0 to 1; NaN where the drafter is model-free or the recording does not say. Real models work them out
-            when they are first read.
+            one, 0 to 1, of a tree along its path; NaN where the drafter is model-free or the recording does not say.
+            Real models work them out when they are first read.
         duration_s: seconds of the batched operation this step was part of.
         num_rows: requests in that operation.
         done: whether the request is finished.

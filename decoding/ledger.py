@@ -7,16 +7,17 @@ from typing import NamedTuple, Protocol
 
 from .contract import Draft, Outcome
 from .results import Results, made
+from .trees.draft_tree import DraftTree
 
 # Kinds of steps and operations.
-DRAFT, VERIFY, COMMIT = range(3)
+DRAFT, VERIFY, COMMIT, TREE = range(4)
 
 
 class OpRecord(NamedTuple):
     """An operation that finished.
 
     Attributes:
-        kind: DRAFT or VERIFY.
+        kind: DRAFT, VERIFY or TREE (a draft of trees).
         level: of the member that ran.
         num_rows: requests in it.
         num_forwards: of the member.
@@ -39,9 +40,9 @@ class StepRecord(NamedTuple):
 
     Attributes:
         request_id: whose step it is.
-        kind: DRAFT, VERIFY, or COMMIT, which is part of no operation.
+        kind: DRAFT, VERIFY, TREE, or COMMIT, which is part of no operation.
         level: of the member that ran, the target's for a Commit.
-        asked: tokens a Draft asked for.
+        asked: tokens a Draft asked for, nodes of a whole tree.
         drafted, judged, accepted, own, emitted: tokens.
         modelled: decisions that were modelled rather than replayed or run.
         end_s: seconds since the run began.
@@ -73,11 +74,14 @@ def op_record(kind: int, level: int, num_rows: int, results: Results, start_s: f
     return made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
 
 
-def drafted_record(level: int, step: Draft, outcome: Outcome, num_modelled: int, end_s: float) -> StepRecord:
-    """Of a Draft by the member at `level`."""
+def drafted_record(
+    level: int, step: Draft | DraftTree, outcome: Outcome, num_modelled: int, end_s: float
+) -> StepRecord:
+    """Of a Draft or a DraftTree by the member at `level`."""
+    kind, asked = (DRAFT, step.tokens) if isinstance(step, Draft) else (TREE, step.shape.most_nodes)
     # fmt: off
     return made(StepRecord, (
-        outcome.request_id, DRAFT, level, step.tokens, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0,
+        outcome.request_id, kind, level, asked, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0,
     ))
     # fmt: on
 

@@ -2,12 +2,16 @@
 
 from .contract import Commit, Draft, Step, Verify
 from .session import Session
+from .trees.draft_tree import DraftTree
+from .trees.legal import check_on_tree, check_tree
 
 
 def check_step(session: Session, step: Step) -> int:
     """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
     pool = session.pool
     target = pool.target_level
+    if session.tree is not None:
+        check_on_tree(session, step)
     if isinstance(step, Draft):
         level = pool.level(step.model)
         if level == target:
@@ -35,4 +39,6 @@ def check_step(session: Session, step: Step) -> int:
         if step.tokens > len(session.tokens):
             raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
         return target
-    raise ValueError("not a step: return a Draft, a Verify or a Commit")
+    if isinstance(step, DraftTree):
+        return check_tree(session, step)
+    raise ValueError("not a step: return a Draft, a DraftTree, a Verify or a Commit")

@@ -8,10 +8,11 @@ Letters: B requests of one operation.
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any, cast
 
 from ..foreign_code import pass_interrupt, said
-from .contract import Commit, Draft, Outcome, Step
-from .ledger import DRAFT, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
+from .contract import Commit, Draft, Outcome, Step, Verify
+from .ledger import DRAFT, TREE, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
 from .legal_steps import check_step
 from .observation import Load, Observation
 from .policy import Policy, breach, raised
@@ -19,7 +20,9 @@ from .pool import Pool
 from .prefill import Prefills
 from .results import Drafted, DraftResults, Judged, Results, Row, Rows, VerifyResults, all_ran, made
 from .session import Session
-from .world import DraftOp, Item, Op, VerifyItem, VerifyOp, WaitingOps, World, set_apart
+from .trees.draft_tree import DraftTree
+from .trees.world import TreeDraftOp, TreeVerifyOp, tree_world
+from .world import AnyOp, DraftOp, Item, VerifyItem, VerifyOp, WaitingOps, World, set_apart
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
 IDLE_STEPS = 8
@@ -112,7 +115,7 @@ class Loop:
         self._forget(session)
         self._withdrawn.add(session.request_id)
 
-    def next_op(self, now_s: float) -> Op | None:
+    def next_op(self, now_s: float) -> AnyOp | None:
         """Ask every ready request and return the operation to run next; None when no request is left.
 
         Raises:
@@ -127,15 +130,17 @@ class Loop:
                 self._commit(session, step)
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
-            elif ready or waiting.drafts or waiting.verifies:
+            elif ready or waiting.drafts or waiting.verifies or waiting.trees or waiting.tree_verifies:
                 waiting.join(level, session, step)
             elif isinstance(step, Draft):
                 return made(DraftOp, (level, [(session, step)]))
-            else:
+            elif session.tree is None and isinstance(step, Verify):
                 return made(VerifyOp, (level, [(session, step)]))
+            else:
+                waiting.join(level, session, step)
         return waiting.pop()
 
-    def finish(self, op: Op, results: Results, *, start_s: float, now_s: float) -> None:
+    def finish(self, op: AnyOp, results: Results, *, start_s: float, now_s: float) -> None:
         """Turn what the world did into new session states and tell the policy.
 
         Done sessions go to `finished`, failed ones to `failed`; deferred rows are held and keep their steps.
@@ -145,26 +150,26 @@ class Loop:
         """
         self.load.now_s = now_s
         self.load.free_kv_share = results.free_kv_share
-        if isinstance(op, DraftOp) and isinstance(results, DraftResults):
+        if isinstance(op, DraftOp | TreeDraftOp) and isinstance(results, DraftResults):
             self._finish_drafts(op, results, start_s)
-        elif isinstance(op, VerifyOp) and isinstance(results, VerifyResults):
+        elif isinstance(op, VerifyOp | TreeVerifyOp) and isinstance(results, VerifyResults):
             self._finish_verifies(op, results, start_s)
         else:
             raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
 
-    def _finish_drafts(self, op: DraftOp, results: DraftResults, start_s: float) -> None:
-        level = op.level
-        items, rows, num_rows = self._set_aside(level, op.items, results.rows)
+    def _finish_drafts(self, op: DraftOp | TreeDraftOp, results: DraftResults, start_s: float) -> None:
+        level, asked = op.level, cast("list[tuple[Session, Any]]", op.items)
+        items, rows, num_rows = self._set_aside(level, asked, results.rows)
         if not num_rows:
             return
-        self._note_ran(DRAFT, level, num_rows, results, start_s)
+        self._note_ran(DRAFT if isinstance(op, DraftOp) else TREE, level, num_rows, results, start_s)
         duration_s = results.duration_s
         for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
             self._note_drafted(level, step, row, outcome)
             self._feed_back(session, outcome)
 
-    def _finish_verifies(self, op: VerifyOp, results: VerifyResults, start_s: float) -> None:
+    def _finish_verifies(self, op: VerifyOp | TreeVerifyOp, results: VerifyResults, start_s: float) -> None:
         level = op.level
         items, rows, num_rows = self._set_aside(level, op.items, results.rows)
         if not num_rows:
@@ -181,7 +186,7 @@ class Loop:
                 self._note_judged(level, row, outcome, 0)
                 self._feed_back(session, outcome)
 
-    def _note_drafted(self, level: int, step: Draft, row: Drafted, outcome: Outcome) -> None:
+    def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
         self._ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, self.load.now_s))
 
     def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
@@ -257,7 +262,10 @@ class Loop:
         except BaseException as error:  # a policy is foreign code; whatever it raises ends the run by name
             raise raised(self._name, session.request_id, None, "decide", error) from error
         try:
-            return step, check_step(session, step)
+            level = check_step(session, step)
+            if isinstance(step, DraftTree):
+                tree_world(self._world, level)
+            return step, level
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
             raise breach(self._policy, self._name, session.request_id, step, said(error)) from error

@@ -168,6 +168,12 @@ class Observation:
         )
 
     @property
+    def parents(self) -> tuple[int, ...] | None:
+        """Of a pending tree, the index of each token's parent, -1 below the root; None where the pending are a run."""
+        tree = self._session.tree
+        return None if tree is None else tree.parents
+
+    @property
     def last(self) -> Outcome | None:
         """What came of this request's previous step."""
         return self._session.last

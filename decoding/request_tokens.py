@@ -11,10 +11,11 @@ Where an answer ends is defined here, once:
 carries it along with the token that leads there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from .pool import Pool
+from .trees.growth import Tree
 
 # Called with the answer so far and how many of its tokens stood before the latest commit; returns how many tokens the
 # answer keeps if it ends inside the new ones (more than before, at most all), else None.
@@ -38,7 +39,8 @@ class RequestText:
         place: where the committed context stands in the world's record.
         tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it
             and the highest level that endorses it (its drafter until a verifier accepted it).
-        cached: per level, how many tokens of the context that member's KV cache holds.
+        tree: how the pending tokens hang together; None where each follows the one before it.
+        cached: per level, how many tokens of the context that member's KV cache holds, none of a pending tree.
 
     Raises:
         ValueError: an empty prompt, or a budget below 1.
@@ -60,6 +62,7 @@ class RequestText:
         "prompt",
         "request_id",
         "tokens",
+        "tree",
     )
 
     def __init__(
@@ -87,6 +90,7 @@ class RequestText:
         self.places: list[int] = []
         self.drafters: list[int] = []
         self.judges: list[int] = []
+        self.tree: Tree | None = None
         self.cached = [0] * len(pool.members)
         self._target = pool.target_level
         self._ending = ending
@@ -99,9 +103,9 @@ class RequestText:
 
     @property
     def room(self) -> int:
-        """Tokens that may still be appended: 0 after a pending end of sequence or when pending fills the budget."""
+        """Tokens that may still be appended: 0 after a pending end or tree, or when pending fills the budget."""
         tokens = self.tokens
-        if tokens and tokens[-1] in self.eos:
+        if tokens and (tokens[-1] in self.eos or self.tree is not None):
             return 0
         return self.budget - len(self.emitted) - len(tokens)
 
@@ -160,8 +164,32 @@ class RequestText:
         """Forget what was drafted and not committed; caches hold none of it."""
         for pending in (self.tokens, self.places, self.drafters, self.judges):
             pending.clear()
+        self.tree = None
         limit = self.num_prompt + len(self.emitted)
         self.cached[:] = [min(held, limit) for held in self.cached]
+
+    def grow(self, tree: Tree, level: int) -> None:
+        """The pending tokens are a tree by the member at `level`; of the text its cache holds what came before them."""
+        self.tree = tree
+        self.cached[level] = self.num_prompt + len(self.emitted)
+
+    def follow(self, path: Sequence[int]) -> bool:
+        """Let of a pending tree one path stay, which its drafter's cache holds as far as it was fed.
+
+        Returns:
+            Whether nodes beyond the path went.
+        """
+        tree = self.tree
+        assert tree is not None
+        limit = self.num_prompt + len(self.emitted)
+        drafter = self.drafters[0]
+        if self.cached[drafter] == limit:  # else its memory was taken in the meantime
+            self.cached[drafter] = limit + tree.held(path)
+        self.tokens = [self.tokens[node] for node in path]
+        self.places = [self.places[node] for node in path]
+        self.drafters, self.judges = [drafter] * len(path), [drafter] * len(path)
+        self.tree = None
+        return tree.goes_beyond(path)
 
     def _roll_back(self, level: int, limit: int) -> None:
         """Let no cache hold more than `limit` tokens of the context; that of the verifier at `level` holds them all."""

@@ -3,16 +3,26 @@
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
+from .trees.growth import Tree
+
 # `made(Drafted, (...))`, all fields given, is `Drafted(...)` at half the price: for what replay makes in every step.
 made = tuple.__new__
 
 
 class Drafted(NamedTuple):
-    """What a world drafted for one request: tokens, the place after each, and how many of them were modelled."""
+    """What a world drafted for one request.
+
+    Attributes:
+        tokens: in their order; of a tree parents before their children.
+        places: the place after each.
+        num_modelled: how many of them were modelled.
+        tree: how they hang together, of a DraftTree.
+    """
 
     tokens: list[int]
     places: list[int]
     num_modelled: int = 0
+    tree: Tree | None = None
 
 
 class Judged(NamedTuple):
@@ -26,6 +36,7 @@ class Judged(NamedTuple):
         num_modelled: decisions (judged tokens and the own token) that were modelled rather than replayed or run.
         escalated: indices of the tokens that stay and that this verifier does not endorse, ascending,
             < `num_accepted`.
+        path: of a pending tree the nodes that stay, from the top; `num_accepted` is its length.
     """
 
     num_accepted: int
@@ -34,6 +45,7 @@ class Judged(NamedTuple):
     tvd: Sequence[float] = ()
     num_modelled: int = 0
     escalated: tuple[int, ...] = ()
+    path: tuple[int, ...] | None = None
 
 
 class Failed(NamedTuple):

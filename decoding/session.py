@@ -11,6 +11,7 @@ from .contract import Commit, Draft, Outcome, Step, Verify
 from .pool import Pool
 from .request_tokens import Ending, RequestText
 from .results import Drafted, Judged, made
+from .trees.draft_tree import DraftTree
 
 
 class Session(RequestText):
@@ -68,7 +69,9 @@ class Session(RequestText):
 
     def prefills_before(self, step: Step, level: int) -> bool:
         """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
-        return not self.emitted and not self.tokens and isinstance(step, Draft) and self.prefill_before[level]
+        return (
+            not self.emitted and not self.tokens and isinstance(step, Draft | DraftTree) and self.prefill_before[level]
+        )
 
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
         """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
@@ -83,16 +86,20 @@ class Session(RequestText):
                 held = before
         return committed + len(self.tokens) - held, held
 
-    def drafted(self, step: Draft, level: int, drafted: Drafted, *, duration_s: float, num_rows: int) -> Outcome:
+    def drafted(
+        self, step: Draft | DraftTree, level: int, drafted: Drafted, *, duration_s: float, num_rows: int
+    ) -> Outcome:
         """Append what was drafted."""
-        tokens, places, _ = drafted
+        tokens, places, _, tree = drafted
         count = len(tokens)
         by_level = [level] * count
         self.tokens += tokens
         self.places += places
         self.drafters += by_level
         self.judges += by_level
-        if count and not self.pool.members[level].model_free:
+        if tree is not None:
+            self.grow(tree, level)
+        elif count and not self.pool.members[level].model_free:
             self.cached[level] = self.num_prompt + len(self.emitted) + len(self.tokens) - 1
         self.last = outcome = made(
             Outcome, (self.request_id, step, count, 0, 0, 0, 0, None, (), duration_s, num_rows, False, 0)
@@ -101,7 +108,9 @@ class Session(RequestText):
 
     def judged(self, step: Verify, level: int, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Keep the accepted prefix, drop the rest, add the verifier's own token; by the target, commit."""
-        num_accepted, own_token, own_place, tvd, _, escalated = judged
+        num_accepted, own_token, own_place, tvd, _, escalated, path = judged
+        if path is not None:
+            return self._tree_judged(step, level, judged, path, duration_s=duration_s, num_rows=num_rows)
         if level == self._target:
             num_judged = len(self.tokens)
             num_own, num_emitted = self._commit_judged(num_accepted, own_token, own_place)
@@ -118,6 +127,16 @@ class Session(RequestText):
             duration_s, num_rows, done, len(escalated),
         ))
         # fmt: on
+        return outcome
+
+    def _tree_judged(
+        self, step: Verify, level: int, judged: Judged, path: tuple[int, ...], *, duration_s: float, num_rows: int
+    ) -> Outcome:
+        """Of a tree a path stays, which is judged then as a draft of which all was accepted."""
+        num_nodes, refused = len(self.tokens), self.follow(path)
+        outcome = self.judged(step, level, judged._replace(path=None), duration_s=duration_s, num_rows=num_rows)
+        refused_at = len(path) if refused else None
+        self.last = outcome = outcome._replace(num_judged=num_nodes, refused_at=refused_at)
         return outcome
 
     def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:

@@ -4,17 +4,20 @@ Letters: B requests of one operation.
 """
 
 from collections.abc import Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .contract import Draft, Verify
 from .results import Deferred, DraftResults, Failed, Row, Rows, VerifyResults
 from .rules.signal import Signal
 from .session import Session
+from .trees.draft_tree import DraftTree
+from .trees.world import TreeDraftOp, TreeItem, TreeVerifyOp
 
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]
 VerifyItem = tuple[Session, Verify]
-Item = TypeVar("Item", DraftItem, VerifyItem)
+Item = TypeVar("Item", DraftItem, VerifyItem, TreeItem)
+OpStep = Draft | Verify | DraftTree  # those that a world carries out
 
 
 class World(Protocol):
@@ -82,44 +85,45 @@ class VerifyOp(NamedTuple):
 
 
 Op = DraftOp | VerifyOp
+AnyOp = Op | TreeDraftOp | TreeVerifyOp
 
 
 class WaitingOps:
     """Operations that further steps may still join, and steps that were put off. Mutated by all its methods.
 
     Attributes:
-        drafts, verifies: by level.
+        drafts, verifies, trees, tree_verifies: by level.
         held: steps that wait for memory, each with its level.
     """
 
-    __slots__ = ("drafts", "held", "verifies")
+    __slots__ = ("drafts", "held", "tree_verifies", "trees", "verifies")
 
     def __init__(self) -> None:
         self.drafts: dict[int, DraftOp] = {}
         self.verifies: dict[int, VerifyOp] = {}
-        self.held: list[tuple[int, Session, Draft | Verify]] = []
+        self.trees: dict[int, TreeDraftOp] = {}
+        self.tree_verifies: dict[int, TreeVerifyOp] = {}
+        self.held: list[tuple[int, Session, OpStep]] = []
 
-    def join(self, level: int, session: Session, step: Draft | Verify) -> None:
+    def join(self, level: int, session: Session, step: OpStep) -> None:
         """Let a step wait for its operation."""
         if isinstance(step, Draft):
-            if level not in self.drafts:
-                self.drafts[level] = DraftOp(level, [])
-            self.drafts[level].items.append((session, step))
+            self.drafts.setdefault(level, DraftOp(level, [])).items.append((session, step))
+        elif isinstance(step, DraftTree):
+            self.trees.setdefault(level, TreeDraftOp(level, [])).items.append((session, step))
+        elif session.tree is not None:
+            self.tree_verifies.setdefault(level, TreeVerifyOp(level, [])).items.append((session, step))
         else:
-            if level not in self.verifies:
-                self.verifies[level] = VerifyOp(level, [])
-            self.verifies[level].items.append((session, step))
+            self.verifies.setdefault(level, VerifyOp(level, [])).items.append((session, step))
 
     def drop(self, session: Session) -> None:
         """Forget the step of a request, wherever it waits."""
-        for level, draft in list(self.drafts.items()):
-            draft.items[:] = [item for item in draft.items if item[0] is not session]
-            if not draft.items:
-                del self.drafts[level]
-        for level, verify in list(self.verifies.items()):
-            verify.items[:] = [row for row in verify.items if row[0] is not session]
-            if not verify.items:
-                del self.verifies[level]
+        for ops in self._in_order():
+            for level, op in list(ops.items()):
+                items: list[Any] = op.items
+                items[:] = [item for item in items if item[0] is not session]
+                if not items:
+                    del ops[level]
         self.held = [step for step in self.held if step[1] is not session]
 
     def release(self) -> None:
@@ -128,16 +132,21 @@ class WaitingOps:
             self.join(level, session, step)
         self.held.clear()
 
-    def pop(self) -> Op | None:
+    def pop(self) -> AnyOp | None:
         """The operation that runs next, held steps with the others if there is no other; None if nothing waits.
 
         The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
         largest batch.
         """
-        if not (self.drafts or self.verifies):
+        if not (self.drafts or self.verifies or self.trees or self.tree_verifies):
             self.release()
-        level = min([*self.drafts, *self.verifies], default=-1)
-        return self.drafts.pop(level) if level in self.drafts else self.verifies.pop(level, None)
+        in_order = self._in_order()
+        level = min([level for ops in in_order for level in ops], default=-1)
+        return next((ops.pop(level) for ops in in_order if level in ops), None)
+
+    def _in_order(self) -> tuple[dict[int, Any], ...]:
+        """Operations by level, those first that run first at one level."""
+        return self.drafts, self.trees, self.verifies, self.tree_verifies
 
 
 class SetApart(NamedTuple, Generic[Item, Row]):

@@ -5,6 +5,7 @@ It has no cache, no recording and no clock, so it is an oracle for the real worl
 
 import struct
 from collections.abc import Callable, Sequence
+from math import log
 from zlib import crc32
 
 from ..decoding.contract import Draft, Verify
@@ -16,11 +17,15 @@ from ..decoding.rules.draft_stops import token_factor
 from ..decoding.rules.facts import Facts
 from ..decoding.rules.signal import NO_SIGNAL, Signal
 from ..decoding.session import Session
+from ..decoding.trees.draft_tree import DraftTree
+from ..decoding.trees.growth import Branches, Growth
+from ..decoding.trees.world import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
 
 _LOOKUP = LookupRule(max_match=3)
 VOCABULARY = 40
 EOS = 0
+LEAST = 2.0**-10  # nats, of log-probabilities as trees add them
 
 
 class ToyWorld:
@@ -84,12 +89,29 @@ class ToyWorld:
     def _refused(self, session: Session) -> Failed | Deferred | None:
         return None if self._refuse is None else self._refuse(session)
 
+    def check_tree(self, level: int) -> None:
+        """Every member that may draft a tree does."""
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
+        """Let every tree grow from its whole context."""
+        rows = [self._refused(session) or self._grow(session, step, level) for session, step in items]
+        forward = _forward(level, rows)
+        return DraftResults(rows, [forward], forward[3])
+
+    def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Walk every tree by what the verifier writes itself."""
+        rows = [self._refused(session) or self._walk(session, level) for session, _ in items]
+        forward = _forward(level, rows)
+        return VerifyResults(rows, [forward], forward[3])
+
     def signal(self, session: Session, index: int) -> Signal:
         """A made-up confidence; NaN for a model-free drafter."""
         level = session.drafters[index]
         if self._pool.members[level].model_free:
             return NO_SIGNAL
-        return self._signal(level, [*session.prompt, *session.emitted, *session.tokens[:index]])
+        before = range(index) if session.tree is None else session.tree.path_to(index)[:-1]
+        tokens = [session.tokens[place] for place in before]
+        return self._signal(level, [*session.prompt, *session.emitted, *tokens])
 
     def _signal(self, level: int, context: list[int]) -> Signal:
         prob = 0.05 + 0.95 * self._unit(context, 50 + level)
@@ -112,6 +134,38 @@ class ToyWorld:
             if context[-1] == EOS or stopped:
                 break
         return Drafted(context[start:], [0] * (len(context) - start))
+
+    def _grow(self, session: Session, step: DraftTree, level: int) -> Drafted:
+        context = [*session.prompt, *session.emitted]
+        growth = Growth(step.shape, room=session.room, eos=session.eos)
+        while growth.asks:
+            growth.take(
+                [
+                    self._branches(level, [*context, *(growth.tokens[at] for at in growth.path_to(node))], width)
+                    for node, width in growth.asks
+                ]
+            )
+        kept = growth.kept()
+        return Drafted([growth.tokens[node] for node in kept], [0] * len(kept), 0, growth.tree(kept))
+
+    def _branches(self, level: int, context: list[int], width: int) -> Branches:
+        """The member's own token, then those after it in the vocabulary, ever less probable."""
+        own = self.next_token(level, context)
+        tokens = [(own + rank) % VOCABULARY for rank in range(min(width, VOCABULARY))]
+        sure = self._signal(level, context).prob
+        return Branches(tokens, [LEAST * round(log(sure / (rank + 1)) / LEAST) for rank in range(len(tokens))])
+
+    def _walk(self, session: Session, level: int) -> Judged:
+        assert session.tree is not None
+        context, path = [*session.prompt, *session.emitted], list[int]()
+        while True:
+            own_token = self.next_token(level, context)
+            node = session.tree.child(path, own_token, session.tokens)
+            if node is None:
+                tvd = (0.1,) * len(path) + (0.9,) * session.tree.goes_beyond(path)
+                return Judged(len(path), own_token, 0, tvd, path=tuple(path))
+            path.append(node)
+            context.append(own_token)
 
     def _judge(self, session: Session, step: Verify, level: int) -> Judged:
         first = session.first_unjudged(level)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from ..counted import counted
-from ..decoding.ledger import DRAFT, OpRecord, StepRecord
+from ..decoding.ledger import DRAFT, TREE, OpRecord, StepRecord
 from .log import RunLog
 from .record_exit import RecordExit, record_exits
 
@@ -277,6 +277,8 @@ def _told(step: _Step, members: Sequence[str]) -> str:
     member = members[did.level]
     if did.kind == DRAFT:
         what = f"draft by {member}: {counted(did.drafted, 'token')} of {did.asked} asked for"
+    elif did.kind == TREE:
+        what = f"tree by {member}: {counted(did.drafted, 'node')} of at most {did.asked}"
     elif did.prefill:
         what = f"prefill by {member}: the first token committed"
     else:

@@ -243,7 +243,7 @@ class TorchWorld:
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:
     """All that decides what a step feeds to models, in plain values."""
-    tokens = step.tokens if isinstance(step, Draft) else 0
+    tokens = step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
     return session.request_id, type(step).__name__, tokens, len(session.emitted), session.emitted[-1:], session.tokens
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...decoding.results import Forward, Results, VerifyResults
-from ...decoding.world import Op
+from ...decoding.world import AnyOp
 
 
 class Prices(Protocol):
@@ -40,7 +40,7 @@ class PricedSeconds:
         """Seconds since the clock was made, >= 0."""
         return self._now_s
 
-    def priced(self, op: Op, results: Results) -> Results:
+    def priced(self, op: AnyOp, results: Results) -> Results:
         """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
         name = self._names[op.level]
         forwards = [self._priced_forward(name, forward) for forward in results.forwards]

@@ -84,7 +84,7 @@ class RoundAnswers:
         num_modelled = max(num_modelled, wanted) if state.drawn else num_modelled
         refused = wanted - kept
         tokens = state.trunk[position : position + kept] + [state.refused] * refused
-        return made(Drafted, (tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled))
+        return made(Drafted, (tokens, [ON_TRUNK] * kept + [OFF_TRUNK] * refused, num_modelled, None))
 
     def looked_up(self, session: Session, step: Draft) -> Drafted:
         """See `RecordedAnswers`; the log has the real tokens."""
@@ -118,7 +118,7 @@ class RoundAnswers:
         num_looked_at = min(accepted + 1, num_judged)
         # Where rounds were drawn, so was where each of them ends: nothing of the verification is replayed.
         num_modelled = num_looked_at + 1 if state.drawn else 0
-        return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, ()))
+        return made(Judged, (accepted, own_token, ON_TRUNK, (nan,) * num_looked_at, num_modelled, (), None))
 
     # -- where a session stands
 

@@ -93,7 +93,7 @@ class TrieAnswers:
             places.append(node)
             if token in eos:
                 break
-        return made(Drafted, (tokens, places, 0))
+        return made(Drafted, (tokens, places, 0, None))
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
         """Draft with a stop rule, or where some context is not recorded."""
@@ -166,7 +166,7 @@ class TrieAnswers:
             node = place
             if node < 0:
                 return self._judge_slowly(session, step, level, first)
-        return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, ()))
+        return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, (), None))
 
     def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
         """Judge with a lossy rule, or where some context is not recorded."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arguments import ArgumentError
 from ...counted import counted
-from ...decoding.ledger import DRAFT, VERIFY
+from ...decoding.ledger import DRAFT, TREE, VERIFY
 from ...policies.default_policies import default_policies
 from ...progress import Progress, quiet, tracked
 from ...reports.tables.grid import Grid
@@ -262,7 +262,7 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
         return 0.0
     names = log.meta["members"]
     total = 0.0
-    judged = {DRAFT: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
+    judged = {DRAFT: log.steps["drafted"], TREE: log.steps["drafted"], VERIFY: log.steps["judged"] + 1}
     tokens = np.zeros(len(log.ops["kind"]))
     for kind, counts in judged.items():
         chosen = log.steps["kind"] == kind
@@ -274,7 +274,7 @@ def _beside_s(log: RunLog, cost: CostModel) -> float:
             total += cost.lookups_s(num_rows)
             continue
         total += cost.beside_s(
-            "draft" if kind == DRAFT else "verify",
+            "verify" if kind == VERIFY else "draft",
             name,
             num_forwards=num_forwards,
             num_rows=num_rows,

@@ -192,6 +192,7 @@ class Replica:
         loop = self._loop
         now_s = now_ps / PS_PER_S
         op = loop.next_op(now_s)
+        assert op is None or isinstance(op, DraftOp | VerifyOp)  # this world knows no trees
         if self._decide_s:
             now_ps += round((loop.load.now_s - now_s) / self._decide_s) * self._decide_ps
         if self._notes.committed:

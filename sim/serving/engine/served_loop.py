@@ -9,6 +9,7 @@ from ....decoding.observation import Observation
 from ....decoding.policy import Policy
 from ....decoding.pool import Pool
 from ....decoding.results import Drafted, Judged, Results
+from ....decoding.trees.draft_tree import DraftTree
 from ....decoding.world import DraftOp, Op, World
 
 
@@ -98,7 +99,7 @@ class ServedLoop(Loop):
                 self._feed_back(session, outcome)
         return num_forwards
 
-    def _note_drafted(self, level: int, step: Draft, row: Drafted, outcome: Outcome) -> None:
+    def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
         self._notes.num_modelled += row.num_modelled
 
     def _note_judged(self, level: int, row: Judged, outcome: Outcome, prefill: int) -> None:
