@@ -1,4 +1,4 @@
-"""What a policy answers and learns: four kinds of step, and what came of one.
+"""What a policy answers and learns: the kinds of step, and what came of one.
 
 Steps are values: build them once and return them again, a policy is called tens of thousands of times a second.
 """
@@ -118,7 +118,51 @@ class Commit:
         _check_tokens("commit", self.tokens)
 
 
-Step = Draft | Verify | Commit | DraftTree
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Several steps of one request at once, by different members, the largest first: working ahead.
+
+    Every Verify judges what the next part's member, or one above it, has endorsed; the last one all the rest. Each
+    further part works on what stands after that: it judges it, or, a Draft, appends to it. All parts begin from the
+    same pending tokens; none knows what another one says.
+
+    Their answers are put together from the last part to the first, so that no race decides anything. Where a verifier
+    accepted all it was given, and its own token equals the first token that then stands after them, what stands after
+    that one stays pending; in all other cases it is thrown away. So the text is what the verdicts alone would make it
+    (PEARL, arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
+
+    A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
+    and wrote before any of that was thrown away, and its own seconds. `done` is said with the last one, and
+    `Observation.last` is that one. What stayed is what is pending.
+
+    Attributes:
+        steps: two or more, by members of strictly falling level; each a Verify by the rule Exact, but for the last,
+            which may be a Draft.
+
+    Raises:
+        ValueError: fewer than two, a Draft before the last, or a lossy rule.
+    """
+
+    steps: tuple[Verify | Draft, ...]
+
+    def __post_init__(self) -> None:
+        steps = self.steps
+        if not isinstance(steps, tuple) or len(steps) < 2:
+            raise ValueError(f"overlap steps must be a tuple of two or more, got {said(steps, repr)}")
+        for number, step in enumerate(steps):
+            if not isinstance(step, Verify) and not (isinstance(step, Draft) and number == len(steps) - 1):
+                raise ValueError(f"overlap steps must be Verify, the last one may be a Draft, got {said(step, repr)}")
+            if isinstance(step, Verify) and not step.rule.lossless:
+                raise ValueError(f"overlap verify rule must be lossless, got {step.rule!r}")
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the last part is a Draft."""
+        return isinstance(self.steps[-1], Draft)
+
+
+SingleStep = Draft | Verify | Commit | DraftTree
+Step = SingleStep | Overlap
 
 
 class Outcome(NamedTuple):
@@ -126,7 +170,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         request_id: the request the step was for.
-        step: the step as the policy gave it.
+        step: the step as the policy gave it; of an `Overlap`, the part that this is the outcome of.
         num_drafted: tokens a Draft appended, nodes of a DraftTree.
         num_judged: pending tokens a Verify looked at, all nodes of a tree.
         num_accepted: of those, how many stayed (of a tree the length of the path that was kept); the verifier's own
@@ -145,7 +189,7 @@ class Outcome(NamedTuple):
     """
 
     request_id: str
-    step: Step
+    step: SingleStep
     num_drafted: int
     num_judged: int
     num_accepted: int

@@ -6,7 +6,7 @@ Their fields, in this order, are the columns of a run log; every other form is d
 from typing import NamedTuple, Protocol
 
 from .contract import Draft, Outcome
-from .results import Results, made
+from .results import Ran, made
 from .trees.draft_tree import DraftTree
 
 # Kinds of steps and operations.
@@ -48,6 +48,7 @@ class StepRecord(NamedTuple):
         end_s: seconds since the run began.
         escalated: of the accepted tokens, how many the verifier left to the next one.
         prefill: 1 for the loop's own step, in which the target wrote the first token.
+        part: index of this part in an `Overlap`, which has one record for each; 0 for all other steps.
     """
 
     request_id: str
@@ -63,9 +64,10 @@ class StepRecord(NamedTuple):
     end_s: float
     escalated: int = 0
     prefill: int = 0
+    part: int = 0
 
 
-def op_record(kind: int, level: int, num_rows: int, results: Results, start_s: float) -> OpRecord:
+def op_record(kind: int, level: int, num_rows: int, results: Ran, start_s: float) -> OpRecord:
     """Of an operation in which `num_rows` requests ran."""
     num_forwards = new_tokens = 0
     for _, new, repeats, _ in results.forwards:
@@ -81,7 +83,7 @@ def drafted_record(
     kind, asked = (DRAFT, step.tokens) if isinstance(step, Draft) else (TREE, step.shape.most_nodes)
     # fmt: off
     return made(StepRecord, (
-        outcome.request_id, kind, level, asked, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0,
+        outcome.request_id, kind, level, asked, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0, 0,
     ))
     # fmt: on
 
@@ -91,9 +93,16 @@ def judged_record(level: int, outcome: Outcome, num_modelled: int, end_s: float,
     request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
     # fmt: off
     return made(StepRecord, (
-        request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, num_modelled, end_s, escalated, prefill,
+        request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, num_modelled, end_s, escalated, prefill, 0,
     ))
     # fmt: on
+
+
+def part_record(level: int, part: int, outcome: Outcome, num_modelled: int, end_s: float) -> StepRecord:
+    """Of the part of an Overlap at this index, which was by the member at `level`."""
+    if isinstance(outcome.step, Draft):
+        return drafted_record(level, outcome.step, outcome, num_modelled, end_s)._replace(part=part)
+    return judged_record(level, outcome, num_modelled, end_s, 0)._replace(part=part)
 
 
 def committed_record(level: int, outcome: Outcome, end_s: float) -> StepRecord:

@@ -1,44 +1,78 @@
 """Which steps a request may take now, by the contract."""
 
-from .contract import Commit, Draft, Step, Verify
+from itertools import pairwise
+
+from .contract import Commit, Draft, Overlap, Step, Verify
+from .overlap.spans import spans_of
+from .pool import Pool
 from .session import Session
 from .trees.draft_tree import DraftTree
 from .trees.legal import check_on_tree, check_tree
 
 
 def check_step(session: Session, step: Step) -> int:
-    """The level that executes `step` (the target's for a Commit); raises ValueError with the rule it breaks."""
+    """The level that executes `step` (the target's for a Commit, the highest of an Overlap).
+
+    Raises:
+        ValueError: with the rule that the step breaks.
+    """
     pool = session.pool
-    target = pool.target_level
     if session.tree is not None:
         check_on_tree(session, step)
     if isinstance(step, Draft):
-        level = pool.level(step.model)
-        if level == target:
-            raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
-        if step.copy is not None and not pool.members[level].model_free:
-            raise ValueError(f"only a model-free member copies what it is given, and {pool.names[level]} is a model")
-        if session.room < 1:
-            raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
-        return level
+        return _check_draft(session, step)
     if isinstance(step, Verify):
-        level = pool.level(step.model)
-        if level == target:
-            return level
-        if pool.members[level].model_free:
-            raise ValueError(f"{pool.names[level]} is model-free and cannot verify")
-        if pool.members[level].drafts_only:
-            raise ValueError(
-                f"{pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
-                "recording holds no verdicts of it"
-            )
-        if session.judges and session.first_unjudged(level) == len(session.judges):
+        level = _check_verifier(pool, step)
+        if level != pool.target_level and session.judges and session.first_unjudged(level) == len(session.judges):
             raise ValueError("nothing left to judge: a model at or above this one endorses every pending token")
         return level
     if isinstance(step, Commit):
         if step.tokens > len(session.tokens):
             raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
-        return target
+        return pool.target_level
     if isinstance(step, DraftTree):
         return check_tree(session, step)
-    raise ValueError("not a step: return a Draft, a DraftTree, a Verify or a Commit")
+    if isinstance(step, Overlap):
+        return _check_overlap(session, step)
+    raise ValueError("not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap")
+
+
+def _check_draft(session: Session, step: Draft) -> int:
+    pool = session.pool
+    level = pool.level(step.model)
+    if level == pool.target_level:
+        raise ValueError("the target does not draft; verify with nothing pending is plain decoding")
+    if step.copy is not None and not pool.members[level].model_free:
+        raise ValueError(f"only a model-free member copies what it is given, and {pool.names[level]} is a model")
+    if session.room < 1:
+        raise ValueError("no room to draft: pending tokens fill the budget or end the text (see seen.room)")
+    return level
+
+
+def _check_verifier(pool: Pool, step: Verify) -> int:
+    level = pool.level(step.model)
+    if pool.members[level].model_free:
+        raise ValueError(f"{pool.names[level]} is model-free and cannot verify")
+    if pool.members[level].drafts_only:
+        raise ValueError(
+            f"{pool.names[level]} only drafts and cannot verify: it has a tokenizer of its own, or the "
+            "recording holds no verdicts of it"
+        )
+    return level
+
+
+def _check_overlap(session: Session, step: Overlap) -> int:
+    """Every part is legal, and has something to do beside the others."""
+    levels = [
+        _check_draft(session, part) if isinstance(part, Draft) else _check_verifier(session.pool, part)
+        for part in step.steps
+    ]
+    if any(upper <= lower for upper, lower in pairwise(levels)):
+        names = ", ".join(part.model for part in step.steps)
+        raise ValueError(f"overlap steps must be by members of strictly falling level, got {names}")
+    for level, (first, end) in zip(levels, spans_of(session, step, tuple(levels)), strict=True):
+        if first == end == len(session.tokens) and session.room < 1:
+            raise ValueError(
+                f"nothing for {session.pool.names[level]} to do: no token to judge and no room for its own"
+            )
+    return levels[0]

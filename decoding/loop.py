@@ -15,17 +15,17 @@ from .contract import Commit, Draft, Outcome, Step, Verify
 from .ledger import DRAFT, TREE, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
 from .legal_steps import check_step
 from .observation import Load, Observation
-from .policy import Policy, breach, raised
+from .overlap.finish import finish_parts
+from .overlap.world import OverlapOp, check_known
+from .policy import Policy, breach, guard_progress, raised, tell
 from .pool import Pool
 from .prefill import Prefills
-from .results import Drafted, DraftResults, Judged, Results, Row, Rows, VerifyResults, all_ran, made
+from .results import Drafted, DraftResults, Judged, OverlapResults, Results, Row, Rows, VerifyResults, all_ran, made
 from .session import Session
 from .trees.draft_tree import DraftTree
-from .trees.world import TreeDraftOp, TreeVerifyOp, tree_world
+from .trees.world import TreeDraftOp, TreeVerifyOp
 from .world import AnyOp, DraftOp, Item, VerifyItem, VerifyOp, WaitingOps, World, set_apart
 
-# Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
-IDLE_STEPS = 8
 # Operations in a row, beyond one per request, that a world may defer whole before a request fails for it.
 DEFERRED_OPS = 8
 
@@ -130,7 +130,14 @@ class Loop:
                 self._commit(session, step)
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
-            elif ready or waiting.drafts or waiting.verifies or waiting.trees or waiting.tree_verifies:
+            elif (
+                ready
+                or waiting.drafts
+                or waiting.verifies
+                or waiting.trees
+                or waiting.tree_verifies
+                or waiting.overlaps
+            ):
                 waiting.join(level, session, step)
             elif isinstance(step, Draft):
                 return made(DraftOp, (level, [(session, step)]))
@@ -154,28 +161,28 @@ class Loop:
             self._finish_drafts(op, results, start_s)
         elif isinstance(op, VerifyOp | TreeVerifyOp) and isinstance(results, VerifyResults):
             self._finish_verifies(op, results, start_s)
+        elif isinstance(op, OverlapOp) and isinstance(results, OverlapResults):
+            self._finish_overlaps(op, results, start_s)
         else:
             raise TypeError(f"a {type(op).__name__} must not be answered with {type(results).__name__}")
 
     def _finish_drafts(self, op: DraftOp | TreeDraftOp, results: DraftResults, start_s: float) -> None:
-        level, asked = op.level, cast("list[tuple[Session, Any]]", op.items)
+        level, asked, duration_s = op.level, cast("list[tuple[Session, Any]]", op.items), results.duration_s
         items, rows, num_rows = self._set_aside(level, asked, results.rows)
         if not num_rows:
             return
         self._note_ran(DRAFT if isinstance(op, DraftOp) else TREE, level, num_rows, results, start_s)
-        duration_s = results.duration_s
         for (session, step), row in zip(items, rows):  # noqa: B905 - to be strict costs as much as the rest
             outcome = session.drafted(step, level, row, duration_s=duration_s, num_rows=num_rows)
             self._note_drafted(level, step, row, outcome)
             self._feed_back(session, outcome)
 
     def _finish_verifies(self, op: VerifyOp | TreeVerifyOp, results: VerifyResults, start_s: float) -> None:
-        level = op.level
+        level, duration_s, prefill = op.level, results.duration_s, self._prefills.step
         items, rows, num_rows = self._set_aside(level, op.items, results.rows)
         if not num_rows:
             return
         self._note_ran(VERIFY, level, num_rows, results, start_s)
-        duration_s, prefill = results.duration_s, self._prefills.step
         for (session, step), row in zip(items, rows):  # noqa: B905 - as above
             if step is prefill:
                 outcome = session.prefilled(step, row, duration_s=duration_s, num_rows=num_rows)
@@ -185,6 +192,17 @@ class Loop:
                 outcome = session.judged(step, level, row, duration_s=duration_s, num_rows=num_rows)
                 self._note_judged(level, row, outcome, 0)
                 self._feed_back(session, outcome)
+
+    def _finish_overlaps(self, op: OverlapOp, results: OverlapResults, start_s: float) -> None:
+        items, rows, num_rows = self._set_aside(op.level, op.items, results.rows)
+        if not num_rows:
+            return
+        self._deferred_ops = 0
+        outcomes = finish_parts(op, items, rows, results.parts, num_rows, self.load, self._ledger, start_s=start_s)
+        for (session, _), parts in zip(items, outcomes, strict=True):
+            tell(self._policy, self._name, parts[:-1])
+            self._idle.pop(session.request_id, None)  # whoever judges gets on, whatever the last part found
+            self._feed_back(session, parts[-1])
 
     def _note_drafted(self, level: int, step: Draft | DraftTree, row: Drafted, outcome: Outcome) -> None:
         self._ledger.note_step(drafted_record(level, step, outcome, row.num_modelled, self.load.now_s))
@@ -263,8 +281,7 @@ class Loop:
             raise raised(self._name, session.request_id, None, "decide", error) from error
         try:
             level = check_step(session, step)
-            if isinstance(step, DraftTree):
-                tree_world(self._world, level)
+            check_known(self._world, step, level)
             return step, level
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
@@ -279,7 +296,7 @@ class Loop:
             self._end(session)
             return
         if not (outcome.num_drafted or outcome.num_judged or outcome.num_own or outcome.num_emitted):
-            self._guard_progress(session, outcome)
+            guard_progress(self._policy, self._name, self._idle, outcome)
         elif self._idle:
             self._idle.pop(session.request_id, None)
         self._ready.append(session)
@@ -288,10 +305,3 @@ class Loop:
         """A request is done."""
         self.finished.append(session)
         self._leave(session)
-
-    def _guard_progress(self, session: Session, outcome: Outcome) -> None:
-        idle = self._idle.get(session.request_id, 0) + 1
-        self._idle[session.request_id] = idle
-        rule = f"no progress in {idle} steps: nothing was drafted or judged"
-        if idle >= IDLE_STEPS:
-            raise breach(self._policy, self._name, session.request_id, outcome.step, rule)

@@ -3,11 +3,15 @@
 Two verbs, `decide` and `learn`. Both worlds (sim and runtime) call them through the same loop.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..foreign_code import at, decides_at, pass_interrupt, said
 from .contract import Outcome, PolicyError, Step
 from .observation import Observation
+
+# Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
+IDLE_STEPS = 8
 
 
 class Policy(Protocol):
@@ -20,6 +24,23 @@ class Policy(Protocol):
     def learn(self, outcome: Outcome) -> None:
         """What came of a step, in the order the steps finished."""
         ...
+
+
+def tell(policy: Policy, name: str, outcomes: Sequence[Outcome]) -> None:
+    """Let a policy learn of the parts of a step; raises PolicyError for whatever it raises."""
+    for outcome in outcomes:
+        try:
+            policy.learn(outcome)
+        except BaseException as error:  # a policy is foreign code
+            raise raised(name, outcome.request_id, outcome.step, "learn", error) from error
+
+
+def guard_progress(policy: Policy, name: str, idle: dict[str, int], outcome: Outcome) -> None:
+    """Count one more step in a row that left its request as it was, by id; raises PolicyError for too many."""
+    count = idle[outcome.request_id] = idle.get(outcome.request_id, 0) + 1
+    if count >= IDLE_STEPS:
+        rule = f"no progress in {count} steps: nothing was drafted or judged"
+        raise breach(policy, name, outcome.request_id, outcome.step, rule)
 
 
 def raised(name: str, request_id: str, step: Step | None, method: str, error: BaseException) -> PolicyError:

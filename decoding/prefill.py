@@ -7,7 +7,7 @@ decides: it is kept while the prefill runs, so that nobody is asked twice.
 from enum import StrEnum
 
 from ..arguments import ArgumentError
-from .contract import Draft, Step, Verify
+from .contract import Draft, Overlap, Step, Verify
 from .pool import Pool
 from .session import Session
 from .trees.draft_tree import DraftTree
@@ -69,7 +69,7 @@ class Prefills:
     def __init__(self, pool: Pool) -> None:
         self.step = Verify(pool.target)
         self.undecided: set[str] = set()
-        self._kept: dict[str, Draft | DraftTree] = {}
+        self._kept: dict[str, Draft | DraftTree | Overlap] = {}
 
     def due_first(self, session: Session) -> bool:
         """Whether a new request begins with the prefill, before its policy is asked; else its first step may wait."""
@@ -84,13 +84,13 @@ class Prefills:
         if session.request_id not in self.undecided:
             return False
         self.undecided.remove(session.request_id)
-        if not (isinstance(step, Draft | DraftTree) and session.prefills_before(step, level)):
+        if not (isinstance(step, Draft | DraftTree | Overlap) and session.prefills_before(step, level)):
             return False
         self._kept[session.request_id] = step
         return True
 
-    def waiting(self, request_id: str) -> Draft | DraftTree | None:
-        """The draft that waited for the prefill that has just run, if one did; it waits no more."""
+    def waiting(self, request_id: str) -> Draft | DraftTree | Overlap | None:
+        """The step that waited for the prefill that has just run, if one did; it waits no more."""
         return self._kept.pop(request_id, None)
 
     def forget(self, request_id: str) -> None:

@@ -14,6 +14,7 @@ carries it along with the token that leads there.
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from .overlap.standing import Standing
 from .pool import Pool
 from .trees.growth import Tree
 
@@ -35,6 +36,7 @@ class RequestText:
         ending: ends the answer early, at stop strings for one.
 
     Attributes:
+        pool: as given.
         emitted: tokens committed after the prompt.
         place: where the committed context stands in the world's record.
         tokens, places, drafters, judges: the pending tokens; per token the place after it, the level that wrote it
@@ -59,6 +61,7 @@ class RequestText:
         "num_prompt",
         "place",
         "places",
+        "pool",
         "prompt",
         "request_id",
         "tokens",
@@ -79,6 +82,7 @@ class RequestText:
             raise ValueError(f"request {request_id}: prompt must hold at least one token")
         if budget < 1:
             raise ValueError(f"request {request_id}: max_new_tokens must be >= 1, got {budget}")
+        self.pool = pool
         self.request_id = request_id
         self.prompt = prompt
         self.num_prompt = len(prompt)
@@ -241,6 +245,12 @@ class RequestText:
         num_emitted = self._commit(tokens, places)
         # Where an ending cuts, the last token it drops is the target's own.
         return num_own if num_emitted == num_written else 0, num_emitted
+
+    def _stand(self, first: int, pending: Standing, cached: list[int]) -> None:
+        """Let `pending` stand from index `first` on, in place of all that is there, and caches hold so much."""
+        for name, column in zip(Standing._fields, pending, strict=True):
+            setattr(self, name, getattr(self, name)[:first] + column)
+        self.cached[:] = cached
 
     def _take(self, count: int) -> int:
         """Move the first `count` pending tokens to the answer; returns how many of them it kept."""

@@ -67,7 +67,9 @@ class Deferred(NamedTuple):
 Forward = tuple[int, int, int, float]
 
 
-Row = TypeVar("Row", Drafted, Judged)
+# What came of the parts of one request's `Overlap`, in their order.
+Parted = tuple[Drafted | Judged, ...]
+Row = TypeVar("Row", Drafted, Judged, Parted)
 
 
 # What came of the requests of one operation.
@@ -112,4 +114,40 @@ class VerifyResults(RowResults[Judged]):
     __slots__ = ()
 
 
-Results = DraftResults | VerifyResults
+class PartRun(NamedTuple):
+    """How one part of a batched `Overlap` ran.
+
+    Attributes:
+        after_s: seconds from the beginning of the operation to that of the part.
+        forwards: what ran.
+        duration_s: of the part, seconds.
+    """
+
+    after_s: float
+    forwards: list[Forward]
+    duration_s: float
+
+
+class OverlapResults(NamedTuple):
+    """What a world did in an operation of P parts for B requests.
+
+    Attributes:
+        rows: `[B]`, what came of each part, or that the row failed or was deferred.
+        parts: `[P]` how each ran.
+        duration_s: of the operation, seconds.
+        free_kv_share: as in `RowResults`.
+    """
+
+    rows: Rows[Parted]
+    parts: list[PartRun]
+    duration_s: float
+    free_kv_share: float = 1.0
+
+    @property
+    def forwards(self) -> list[Forward]:
+        """What ran, in all parts."""
+        return [forward for part in self.parts for forward in part.forwards]
+
+
+Results = DraftResults | VerifyResults | OverlapResults
+Ran = Results | PartRun  # whatever says what ran, and how long it took

@@ -7,15 +7,21 @@ The **prefill** is the target's forward over the prompt that writes the first to
 policy; the session says when it is due.
 """
 
-from .contract import Commit, Draft, Outcome, Step, Verify
+from collections.abc import Sequence
+
+from .contract import Commit, Draft, Outcome, Overlap, Step, Verify
+from .overlap.outcomes import outcomes_of
+from .overlap.settle import settle
+from .overlap.spans import levels_of, spans_of
+from .overlap.standing import NOTHING
 from .pool import Pool
 from .request_tokens import Ending, RequestText
-from .results import Drafted, Judged, made
+from .results import Drafted, Judged, Parted, PartRun, made
 from .trees.draft_tree import DraftTree
 
 
 class Session(RequestText):
-    """One request while it is decoded. Mutated by `drafted`, `judged`, `prefilled` and `committed`.
+    """One request while it is decoded. Mutated by what came of a step: `drafted`, `judged`, `overlapped` and the like.
 
     Its world mutates `place` as well, and `cached` through `forget_caches`.
 
@@ -39,7 +45,7 @@ class Session(RequestText):
         ValueError: an empty prompt, a budget below 1, or `prefill_before` of another length than the pool.
     """
 
-    __slots__ = ("last", "pool", "prefill_before", "tag")
+    __slots__ = ("last", "prefill_before", "tag")
 
     def __init__(
         self,
@@ -57,7 +63,6 @@ class Session(RequestText):
         levels = len(pool.members)
         if prefill_before is not None and len(prefill_before) != levels:
             raise ValueError(f"request {request_id}: prefill_before must have {levels} values, got {prefill_before}")
-        self.pool = pool
         self.tag = tag
         self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
         self.last: Outcome | None = None
@@ -69,9 +74,11 @@ class Session(RequestText):
 
     def prefills_before(self, step: Step, level: int) -> bool:
         """Whether the prefill is due before `step` by `level`: a draft on the bare prompt by a member that waits."""
-        return (
-            not self.emitted and not self.tokens and isinstance(step, Draft | DraftTree) and self.prefill_before[level]
-        )
+        if self.emitted or self.tokens:
+            return False
+        if isinstance(step, Overlap):
+            return step.drafts and self.prefill_before[levels_of(self, step)[-1]]
+        return isinstance(step, Draft | DraftTree) and self.prefill_before[level]
 
     def feed(self, level: int, *, verify: bool) -> tuple[int, int]:
         """(new, held): tokens the member's next forward is fed, catch-up included, and tokens its cache keeps.
@@ -138,6 +145,25 @@ class Session(RequestText):
         refused_at = len(path) if refused else None
         self.last = outcome = outcome._replace(num_judged=num_nodes, refused_at=refused_at)
         return outcome
+
+    def overlapped(self, step: Overlap, rows: Parted, parts: Sequence[PartRun], *, num_rows: int) -> list[Outcome]:
+        """Put together what all parts said; returns the outcome of each, of which `last` is the last one."""
+        levels = levels_of(self, step)
+        spans = spans_of(self, step, levels)
+        settled = settle(self, levels, spans, rows)
+        own, num_emitted, done, top = list(settled.own), 0, False, rows[0]
+        if levels[0] == self._target:
+            assert isinstance(top, Judged)
+            after = settled.pending.since(top.num_accepted + own[0])
+            own[0], num_emitted = self._commit_judged(top.num_accepted, top.own_token, top.own_place)
+            done = self.done
+            self._stand(0, NOTHING if done else after, self.cached if done else settled.cached)
+        else:
+            self._stand(spans[0][0], settled.pending, settled.cached)
+        outcomes = outcomes_of(self.request_id, step, spans, rows, own, parts, num_rows=num_rows)
+        outcomes[0] = outcomes[0]._replace(num_emitted=num_emitted)
+        self.last = outcomes[-1] = outcomes[-1]._replace(done=done)
+        return outcomes
 
     def prefilled(self, step: Verify, judged: Judged, *, duration_s: float, num_rows: int) -> Outcome:
         """Commit the first token, which the target wrote with nothing pending; no policy's step, so `last` stays."""

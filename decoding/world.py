@@ -6,7 +6,9 @@ Letters: B requests of one operation.
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from .contract import Draft, Verify
+from .contract import Draft, Overlap, Verify
+from .overlap.spans import levels_of
+from .overlap.world import OverlapItem, OverlapOp
 from .results import Deferred, DraftResults, Failed, Row, Rows, VerifyResults
 from .rules.signal import Signal
 from .session import Session
@@ -16,8 +18,8 @@ from .trees.world import TreeDraftOp, TreeItem, TreeVerifyOp
 # One request's part in an operation. Plain tuples: replay makes one for every step.
 DraftItem = tuple[Session, Draft]
 VerifyItem = tuple[Session, Verify]
-Item = TypeVar("Item", DraftItem, VerifyItem, TreeItem)
-OpStep = Draft | Verify | DraftTree  # those that a world carries out
+Item = TypeVar("Item", DraftItem, VerifyItem, TreeItem, OverlapItem)
+OpStep = Draft | Verify | DraftTree | Overlap  # those that a world carries out
 
 
 class World(Protocol):
@@ -85,7 +87,7 @@ class VerifyOp(NamedTuple):
 
 
 Op = DraftOp | VerifyOp
-AnyOp = Op | TreeDraftOp | TreeVerifyOp
+AnyOp = Op | TreeDraftOp | TreeVerifyOp | OverlapOp
 
 
 class WaitingOps:
@@ -93,17 +95,24 @@ class WaitingOps:
 
     Attributes:
         drafts, verifies, trees, tree_verifies: by level.
+        overlaps: by the levels of their parts, and whether the last one drafts.
         held: steps that wait for memory, each with its level.
     """
 
-    __slots__ = ("drafts", "held", "tree_verifies", "trees", "verifies")
+    __slots__ = ("drafts", "held", "overlaps", "tree_verifies", "trees", "verifies")
 
     def __init__(self) -> None:
         self.drafts: dict[int, DraftOp] = {}
         self.verifies: dict[int, VerifyOp] = {}
         self.trees: dict[int, TreeDraftOp] = {}
         self.tree_verifies: dict[int, TreeVerifyOp] = {}
+        self.overlaps: dict[tuple[tuple[int, ...], bool], OverlapOp] = {}
         self.held: list[tuple[int, Session, OpStep]] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether no operation waits that a step may join; held ones left out."""
+        return not (self.drafts or self.verifies or self.trees or self.tree_verifies or self.overlaps)
 
     def join(self, level: int, session: Session, step: OpStep) -> None:
         """Let a step wait for its operation."""
@@ -111,6 +120,9 @@ class WaitingOps:
             self.drafts.setdefault(level, DraftOp(level, [])).items.append((session, step))
         elif isinstance(step, DraftTree):
             self.trees.setdefault(level, TreeDraftOp(level, [])).items.append((session, step))
+        elif isinstance(step, Overlap):
+            key = levels_of(session, step), step.drafts
+            self.overlaps.setdefault(key, OverlapOp(*key, [])).items.append((session, step))
         elif session.tree is not None:
             self.tree_verifies.setdefault(level, TreeVerifyOp(level, [])).items.append((session, step))
         else:
@@ -118,12 +130,12 @@ class WaitingOps:
 
     def drop(self, session: Session) -> None:
         """Forget the step of a request, wherever it waits."""
-        for ops in self._in_order():
-            for level, op in list(ops.items()):
+        for ops in (*self._in_order(), self.overlaps):
+            for key, op in list(ops.items()):
                 items: list[Any] = op.items
                 items[:] = [item for item in items if item[0] is not session]
                 if not items:
-                    del ops[level]
+                    del ops[key]
         self.held = [step for step in self.held if step[1] is not session]
 
     def release(self) -> None:
@@ -136,12 +148,14 @@ class WaitingOps:
         """The operation that runs next, held steps with the others if there is no other; None if nothing waits.
 
         The smallest member runs first, and drafts before it judges, so that the target, the expensive one, meets the
-        largest batch.
+        largest batch. Members at work together come last, those with the smallest ones first.
         """
-        if not (self.drafts or self.verifies or self.trees or self.tree_verifies):
+        if self.empty:
             self.release()
         in_order = self._in_order()
         level = min([level for ops in in_order for level in ops], default=-1)
+        if level < 0 and self.overlaps:
+            return self.overlaps.pop(min(self.overlaps))
         return next((ops.pop(level) for ops in in_order if level in ops), None)
 
     def _in_order(self) -> tuple[dict[int, Any], ...]:

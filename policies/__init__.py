@@ -3,7 +3,7 @@
 Standard library and numpy only; imports neither traces nor either world.
 """
 
-from ..decoding.contract import Commit, Draft, Outcome, PolicyError, Step, Verify
+from ..decoding.contract import Commit, Draft, Outcome, Overlap, PolicyError, Step, Verify
 from ..decoding.observation import Observation, PendingToken
 from ..decoding.policy import Policy
 from ..decoding.pool import Member, Pool
@@ -37,6 +37,7 @@ __all__ = [
     "Observable",
     "Observation",
     "Outcome",
+    "Overlap",
     "PendingToken",
     "Policy",
     "PolicyError",

@@ -9,9 +9,21 @@ from math import log
 from zlib import crc32
 
 from ..decoding.contract import Draft, Verify
+from ..decoding.overlap.turns import in_turns
+from ..decoding.overlap.world import OverlapItem
 from ..decoding.pool import Pool
 from ..decoding.prompt_lookup import LookupRule, looked_up
-from ..decoding.results import Deferred, Drafted, DraftResults, Failed, Forward, Judged, Row, VerifyResults
+from ..decoding.results import (
+    Deferred,
+    Drafted,
+    DraftResults,
+    Failed,
+    Forward,
+    Judged,
+    OverlapResults,
+    Row,
+    VerifyResults,
+)
 from ..decoding.rules.acceptance import Ruling, ruling
 from ..decoding.rules.draft_stops import token_factor
 from ..decoding.rules.facts import Facts
@@ -85,6 +97,10 @@ class ToyWorld:
         rows = [self._refused(session) or self._judge(session, step, level) for session, step in items]
         forward = _forward(level, rows)
         return VerifyResults(rows, [forward], forward[3])
+
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Compute every part from its whole context."""
+        return in_turns(self, levels, items)
 
     def _refused(self, session: Session) -> Failed | Deferred | None:
         return None if self._refuse is None else self._refuse(session)

@@ -149,7 +149,7 @@ def _policy_s(log: RunLog) -> float:
     measured = log.meta.get("policy_s")
     if measured is not None:
         return float(measured)
-    return float(log.meta.get("decide_s", 0.0)) * int((log.steps["prefill"] == 0).sum())  # nobody decides on a prefill
+    return float(log.meta.get("decide_s", 0.0)) * int(log.decided().sum())
 
 
 def _exact_share(log: RunLog) -> float:

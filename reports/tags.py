@@ -124,7 +124,7 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     rows = np.bincount(op, minlength=len(ops["duration_s"]))
     seconds = np.bincount(request, weights=ops["duration_s"][op] / rows[op], minlength=num_requests)
     rest_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min()) - seconds.sum()
-    decided = steps["prefill"] == 0
+    decided = log.decided()
     if not decided.any():  # nothing was left to decide, nor any time but what rounding leaves
         decided = ~decided
     num_steps = np.bincount(steps["request"][decided], minlength=num_requests)

@@ -15,7 +15,7 @@ from .log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_col
 from .text_quality import TextQuality
 
 # Of integers that do not take four bytes: small ones, and tokens fed to a batch.
-_CODES = {"kind": "b", "prefill": "b", "level": "h", "own": "h", "new_tokens": "q"}
+_CODES = {"kind": "b", "prefill": "b", "part": "b", "level": "h", "own": "h", "new_tokens": "q"}
 
 
 class RunLedger:
@@ -53,12 +53,13 @@ class RunLedger:
 
         Args:
             ops: `[N]` by OP_FIELDS.
-            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
+            steps: `[M]` by STEP_FIELDS, but for `part`, which is 0; `op` counts from the first of these operations, -1
+                is a Commit.
         """
         first = self._last_op + 1
         self._last_op += len(ops["kind"])
         self._ops += _packed(OP_FIELDS, ops)
-        self._steps += _packed(STEP_FIELDS, {**steps, "op": np.where(steps["op"] < 0, -1, steps["op"] + first)})
+        self._steps += _packed(STEP_FIELDS, steps | {"op": np.where(steps["op"] < 0, -1, steps["op"] + first)})
 
     def note_failed(self, request_id: str, error: str, end_s: float) -> None:
         """A request ended unfinished, for the reason `error`; raises ValueError for an empty reason."""
@@ -134,7 +135,7 @@ def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
 def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
     """Rows of columns."""
     table = np.zeros(len(columns[fields[0]]), _row_type(fields))
-    for field in fields:
+    for field in columns:
         table[field] = columns[field]
     return table.tobytes()
 

@@ -62,6 +62,11 @@ class RunLog:
     steps: Columns
     requests: Columns
 
+    def decided(self) -> NDArray[np.bool_]:
+        """Which steps a policy was asked for: not the prefills, and the parts of an Overlap once."""
+        first: NDArray[np.bool_] = (self.steps["prefill"] == 0) & (self.steps["part"] == 0)
+        return first
+
     def rounds(self) -> Columns:
         """One row per round: everything of a request between two commits by the target, the prefill among these.
 

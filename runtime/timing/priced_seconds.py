@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from ...decoding.results import Forward, Results, VerifyResults
+from ...decoding.overlap.world import OverlapOp
+from ...decoding.results import Forward, OverlapResults, PartRun, Results, VerifyResults
 from ...decoding.world import AnyOp
 
 
@@ -42,14 +43,32 @@ class PricedSeconds:
 
     def priced(self, op: AnyOp, results: Results) -> Results:
         """What a world did, with the prices of its forwards for seconds; moves the clock on by their sum."""
-        name = self._names[op.level]
-        forwards = [self._priced_forward(name, forward) for forward in results.forwards]
-        if forwards or isinstance(results, VerifyResults):
-            duration_s = sum([repeats * seconds for _, _, repeats, seconds in forwards])
-        else:  # a model-free member runs no forward
-            duration_s = self._prices.lookup_s * len(op.items)
+        if isinstance(results, OverlapResults):
+            return self._priced_parts(op, results)
+        forwards, duration_s = self._run(op, op.level, results.forwards, verifies=isinstance(results, VerifyResults))
         self._now_s += duration_s
         return results._replace(forwards=forwards, duration_s=duration_s)
+
+    def _priced_parts(self, op: AnyOp, results: OverlapResults) -> OverlapResults:
+        """Members that work ahead of others; as in a replay on one device, one after the other."""
+        assert isinstance(op, OverlapOp)
+        parts, whole_s = [], 0.0
+        for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
+            verifies = not (op.drafts and number == len(op.levels) - 1)
+            forwards, duration_s = self._run(op, level, part.forwards, verifies=verifies)
+            parts.append(PartRun(whole_s, forwards, duration_s))
+            whole_s += duration_s
+        self._now_s += whole_s
+        return results._replace(parts=parts, duration_s=whole_s)
+
+    def _run(
+        self, op: AnyOp, level: int, forwards: Sequence[Forward], *, verifies: bool
+    ) -> tuple[list[Forward], float]:
+        """The forwards of one member with their prices, and the seconds of them together."""
+        priced = [self._priced_forward(self._names[level], forward) for forward in forwards]
+        if not priced and not verifies:  # a model-free member runs no forward
+            return [], self._prices.lookup_s * len(op.items)
+        return priced, sum([repeats * seconds for _, _, repeats, seconds in priced])
 
     def _priced_forward(self, name: str, forward: Forward) -> Forward:
         num_rows, new_tokens, repeats, _ = forward

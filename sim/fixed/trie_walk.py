@@ -5,7 +5,7 @@ replay.
 """
 
 from ...decoding.contract import Draft, Verify
-from ...decoding.loop import IDLE_STEPS
+from ...decoding.policy import IDLE_STEPS
 from ...decoding.session import Session
 from ..tries.answers import UNKNOWN, TrieAnswers
 from ..tries.request_tables import RequestTables

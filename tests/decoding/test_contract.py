@@ -1,7 +1,8 @@
 """A breach of the contract ends the run with an error that names the policy, the request and the step."""
 
 import pytest
-from paceline.decoding.loop import IDLE_STEPS, Loop
+from paceline.decoding.loop import Loop
+from paceline.decoding.policy import IDLE_STEPS
 from paceline.decoding.prefill import Start
 from paceline.decoding.session import Session
 from paceline.policies import Commit, ConfidenceBelow, Draft, Exact, PolicyError, Verify
@@ -26,8 +27,8 @@ ILLEGAL = {
         "only a model-free member copies what it is given, and draft is",
     ),
     "draft without room": ([Draft("draft", 12), Draft("draft", 1)], "no room to draft"),
-    "nothing": ([None], "not a step: return a Draft, a DraftTree, a Verify or a Commit"),
-    "a text": (["target"], "not a step: return a Draft, a DraftTree, a Verify or a Commit"),
+    "nothing": ([None], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
+    "a text": (["target"], "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap"),
     "the class": ([Draft], "decide raised TypeError"),
     "empty window": ([lambda seen: Draft("draft", 0)], r"decide raised ValueError\('draft tokens must be >= 1, got 0'"),
     "empty commit": ([lambda seen: Commit(0)], r"decide raised ValueError\('commit tokens must be >= 1, got 0'"),

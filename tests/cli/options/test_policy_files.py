@@ -43,7 +43,11 @@ def mine(trace, tmp_path):
     ("body", "step", "told"),
     [
         ("raise RuntimeError('first\\nsecond')", "None", "decide raised RuntimeError('first\\nsecond')"),
-        ("return None", "None", "not a step: return a Draft, a Verify or a Commit"),
+        (
+            "return None",
+            "None",
+            "not a step: return a Draft, a DraftTree, a Verify, a Commit or an Overlap",
+        ),
         ("return 'draft'", "draft", "not a step"),
         ("return Draft", "<class", "not a step"),
         ("return Verify('huge')", "Verify(model='huge', rule=Exact())", "unknown model 'huge'; this pool has ngram,"),

@@ -1,0 +1,56 @@
+"""Carries out an `Overlap` with the two verbs that every world has, one part after the other.
+
+Letters: B requests, P parts.
+"""
+
+from collections.abc import Sequence
+
+from ..contract import Draft, Verify
+from ..results import Deferred, Drafted, Failed, Judged, OverlapResults, Parted, PartRun, Results
+from ..session import Session
+from ..world import World
+from .spans import front_of, spans_of
+from .world import OverlapItem
+
+
+def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+    """Let each member do its part, the largest first, on the text as it was before; takes the sum of their seconds.
+
+    A world whose answers change what the next part would read, as real caches do, cannot use this.
+    """
+    spans = [spans_of(session, step, levels) for session, step in items]
+    answers: list[Results] = []
+    parts: list[PartRun] = []
+    now_s = 0.0
+    for number, level in enumerate(levels):
+        results = _run(world, level, number, items, [each[number][1] for each in spans])
+        answers.append(results)
+        parts.append(PartRun(now_s, results.forwards, results.duration_s))
+        now_s += results.duration_s
+    rows = [together(row) for row in zip(*[answer.rows for answer in answers], strict=True)]
+    return OverlapResults(rows, parts, now_s, answers[-1].free_kv_share)
+
+
+def together(row: Sequence[Drafted | Judged | Failed | Deferred]) -> Parted | Failed | Deferred:
+    """What came of one request: of all its parts, or why one of them has no answer."""
+    ran = [each for each in row if isinstance(each, Drafted | Judged)]
+    if len(ran) == len(row):
+        return tuple(ran)
+    apart = [each for each in row if isinstance(each, Failed | Deferred)]
+    return next((each for each in apart if isinstance(each, Failed)), apart[0])
+
+
+def _run(world: World, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> Results:
+    drafts: list[tuple[Session, Draft]] = []
+    verifies: list[tuple[Session, Verify]] = []
+    fronts = [front_of(session, end) for (session, _), end in zip(items, ends, strict=True)]
+    for front, (_, step) in zip(fronts, items, strict=True):
+        part = step.steps[number]
+        if isinstance(part, Draft):
+            drafts.append((front, part))
+        else:
+            verifies.append((front, part))
+    results: Results = world.draft(level, drafts) if drafts else world.verify(level, verifies)
+    for front, (session, _) in zip(fronts, items, strict=True):
+        session.place = front.place  # where replay went back to the trunk
+    return results

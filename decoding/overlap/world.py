@@ -1,0 +1,56 @@
+"""What a world in which members work ahead is asked for, and the operation that asks.
+
+A world need not know it: then the step is refused. Letters: B requests of one operation, P parts.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from ..contract import Overlap
+from ..results import OverlapResults
+from ..session import Session
+from ..trees.draft_tree import DraftTree
+from ..trees.world import tree_world
+
+OverlapItem = tuple[Session, Overlap]
+
+
+@runtime_checkable
+class AheadWorld(Protocol):
+    """Carries out every part of an `Overlap`; what `decoding.world.World` says of its operations holds here as well."""
+
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Let the members at `levels` do their parts for `[B]` requests, whatever runs at the same time."""
+        ...
+
+
+class OverlapOp(NamedTuple):
+    """A batched `Overlap`.
+
+    Attributes:
+        levels: `[P]` the members of its parts.
+        drafts: whether the last part is a Draft.
+        items: `[B]`.
+    """
+
+    levels: tuple[int, ...]
+    drafts: bool
+    items: list[OverlapItem]
+
+    @property
+    def level(self) -> int:
+        """Of the largest member."""
+        return self.levels[0]
+
+    def run(self, world: object) -> OverlapResults:
+        """Let a world carry it out."""
+        assert isinstance(world, AheadWorld)  # its loop has looked
+        return world.overlap(self.levels, self.items)
+
+
+def check_known(world: object, step: object, level: int) -> None:
+    """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises ValueError."""
+    if isinstance(step, DraftTree):
+        tree_world(world, level)
+    elif isinstance(step, Overlap) and not isinstance(world, AheadWorld):
+        raise ValueError(f"nobody works ahead here: {type(world).__name__} carries out one step of a request at a time")
