@@ -1,6 +1,6 @@
 """One simulated run: a policy over a recording, on one device, with B requests at a time."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from .fixed.batched_loop import BatchedLoop
 from .fixed.closed_loop import ClosedLoop, WalkedRun, why_looped
 from .fixed.pending_view import PendingView
 from .foresight import grant_foresight
+from .placement import Placement
 from .replay_tables import RecordedWorld, ReplayTables, check_observed
 from .tries.tables import TrieTables
 from .tries.world import ReplayWorld
@@ -40,6 +41,7 @@ class Scenario:
         strict: refuse what is not recorded instead of modelling it.
         decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
         start: how requests begin; None for the recording's default.
+        placement: which members run at the same time where a policy lets them (`decoding.contract.Overlap`).
 
     Raises:
         ValueError: batch or decide_s out of range, or a start that the recording does not hold.
@@ -52,6 +54,7 @@ class Scenario:
     strict: bool = False
     decide_s: float | None = None
     start: Start | None = None
+    placement: Placement = field(default_factory=Placement)
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
@@ -148,6 +151,8 @@ def _looped(
     """The run step by step."""
     recording = scenario.tables
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=lambda: loop.load.now_s)
+    if isinstance(world, ReplayWorld):
+        world.placement = scenario.placement
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
@@ -195,6 +200,7 @@ def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
         "seed": scenario.seed,
         "decide_s": scenario.seconds_to_decide(policy),
         "start": scenario.begins.value,
+        "devices": scenario.placement.name,
         "members": list(scenario.tables.pool.names),
         "lossless": None if about is None else about.lossless,
     }

@@ -5,14 +5,16 @@ Where a request's text ends, it is compared with the trunk.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ...decoding.overlap.turns import in_turns
 from ...decoding.pool import Pool
-from ...decoding.results import DraftResults, VerifyResults, made
+from ...decoding.results import DraftResults, OverlapResults, VerifyResults, made
 from ...decoding.session import Session
-from ...decoding.world import DraftItem, VerifyItem
+from ...decoding.world import DraftItem, OverlapItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel, OperationCost
 from ..operation_charges import OperationCharges
+from ..placement import Placement
 from .agreement_rates import Fallback
 from .answers import TrieAnswers
 from .recorded_quality import recorded_quality
@@ -28,6 +30,9 @@ class ReplayWorld(TrieAnswers):
         cost: seconds of forwards.
         fallback: answers beyond the record; None makes the first unknown an error.
         now_s: reads the run's clock; None outside a run, where nothing takes time but the operations themselves.
+
+    Attributes:
+        placement: where members run; on one device, unless it is set before the run.
     """
 
     def __init__(
@@ -43,6 +48,7 @@ class ReplayWorld(TrieAnswers):
         self._pool = pool
         self._cost = cost
         self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
+        self.placement = Placement()
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
@@ -99,3 +105,7 @@ class ReplayWorld(TrieAnswers):
             forward = verify_forward(self._cost, self._pool.names[level], items, level)
             seconds = forward[3]
         return made(VerifyResults, (judged, [forward], seconds, 1.0))
+
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Walk every part in the same trie, then let parts on several devices run at once."""
+        return self.placement.placed(levels, in_turns(self, levels, items))
