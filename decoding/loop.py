@@ -130,14 +130,7 @@ class Loop:
                 self._commit(session, step)
             elif prefills.undecided and prefills.due_before(session, step, level):
                 self._waiting.join(self.pool.target_level, session, prefills.step)
-            elif (
-                ready
-                or waiting.drafts
-                or waiting.verifies
-                or waiting.trees
-                or waiting.tree_verifies
-                or waiting.overlaps
-            ):
+            elif ready or not waiting.empty:
                 waiting.join(level, session, step)
             elif isinstance(step, Draft):
                 return made(DraftOp, (level, [(session, step)]))

@@ -130,7 +130,8 @@ class WaitingOps:
 
     def drop(self, session: Session) -> None:
         """Forget the step of a request, wherever it waits."""
-        for ops in (*self._in_order(), self.overlaps):
+        waiting: list[dict[Any, Any]] = [*self._in_order(), self.overlaps]
+        for ops in waiting:
             for key, op in list(ops.items()):
                 items: list[Any] = op.items
                 items[:] = [item for item in items if item[0] is not session]

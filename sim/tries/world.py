@@ -6,10 +6,11 @@ Where a request's text ends, it is compared with the trunk.
 from collections.abc import Callable, Iterator, Sequence
 
 from ...decoding.overlap.turns import in_turns
+from ...decoding.overlap.world import OverlapItem
 from ...decoding.pool import Pool
 from ...decoding.results import DraftResults, OverlapResults, VerifyResults, made
 from ...decoding.session import Session
-from ...decoding.world import DraftItem, OverlapItem, VerifyItem
+from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
 from ..charges import draft_forwards, total_s, verify_forward
 from ..cost.base import CostModel, OperationCost
