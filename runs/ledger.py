@@ -135,8 +135,9 @@ def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
 def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
     """Rows of columns."""
     table = np.zeros(len(columns[fields[0]]), _row_type(fields))
-    for field in columns:
-        table[field] = columns[field]
+    for field in fields:
+        if field != "part":
+            table[field] = columns[field]
     return table.tobytes()
 
 
