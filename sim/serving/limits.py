@@ -57,11 +57,13 @@ class KvLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """When a text that all requests of a batch begin with is read once for all rows.
+    """When a text that requests begin with is read once for all of their rows.
 
     Attributes:
         least_tokens: of such a text, >= 0. By default as vLLM has it.
-        least_rows: of a forward, >= 2. By default as vLLM has it.
+        least_rows: of a forward, and with `groups` of those that share a text, >= 2. By default as vLLM has it.
+        groups: whether any text that some rows of a forward share is read once for these, as multi-level cascades do
+            (FlashInfer; Hydragen, arXiv:2402.05099); else only one that every running request begins with, as in vLLM.
 
     Raises:
         ArgumentError: a number out of range.
@@ -69,6 +71,7 @@ class SharedPrefix:
 
     least_tokens: int = COMMON_TOKENS
     least_rows: int = COMMON_ROWS
+    groups: bool = False
 
     def __post_init__(self) -> None:
         check_least("`least_tokens`", self.least_tokens, 0)

@@ -1,9 +1,9 @@
-"""Attention that reads the text which all requests of a batch begin with once, and not once for each row.
+"""Attention that reads a text which requests of a batch begin with once, and not once for each row.
 
 Engines that do so have blocks of that text in one place, for it is in the prefix cache. vLLM calls it cascade
 attention (`use_cascade_attention`): of a step in which every request that runs refers to the same first blocks, the
-kernel reads those once for all rows, and then what is each row's own. Rows still attend to all of it: only bytes are
-saved, not arithmetic.
+kernel reads those once for all rows, and then what is each row's own. Multi-level cascades (FlashInfer; Hydragen,
+arXiv:2402.05099) do it for every group of rows. Rows still attend to all of it: only bytes are saved, not arithmetic.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,9 @@ class SharedPrefixCost:
 
     Args:
         cost: of forwards.
-        rule: when the text is read once.
-        common_tokens: says how many tokens every row begins with and holds, >= 0; asked at each forward.
+        rule: when a text is read once.
+        common_tokens: says how many tokens every row begins with and holds, >= 0; asked at each forward. With groups:
+            how many tokens the rows hold together, less those that have to be read.
 
     Raises:
         ArgumentError: a cost that does not tell what is read from what is attended to.
@@ -42,15 +43,24 @@ class SharedPrefixCost:
     def forward_s(self, model: str, *, num_rows: int, new_tokens: int, context_tokens: int) -> float:
         """Seconds of one forward; see `CostModel`. Never more than where each row reads the text for itself."""
         each_s = self._each.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-        common = self._common_tokens() if num_rows >= self._rule.least_rows else 0
-        if common < max(1, self._rule.least_tokens):
+        spared = self._spared_tokens(num_rows)
+        if not spared:
             return each_s
-        read = context_tokens - (num_rows - 1) * common
-        assert read >= common, "a row that does not hold the text it shares"
+        read = context_tokens - spared
+        assert read * (num_rows - 1) >= spared, "a row that does not hold the text it shares"
         once_s = self._sharing.shared_forward_s(
             model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens, read_tokens=read
         )
         return min(once_s, each_s)  # which is rounded by pieces of lines
+
+    def _spared_tokens(self, num_rows: int) -> int:
+        """Tokens held that a forward need not read."""
+        if num_rows < self._rule.least_rows:
+            return 0
+        common = self._common_tokens()
+        if self._rule.groups:
+            return common
+        return (num_rows - 1) * common if common >= self._rule.least_tokens else 0
 
     def draft_terms(self, model: str) -> DraftTerms | None:
         """See `CostModel`."""

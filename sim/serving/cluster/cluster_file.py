@@ -91,15 +91,17 @@ class MemberTable(Table):
 
 
 class SharedPrefixTable(Table):
-    """When a text that all requests of a batch begin with is read once for all rows; attributes as of `SharedPrefix`.
+    """When a text that requests begin with is read once for all of their rows; attributes as of `SharedPrefix`.
 
     Attributes:
         least_tokens: of such a text.
-        least_rows: of a forward.
+        least_rows: of a forward, or of a group.
+        groups: whether texts that some rows share are read once, too.
     """
 
     least_tokens: Annotated[int, Field(ge=0, le=MOST)] = COMMON_TOKENS
     least_rows: Annotated[int, Field(ge=2, le=MOST)] = COMMON_ROWS
+    groups: bool = False
 
 
 class OffloadTable(Table):

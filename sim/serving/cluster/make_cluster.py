@@ -125,7 +125,7 @@ class _Group:
             return None
         if not self.table.member(target).prefix_cache:
             self._refuse("shared_prefix", f"must be left out without a prefix cache of {target}", asked.model_dump())
-        return SharedPrefix(least_tokens=asked.least_tokens, least_rows=asked.least_rows)
+        return SharedPrefix(least_tokens=asked.least_tokens, least_rows=asked.least_rows, groups=asked.groups)
 
     def _refuse(self, key: str, rule: str, value: object, *, told: bool = False) -> NoReturn:
         raise ClusterFileError(self.path, f"replicas[{self.row}].{key}", rule, value, told=told) from None

@@ -46,9 +46,7 @@ class Replica:
         self.may_lag = may_lag
         self._target = pool.target_level
         self._recorder = shared.recorder
-        self._world = spec.world(
-            pool, shared.answers, lambda: self._loop.load.now_s, lambda: self._memory.target.common_tokens
-        )
+        self._world = spec.world(pool, shared.answers, lambda: self._loop.load.now_s, lambda: self._memory.target)
         self._notes = BatchNotes(len(pool.members))
         self._decide_s, self._decide_ps = spec.decide_s, to_ps(spec.decide_s)
         self._budget = spec.limits.token_budget

@@ -10,6 +10,7 @@ from ....traces.workloads.arrival import Arrival
 from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
+from ..kv.member_kv import MemberKv
 from ..limits import Admission, EngineLimits, Preemption
 from ..roles import Role
 from ..shared_prefix import SharedPrefixCost
@@ -66,7 +67,7 @@ class ReplicaSpec:
         pool: Pool,
         answers: RecordedAnswers,
         now_s: Callable[[], float],
-        common_tokens: Callable[[], int],
+        target: Callable[[], MemberKv],
     ) -> EngineWorld:
         """What carries out its operations.
 
@@ -74,7 +75,7 @@ class ReplicaSpec:
             pool: the members.
             answers: of the recording.
             now_s: reads the clock of the run.
-            common_tokens: that the text of every request which runs begins with, and the target's cache holds.
+            target: its memory.
 
         Raises:
             ArgumentError: a prefix that rows share, and a cost that does not tell what is read.
@@ -82,8 +83,17 @@ class ReplicaSpec:
         if self.make_world is not None:
             return self.make_world(pool, answers)
         rule = self.limits.shared_prefix
-        shared = None if rule is None else SharedPrefixCost(self.cost, rule, common_tokens)
-        return ServedWorld(answers=answers, pool=pool, cost=self.cost, target_cost=shared, now_s=now_s)
+        if rule is None:
+            return ServedWorld(answers=answers, pool=pool, cost=self.cost, now_s=now_s)
+        rows: list[int] = []
+
+        def repeated_tokens() -> int:
+            least = {"least_tokens": rule.least_tokens, "least_owners": rule.least_rows}
+            return target().repeated_tokens(rows, **least)
+
+        common_tokens = repeated_tokens if rule.groups else lambda: target().common_tokens
+        shared = SharedPrefixCost(self.cost, rule, common_tokens)
+        return ServedWorld(answers=answers, pool=pool, cost=self.cost, target_cost=shared, now_s=now_s, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Rows are answered one by one, what runs together is charged together.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from ....decoding.contract import Verify
 from ....decoding.pool import Pool
@@ -16,6 +16,7 @@ from ...cost.base import CostModel
 from ...recorded_answers import RecordedAnswers
 from ..clock import to_s
 from .charges import ServingCharges
+from .served_session import ServedSession
 
 
 class EngineWorld(World, Protocol):
@@ -52,6 +53,7 @@ class ServedWorld:
         cost: seconds.
         target_cost: of forwards of the target; None: those of `cost`.
         now_s: reads the replica's clock.
+        rows: takes the requests of each verification before it is charged, by serial; None: nobody looks.
 
     Attributes:
         duration_ps: of the latest operation.
@@ -65,8 +67,10 @@ class ServedWorld:
         cost: CostModel,
         now_s: Callable[[], float],
         target_cost: CostModel | None = None,
+        rows: list[int] | None = None,
     ) -> None:
         self._answers = answers
+        self._rows = rows
         self._charges = ServingCharges(cost, pool, now_s, target_cost)
         self._reads = Verify(pool.target)
         self.duration_ps = 0
@@ -102,6 +106,8 @@ class ServedWorld:
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
         """See `EngineWorld`."""
         judged = [self._answers.judged(session, step, level) for session, step in items]
+        if self._rows is not None:
+            self._rows[:] = [cast(ServedSession, session).serial for session, _ in (*items, *chunks)]
         forward, self.duration_ps = self._charges.verified(level, [*items, *chunks] if chunks else items)
         return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0))
 

@@ -4,6 +4,7 @@ Every block is free, used (by one owner or more) or evictable (cached, used by n
 where it lies makes no difference to seconds.
 """
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from ..limits import KvLimits
@@ -79,6 +80,30 @@ class MemberKv:
                 num_blocks += len(node.keys)
             node = node.parent
         return num_blocks * self._block_tokens
+
+    def repeated_tokens(self, owners: Iterable[int], *, least_tokens: int, least_owners: int) -> int:
+        """Tokens in cached blocks that owners hold in common, less those of each such block once.
+
+        Args:
+            owners: who hold something.
+            least_tokens: of a text up to the end of a run of blocks, for these to count.
+            least_owners: of those given that hold a run, for it to count, >= 2.
+        """
+        found: dict[Node, tuple[int, int]] = {}  # end of its text in blocks, owners
+        for owner in owners:
+            held = self._held[owner]
+            node, end = held.tip, held.num_cached
+            while node.parent is not None:
+                found[node] = end, found[node][1] + 1 if node in found else 1
+                end -= len(node.keys)
+                node = node.parent
+        least_blocks = least_tokens / self._block_tokens
+        blocks = [
+            (count - 1) * len(node.keys)
+            for node, (end, count) in found.items()
+            if count >= least_owners and end >= least_blocks
+        ]
+        return sum(blocks) * self._block_tokens
 
     @property
     def free_share(self) -> float:

@@ -20,6 +20,7 @@ from paceline.traces.workloads.arrival import Arrival
 from .served_runs import MICROSECOND, POLICIES, LineCost, Run, limits, limits_of, pico, workloads
 
 ALWAYS = SharedPrefix(least_tokens=0, least_rows=2)
+GROUPS = SharedPrefix(least_tokens=0, least_rows=2, groups=True)
 
 
 class Shares(LineCost):
@@ -70,6 +71,36 @@ def test_what_is_common_to_some_is_not_common_to_all():
     """vLLM's rule: a single request with another text, and every row reads its own."""
     arrivals = [*same_prompts(3), Arrival("other", 0, 12, 9, blocks=(7, 8, 9))]
     assert told(served(arrivals, ALWAYS)) == told(served(arrivals, None))
+
+
+def test_groups_read_their_own_texts_once():
+    """Two groups of two and one alone, of 12 tokens each: each step reads three texts, and so saves two.
+
+    The first group and the second have a block of 4 in common, which is read once for all four.
+    """
+    arrivals = [*same_prompts(2), *(Arrival(f"p{n}", 0, 12, 5, blocks=(1, 8, 9)) for n in range(2))]
+    arrivals.append(Arrival("alone", 0, 12, 5, blocks=(5, 6, 7)))
+    run = served(arrivals, GROUPS, cost=(cost := Shares(pico())))
+    assert {held - read for _, _, held, read in cost.asked} == {3 * 4 + 2 * 8}
+    assert run.outputs == served(arrivals, None).outputs
+    assert told(served(arrivals, ALWAYS)) == told(served(arrivals, None))
+    few = SharedPrefix(least_tokens=0, least_rows=3, groups=True)
+    served(arrivals, few, cost=(cost := Shares(pico())))
+    assert {held - read for _, _, held, read in cost.asked} == {3 * 4}
+    long = SharedPrefix(least_tokens=5, least_rows=2, groups=True)
+    served(arrivals, long, cost=(cost := Shares(pico())))
+    assert {held - read for _, _, held, read in cost.asked} == {2 * 8}
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrivals=workloads(unit_tokens=8), policy=st.sampled_from(POLICIES), bounds=limits(pico(), prefix_cache=True))
+def test_groups_read_at_least_the_longest_row_and_change_no_token(arrivals, policy, bounds):
+    run = served(arrivals, GROUPS, policy, unit_tokens=8, limits=bounds, cost=(cost := Shares(pico())))
+    for model, num_rows, held, read in cost.asked:
+        assert model == "target"
+        assert 0 < read < held <= num_rows * read
+    each = served(arrivals, None, policy, unit_tokens=8, limits=bounds)
+    assert run.outputs == each.outputs
 
 
 @pytest.mark.parametrize(

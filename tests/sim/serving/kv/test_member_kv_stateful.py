@@ -115,6 +115,8 @@ class MemberKvMachine(RuleBasedStateMachine):
         owners = len(naive.owners)
         common = [len(path) for path, num in naive.references.items() if num == owners > 1]
         assert kv.common_tokens == max(common, default=0) * kv.limits.block_tokens
+        repeated = sum(num - 1 for num in naive.references.values() if num > 1)
+        assert kv.repeated_tokens(naive.owners, least_tokens=0, least_owners=2) == repeated * kv.limits.block_tokens
 
     def teardown(self):
         if hasattr(self, "kv"):
