@@ -164,6 +164,10 @@ class RequestText:
         """The world dropped this request's KV memory: `feed` asks for the whole context from now on."""
         self.cached[:] = [0] * len(self.cached)
 
+    def hold_prefix(self, level: int, num_tokens: int) -> None:
+        """The world found the first tokens of the committed text in a member's prefix cache: `feed` leaves them out."""
+        self.cached[level] = num_tokens
+
     def drop_pending(self) -> None:
         """Forget what was drafted and not committed; caches hold none of it."""
         for pending in (self.tokens, self.places, self.drafters, self.judges):

@@ -23,7 +23,7 @@ from .trees.draft_tree import DraftTree
 class Session(RequestText):
     """One request while it is decoded. Mutated by what came of a step: `drafted`, `judged`, `overlapped` and the like.
 
-    Its world mutates `place` as well, and `cached` through `forget_caches`.
+    Its world mutates `place` as well, and `cached` through `forget_caches` and `hold_prefix`.
 
     Args:
         pool: the members.

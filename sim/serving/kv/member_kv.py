@@ -7,9 +7,9 @@ where it lies makes no difference to seconds.
 from collections.abc import Iterable
 from typing import Protocol
 
+from ....decoding.prefixes.prefix_tree import Node, PrefixTree, Run
 from ..limits import KvLimits
 from .prefix_hits import PrefixHits
-from .prefix_tree import Node, PrefixTree, Run
 
 
 class Keys(Protocol):

@@ -1,9 +1,9 @@
 """Memory of one member whose evicted blocks go to host memory, and come back from there."""
 
+from ....decoding.prefixes.prefix_tree import PrefixTree, Run
 from ..limits import KvLimits
 from .host_tier import HostTier
 from .member_kv import Keys, MemberKv
-from .prefix_tree import PrefixTree, Run
 
 
 class OffloadingKv(MemberKv):

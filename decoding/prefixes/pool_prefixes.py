@@ -1,0 +1,111 @@
+"""The prefix caches of all members, as a world calls them in an operation.
+
+For each operation of a member, a world
+
+1. divides its requests by `waves`, and for each wave
+2. lets `look_up` those whose first forward by that member it is, runs the forward, and
+3. lets `enter` what it computed, in the order of the operation;
+4. after the operation it takes its counts, and
+5. when a request ends, or gives up its memory, it is released.
+
+Letters: B requests of an operation.
+"""
+
+from collections.abc import Sequence
+
+from ..session import Session
+from .block_texts import START, Tokens
+from .counts import PrefixCounts
+from .member_prefixes import Entered, Hit, MemberPrefixes
+from .size import PrefixCacheSize
+
+
+class PoolPrefixes:
+    """Mutated by all methods but `waves`.
+
+    Args:
+        size: of each member's cache.
+    """
+
+    __slots__ = ("_asked_tokens", "_entered_blocks", "_evicted_blocks", "_hit_tokens", "_members", "size")
+
+    def __init__(self, size: PrefixCacheSize) -> None:
+        self.size = size
+        self._members: dict[int, MemberPrefixes] = {}
+        self._asked_tokens = self._hit_tokens = self._entered_blocks = self._evicted_blocks = 0
+
+    def member(self, level: int) -> MemberPrefixes:
+        """The cache of a member."""
+        known = self._members.get(level)
+        if known is None:
+            known = self._members[level] = MemberPrefixes(self.size)
+        return known
+
+    def waves(self, level: int, sessions: Sequence[Session]) -> tuple[list[int], list[int]]:
+        """Of `[B]` requests the indices of those that run in the first forward, and of those that wait for a second.
+
+        A request waits if the next block that its text lacks is one that an earlier request of the first forward is
+        about to compute: the forward of one then serves all.
+        """
+        first, second = list(range(len(sessions))), list[int]()
+        member, size = self.member(level), self.size.block_tokens
+        due = [index for index in first if not member.holds(sessions[index].request_id)]
+        if len(due) < 2:
+            return first, second
+        coming: set[tuple[int, Tokens]] = set()
+        for index in due:
+            text = _committed(sessions[index])
+            blocks = member.find(text).blocks
+            start = size * len(blocks)
+            missing = blocks[-1] if blocks else START, text[start : start + size]
+            if missing in coming and start + size < len(text):
+                second.append(index)
+            elif start + size <= len(text):
+                coming.add(missing)
+        waiting = set(second)
+        return [index for index in first if index not in waiting], second
+
+    def look_up(self, level: int, session: Session) -> Hit | None:
+        """At a member's first forward for a request, what it need not read; None at any other forward."""
+        member = self.member(level)
+        if member.holds(session.request_id):
+            return None
+        text = _committed(session)
+        hit = member.look_up(session.request_id, text)
+        session.hold_prefix(level, hit.num_tokens)
+        self._asked_tokens += len(text)
+        self._hit_tokens += hit.num_tokens
+        return hit
+
+    def enter(self, level: int, session: Session) -> Entered | None:
+        """After a forward that read all of a request's committed text; None if no block of it is full and missing."""
+        member, size = self.member(level), self.size.block_tokens
+        num_tokens = session.num_prompt + len(session.emitted)
+        if not member.missing(session.request_id, num_tokens):
+            return None
+
+        def tokens_of(index: int) -> Tokens:
+            start, end = index * size, (index + 1) * size
+            within = end <= session.num_prompt
+            return session.prompt[start:end] if within else tuple(session.tail(start)[:size])
+
+        before = member.num_evicted
+        entered = member.enter(session.request_id, tokens_of, num_tokens)
+        self._entered_blocks += len(entered.blocks) - entered.num_shared
+        self._evicted_blocks += member.num_evicted - before
+        return entered
+
+    def release(self, request_id: str) -> None:
+        """A request ends, or gives up what all members hold of it."""
+        for member in self._members.values():
+            member.release(request_id)
+
+    def take_counts(self) -> PrefixCounts:
+        """What was done since the last call."""
+        counts = PrefixCounts(self._asked_tokens, self._hit_tokens, self._entered_blocks, self._evicted_blocks)
+        self._asked_tokens = self._hit_tokens = self._entered_blocks = self._evicted_blocks = 0
+        return counts
+
+
+def _committed(session: Session) -> Tokens:
+    return session.prompt + tuple(session.emitted)

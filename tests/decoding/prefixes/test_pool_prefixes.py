@@ -1,0 +1,72 @@
+"""What waits for what in an operation, and what is counted of it."""
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+from paceline.decoding.pool import Member, Pool
+from paceline.decoding.prefixes.counts import NO_COUNTS
+from paceline.decoding.prefixes.pool_prefixes import PoolPrefixes
+from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.session import Session
+
+POOL = Pool((Member(name="draft"), Member(name="target")))
+
+
+def session_of(name, text):
+    return Session(pool=POOL, request_id=name, tag="", prompt=tuple(text), budget=8, eos=frozenset())
+
+
+def read(prefixes, level, sessions):
+    """An operation; returns the tokens that it fed."""
+    fed = 0
+    for wave in prefixes.waves(level, sessions):
+        for index in wave:
+            prefixes.look_up(level, sessions[index])
+        for index in wave:
+            fed += sessions[index].feed(level, verify=True)[0]
+            prefixes.enter(level, sessions[index])
+            sessions[index].cached[level] = sessions[index].num_prompt
+    return fed
+
+
+def test_of_requests_with_one_prompt_the_first_reads_it():
+    prefixes = PoolPrefixes(PrefixCacheSize(num_blocks=4, block_tokens=4))
+    sessions = [session_of(str(number), range(16)) for number in range(5)]
+    assert prefixes.waves(1, sessions) == ([0], [1, 2, 3, 4])
+    assert read(prefixes, 1, sessions) == 16 + 4  # of each other one the last token
+    assert prefixes.take_counts() == (5 * 16, 4 * 15, 4, 0)
+    assert prefixes.take_counts() == NO_COUNTS
+    assert prefixes.waves(1, sessions) == ([0, 1, 2, 3, 4], [])
+    assert prefixes.waves(0, sessions) == ([0], [1, 2, 3, 4])  # the other member has read nothing
+
+
+def test_nobody_waits_for_less_than_a_block():
+    prefixes = PoolPrefixes(PrefixCacheSize(num_blocks=4, block_tokens=4))
+    assert prefixes.waves(0, [session_of("a", "abcd"), session_of("b", "abcx")]) == ([0, 1], [])
+    assert prefixes.waves(0, [session_of("a", "abcd"), session_of("b", "abcd")]) == ([0, 1], [])
+    assert prefixes.waves(0, [session_of("a", "abcd"), session_of("b", "abcde")]) == ([0], [1])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 3),
+)
+def test_tokens_are_fed_or_found(texts, num_blocks, block_tokens):
+    prefixes = PoolPrefixes(PrefixCacheSize(num_blocks=num_blocks, block_tokens=block_tokens))
+    sessions = [session_of(str(number), text) for number, text in enumerate(texts)]
+    first, second = prefixes.waves(0, sessions)
+    assert sorted(first + second) == list(range(len(texts)))
+    assert first[0] == 0
+    fed = read(prefixes, 0, sessions)
+    counts = prefixes.take_counts()
+    assert fed + counts.hit_tokens == counts.asked_tokens == sum(map(len, texts))
+    assert prefixes.member(0).num_blocks == counts.entered_blocks - counts.evicted_blocks <= num_blocks
+    for session in sessions:
+        prefixes.release(session.request_id)
+    again = [session_of(f"again{number}", text) for number, text in enumerate(texts)]
+    if sum(map(len, texts)) <= num_blocks * block_tokens:  # all of it is kept
+        read(prefixes, 0, again)
+        assert prefixes.take_counts().hit_tokens >= sum(
+            (len(text) - 1) // block_tokens * block_tokens for text in texts
+        )
