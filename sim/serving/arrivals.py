@@ -1,6 +1,7 @@
 """Requests as they come: those of the workload, those that follow others of their session, and who gets each."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Protocol, cast
 
@@ -82,18 +83,25 @@ class Arrivals:
         return self._to_come > 0
 
     def ended(self, arrival: Arrival, at_ps: int) -> None:
-        """A request has ended, one way or another: the next of its session comes, if there is one."""
+        """A request has ended, one way or another: those of its session come that waited for that."""
         self._watcher.ended()
-        follows = None if arrival.turns is None else arrival.turns.after(at_ps)
-        if follows is None:
-            return
-        if follows.arrives_ps < at_ps:
-            raise ArgumentError(
-                f"request {follows.request_id}: arrives_ps must be >= {at_ps}, when the one before it ended, "
-                f"got {follows.arrives_ps}"
-            )
-        self._to_come += 1
-        RankedEvent(self._env, follows.arrives_ps, ARRIVALS, lambda: self._follow(follows))
+        if arrival.turns is not None:
+            self._release(arrival.turns.after(at_ps), at_ps)
+
+    def reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
+        """So much of an answer is written: those come that waited for it."""
+        if arrival.turns is not None:
+            self._release(arrival.turns.reached(depth, at_ps), at_ps)
+
+    def _release(self, requests: Sequence[Arrival], at_ps: int) -> None:
+        for one in requests:
+            if one.arrives_ps < at_ps:
+                raise ArgumentError(
+                    f"request {one.request_id}: arrives_ps must be >= {at_ps}, when what it follows happened, "
+                    f"got {one.arrives_ps}"
+                )
+            self._to_come += 1
+            RankedEvent(self._env, one.arrives_ps, ARRIVALS, partial(self._follow, one))
 
     def _arriving(self, workload: Workload) -> Generator[simpy.Event, None, None]:
         """Nobody looks before the next event, so what comes earlier needs none of its own."""
@@ -134,6 +142,8 @@ class Arrivals:
         if self._dispatcher.looks:
             self._replicas.catch_up()
         self._replicas.arrive(self._dispatcher.pick(arrival), arrival)
+        if arrival.turns is not None and 0 in arrival.turns.depths:
+            self.reached(arrival, 0, arrival.arrives_ps)
 
     def _snapshots(self) -> Generator[simpy.Event, None, None]:
         """Let the router see the replicas anew from time to time, before the requests of that instant come."""

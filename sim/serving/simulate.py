@@ -157,7 +157,7 @@ class _Run:
     ) -> None:
         self._env = env = simpy.Environment(initial_time=0)
         self._moment = moment = Moment()
-        whole = shared(on_ended=self._ended)
+        whole = shared(on_ended=self._ended, on_reached=self._reached)
         self._recorder = whole.recorder
         events = RunEvents(env, moment, self._wake)
         self._handovers = None if transfer is None else Handovers(transfer, events, whole.recorder)
@@ -210,6 +210,9 @@ class _Run:
 
     def _ended(self, arrival: Arrival, at_ps: int) -> None:
         self._arrivals.ended(arrival, at_ps)
+
+    def _reached(self, arrival: Arrival, depth: int, at_ps: int) -> None:
+        self._arrivals.reached(arrival, depth, at_ps)
 
     def _stopped_by(self, horizon_ps: int | None) -> str:
         """Run; returns what stopped it before all requests had ended, "" for nothing."""

@@ -1,9 +1,9 @@
-"""What a workload hands out: requests with their times of arrival, and what follows them in closed loops.
+"""What a workload hands out: requests with their times of arrival, and what follows them in their sessions.
 
 Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,8 +20,11 @@ class Arrival(NamedTuple):
         blocks: ids, in [0, 2^63), of the prompt's units of `WorkloadAbout.unit_tokens` each, from its start; an id
             stands for the text up to and with its unit, so equal ids are equal text. The last unit may be partial;
             prompt tokens after the last unit are this request's alone. Empty where nothing is known of the text.
-        turns: what follows once this request has ended; None: nothing does.
+        turns: what follows once this request has ended, or has written so much; None: nothing does.
         slo: name of its class of service levels; "" for none.
+        answer: ids, likewise, of the units of its text that its answer fills, from the first on that does not lie in
+            the prompt in whole: unit `prompt_tokens // unit_tokens`. Nobody else writes text of these ids, and prompts
+            that begin with them follow this request. Empty: nobody else reads the answer.
     """
 
     request_id: str
@@ -32,15 +35,34 @@ class Arrival(NamedTuple):
     blocks: tuple[int, ...] = ()
     turns: "Turns | None" = None
     slo: str = ""
+    answer: tuple[int, ...] = ()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Tokens of the answer, >= 1, with which others follow, ascending."""
+        turns = self.turns
+        return () if turns is None else tuple([depth for depth in turns.depths if depth])
 
 
 class Turns(Protocol):
-    """The rest of a session: its next request waits for the end of the one before, then for a tool or a user."""
+    """What follows a request in its session, after a tool or a user: once it has ended, or has written so much.
 
-    def after(self, ended_ps: int) -> Arrival | None:
-        """The next request, its `arrives_ps` >= `ended_ps`; None where the session is over.
+    Whoever serves it tells each thing once, as time goes on: a request that waits for several others follows the last.
+    """
 
-        Changes nothing: the same time gives the same request.
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Tokens of the answer with which others follow, ascending, in [0, output_tokens]; 0: as it arrives."""
+        ...
+
+    def reached(self, depth: int, at_ps: int) -> Sequence[Arrival]:
+        """Requests that follow since one of `depths` was reached, their `arrives_ps` >= `at_ps`."""
+        ...
+
+    def after(self, ended_ps: int) -> Sequence[Arrival]:
+        """Requests that follow since this one has ended, their `arrives_ps` >= `ended_ps`.
+
+        Those of depths that were never reached are among them: the request was rejected.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Scaling and truncation of requests one by one, as the options ask for; every change is counted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,7 +45,7 @@ class Changes:
         return self._cut(arrival, scaled(arrival.arrives_ps, self.arrivals))
 
     def of_turn(self, arrival: Arrival, ended_ps: int) -> Arrival | None:
-        """A request that follows one that ended; None where it arrives too late, and so all after it.
+        """A request that follows what was then; None where it arrives too late, and so all after it.
 
         Raises:
             TraceFormatError: see `check`.
@@ -75,9 +76,22 @@ class Changes:
         if asked.max_output_tokens is not None and output > asked.max_output_tokens:
             tally.cut_outputs += 1
             output = asked.max_output_tokens
+            self._check_depths(arrival, output)
         turns = None if arrival.turns is None else ChangedTurns(inner=arrival.turns, changes=self)
         tag = arrival.tag if asked.tag is None else asked.tag
-        return Arrival(arrival.request_id, arrives_ps, prompt, output, tag, blocks, turns, arrival.slo)
+        answer = arrival.answer
+        if answer and (prompt, output) != (arrival.prompt_tokens, arrival.output_tokens):
+            # Of a prompt that was cut the answer is another text, of an answer that was cut the rest is not written.
+            whole = prompt == arrival.prompt_tokens
+            answer = answer[: (prompt + output) // self.unit_tokens - prompt // self.unit_tokens] if whole else ()
+        return Arrival(arrival.request_id, arrives_ps, prompt, output, tag, blocks, turns, arrival.slo, answer)
+
+    def _check_depths(self, arrival: Arrival, output: int) -> None:
+        """Raise TraceFormatError for an answer that is cut above a depth with which another request follows."""
+        depths = () if arrival.turns is None else arrival.turns.depths
+        if depths and depths[-1] > output:
+            rule = f"must leave the {depths[-1]} tokens of request {arrival.request_id} that others go on from"
+            raise TraceFormatError(self.source, "max_output_tokens", rule, output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +101,21 @@ class ChangedTurns:
     inner: Turns
     changes: Changes
 
-    def after(self, ended_ps: int) -> Arrival | None:
+    @property
+    def depths(self) -> tuple[int, ...]:
         """See `Turns`."""
-        found = self.inner.after(ended_ps)
-        return None if found is None else self.changes.of_turn(found, ended_ps)
+        return self.inner.depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._changed(self.inner.reached(depth, at_ps), at_ps)
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return self._changed(self.inner.after(ended_ps), ended_ps)
+
+    def _changed(self, found: Sequence[Arrival], at_ps: int) -> list[Arrival]:
+        return [turn for one in found if (turn := self.changes.of_turn(one, at_ps)) is not None]
 
 
 def scaled(ps: int, factor: Fraction) -> int:

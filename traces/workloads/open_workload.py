@@ -11,6 +11,7 @@ from .generated.generator import make_generator
 from .generated.spec import KINDS, is_spec, parse_spec
 from .opened import OpenedWorkload
 from .options import WorkloadOptions
+from .sharing.spec import SESSION_KINDS, parse_sessions
 
 
 def open_workload(
@@ -30,8 +31,8 @@ def open_workload(
     """A workload that is read, or drawn, anew by each iteration; nothing is scaled or cut unless it is asked for.
 
     Args:
-        text: a path, its format told by its content, or a generator: poisson, gamma, constant or diurnal, a colon and
-            options (docs/workloads.md).
+        text: a path, its format told by its content, or a generator: poisson, gamma, constant, diurnal, tree-rollouts,
+            persistent-agent, shared-workers, react or rewoo, a colon and options (docs/workloads.md).
         rate: see `WorkloadOptions`, as all below.
         time_scale: a factor.
         limit: of arrivals.
@@ -67,12 +68,16 @@ def with_options(
 ) -> Workload:
     """The same, with all options as a record."""
     named = str(text)
-    if not is_spec(named):
+    draws_sessions = named.partition(":")[0] in SESSION_KINDS
+    if not (draws_sessions or is_spec(named)):
         path = Path(named)
         if ":" in named and not path.exists():
-            raise ArgumentError(f"`workload` must be a file or one of {', '.join(KINDS)} with a colon, got {named!r}")
+            known = ", ".join((*KINDS, *SESSION_KINDS))
+            raise ArgumentError(f"`workload` must be a file or one of {known} with a colon, got {named!r}")
         return OpenedWorkload(open_files(path, options), options)
     if options.zero_tokens != "refuse":
         raise ArgumentError(f"`zero_tokens` is for files, got {options.zero_tokens!r} for {named!r}")
+    if draws_sessions:
+        return OpenedWorkload(parse_sessions(named, options.rate, options.seed), options, rate_drawn=True)
     source = make_generator(parse_spec(named, options.rate), options.seed, lengths_from)
     return OpenedWorkload(source, options, rate_drawn=True)

@@ -55,10 +55,21 @@ class Session:
     tag: str = ""
     slo: str = ""
 
-    def after(self, ended_ps: int) -> Arrival | None:
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """See `Turns`: a turn waits for the end of the one before."""
+        return ()
+
+    def reached(self, depth: int, at_ps: int) -> tuple[Arrival, ...]:
         """See `Turns`."""
-        if self.place == len(self.turns):
-            return None
+        return ()
+
+    def after(self, ended_ps: int) -> tuple[Arrival, ...]:
+        """See `Turns`."""
+        return () if self.place == len(self.turns) else (self.next(ended_ps),)
+
+    def next(self, ended_ps: int) -> Arrival:
+        """The next turn, of which there must be one."""
         turn = self.turns[self.place]
         blocks = turn.blocks(self.blocks)
         left = replace(self, place=self.place + 1, blocks=blocks) if self.place + 1 < len(self.turns) else None

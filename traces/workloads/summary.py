@@ -1,7 +1,7 @@
 """What a workload holds, counted: what `paceline workload` prints."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from .arrival import Arrival, Workload, WorkloadAbout
 from .exact_seconds import PS_PER_S
+from .walk import requests_of
 
 Watch = Callable[[Iterable[Arrival]], Iterable[Arrival]]
 
@@ -50,10 +51,10 @@ class WorkloadSummary:
         output_tokens: by request.
         total_prompt_tokens: of all requests.
         total_output_tokens: of all requests.
-        wait_s: from the end of a session's request to its next; None where there are no sessions.
+        wait_s: within sessions, from the last thing that a request waits for to its arrival; None where there are none.
         asked_blocks: blocks of all prompts; 0 where nothing is known of texts.
-        shared_blocks: of those, leading blocks that an earlier request had: what a prefix cache without limit finds,
-            sessions taken one after another.
+        shared_blocks: of those, leading blocks that an earlier request had, or wrote: what a prefix cache without limit
+            finds, sessions taken one after another, and requests of a session as if each ended at once.
         shared_tokens: prompt tokens in these blocks.
     """
 
@@ -105,6 +106,7 @@ class _Counts:
             self.shared_blocks += shared
             self.shared_tokens += min(shared * unit_tokens, request.prompt_tokens)
             self.seen.update(request.blocks[shared:])
+        self.seen.update(request.answer)
 
 
 def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
@@ -121,7 +123,7 @@ def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
     for arrival in watch(workload):
         counts.arrivals.append(arrival.arrives_ps)
         counts.num_sessions += arrival.turns is not None
-        for request, wait_ps in _line_of(arrival):
+        for request, wait_ps in requests_of(arrival):
             counts.take(request, unit)
             if wait_ps is not None:
                 counts.waits.append(wait_ps)
@@ -129,15 +131,6 @@ def summary_of(workload: Workload, *, watch: Watch = iter) -> WorkloadSummary:
     if not counts.prompts:
         raise TraceFormatError(workload.about.name, "workload", "must have requests", "none")
     return _summary(workload.about, counts)
-
-
-def _line_of(arrival: Arrival) -> Iterator[tuple[Arrival, int | None]]:
-    """(request, its wait) of a session, as if each ended when it arrived; the first has no wait."""
-    yield arrival, None
-    before = arrival
-    while before.turns is not None and (turn := before.turns.after(before.arrives_ps)) is not None:
-        yield turn, turn.arrives_ps - before.arrives_ps
-        before = turn
 
 
 def _summary(about: WorkloadAbout, counts: _Counts) -> WorkloadSummary:
@@ -181,7 +174,7 @@ def _check_ids(workload: Workload, hashes: "array[int]") -> None:
     suspects = {int(value) for value in values[times > 1]}
     seen: set[str] = set()
     for arrival in workload if suspects else ():
-        for request, _ in _line_of(arrival):
+        for request, _ in requests_of(arrival):
             if hash(request.request_id) in suspects:
                 if request.request_id in seen:
                     where = workload.about.files[0] if workload.about.files else workload.about.name

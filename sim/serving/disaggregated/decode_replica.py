@@ -11,7 +11,7 @@ from ....decoding.world import Op
 from ....runs.serving.recorder import ServingRecorder
 from ..engine.batch import Batch
 from ..engine.replica import Replica
-from ..engine.replica_books import Going, ReplicaBooks
+from ..engine.replica_books import Going, Reached, ReplicaBooks
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..engine.served_session import ServedSession
@@ -27,9 +27,10 @@ class _Books(ReplicaBooks):
         recorder: ServingRecorder,
         batch: Batch,
         memory: ReplicaMemory,
+        reached: Reached,
         num_waiting: Callable[[], int],
     ) -> None:
-        super().__init__(index, recorder, batch, memory)
+        super().__init__(index, recorder, batch, memory, reached)
         self._num_waiting = num_waiting
 
     def note_state(self, at_ps: int) -> None:
@@ -50,7 +51,8 @@ class DecodeReplica(Replica):
 
     def __init__(self, index: int, spec: ReplicaSpec, shared: ServedFrom, handovers: Handovers) -> None:
         super().__init__(index, spec, shared, may_lag=False)
-        self._books = _Books(index, shared.recorder, self._batch, self._memory, lambda: self.num_waiting)
+        memory, reached = self._memory, shared.reached
+        self._books = _Books(index, shared.recorder, self._batch, memory, reached, lambda: self.num_waiting)
         self._handovers = handovers
         self._most_running = spec.limits.max_num_seqs
         self._expected: deque[Handover] = deque()

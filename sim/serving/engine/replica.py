@@ -72,7 +72,7 @@ class Replica:
         self._sessions: dict[str, ServedSession] = {}
         self._kept: Op | None = None
         self._going: Going | None = None
-        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory)
+        self._books = ReplicaBooks(index, shared.recorder, self._batch, self._memory, shared.reached)
         self.end_ps = 0
 
     # -- what others see

@@ -1,7 +1,7 @@
 """What a replica writes down: when tokens of requests come out, what it holds, and sums at the end."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from ....decoding.results import Results
 from ....decoding.world import Op, VerifyItem
@@ -9,6 +9,9 @@ from ....runs.serving.recorder import ServingRecorder
 from .batch import Batch
 from .replica_memory import ReplicaMemory
 from .served_session import ServedSession
+
+# Told of requests whose answers others wait for, and when.
+Reached: TypeAlias = Callable[[Iterable[ServedSession], int], None]
 
 
 class Going(NamedTuple):
@@ -35,13 +38,17 @@ class ReplicaBooks:
         recorder: of the run.
         batch: of the replica.
         memory: of the replica.
+        reached: told of answers that others of their sessions wait for, and when.
 
     Attributes:
         num_emitted, num_cycled: tokens that came out, and those after the first pass of a recorded answer.
     """
 
-    def __init__(self, index: int, recorder: ServingRecorder, batch: Batch, memory: ReplicaMemory) -> None:
+    def __init__(
+        self, index: int, recorder: ServingRecorder, batch: Batch, memory: ReplicaMemory, reached: Reached
+    ) -> None:
         self._index = index
+        self._reached = reached
         self._recorder = recorder
         self._batch = batch
         self._memory = memory
@@ -51,6 +58,7 @@ class ReplicaBooks:
     def note_outputs(self, sessions: Iterable[ServedSession], at_ps: int) -> None:
         """Write down what is new in answers; all tokens of one request that are new came out together."""
         gaps: dict[int, int] = {}
+        reached: list[ServedSession] = []
         for session in sessions:
             num_answer = len(session.earlier) + len(session.emitted)
             num_noted = session.num_noted
@@ -66,8 +74,12 @@ class ReplicaBooks:
                 self.num_cycled += num_answer - max(num_noted, session.num_first)
             session.num_noted = num_answer
             session.noted_at_ps = at_ps
+            if session.depths and num_answer >= session.depths[0]:
+                reached.append(session)
         for gap_ps, rows in gaps.items():
             self._recorder.gaps(gap_ps, 0, 1, rows)
+        if reached:
+            self._reached(reached, at_ps)
 
     def note_state(self, at_ps: int) -> None:
         """Write down what is held from now on, if that is something else than before."""

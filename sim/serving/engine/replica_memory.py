@@ -160,8 +160,8 @@ class ReplicaMemory:
 
     def block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
         """Of the blocks of a request's text in a member's memory."""
-        blocks = arrival.blocks if kv.limits.prefix_cache else ()
-        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial)
+        blocks, answer = (arrival.blocks, arrival.answer) if kv.limits.prefix_cache else ((), ())
+        return BlockKeys(blocks, self._unit_tokens, kv.limits.block_tokens, arrival.prompt_tokens, serial, answer)
 
     def admit(self, session: KvOwner, budget: int) -> int:
         """Take prefix hits, and blocks for the target's first chunk; the session learns what its caches hold.

@@ -1,7 +1,8 @@
 """What a replica is made of, and what it shares with the others of its run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from ....decoding.policy import Policy
 from ....decoding.pool import Pool
@@ -21,6 +22,27 @@ from .served_world import EngineWorld, ServedWorld
 
 # Makes what carries out a replica's operations, for the members and what is recorded of them.
 MakeWorld = Callable[[Pool, RecordedAnswers], EngineWorld]
+
+
+class Answering(Protocol):
+    """A request that answers: how much, and with which further depths others of its session follow."""
+
+    depths: tuple[int, ...]
+
+    @property
+    def arrival(self) -> Arrival:
+        """What is wanted."""
+        ...
+
+    @property
+    def num_answer(self) -> int:
+        """Tokens of the answer so far."""
+        ...
+
+    @property
+    def order(self) -> int:
+        """Number of its latest admission."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +132,7 @@ class ServedFrom:
         recorder: told what happens.
         outputs: takes the tokens of every finished request by its id; None drops them.
         on_ended: told of each request that finished or was rejected, and when.
+        on_reached: told when answers have as many tokens as others of their sessions wait for.
     """
 
     pool: Pool
@@ -121,6 +144,7 @@ class ServedFrom:
     recorder: ServingRecorder
     outputs: dict[str, list[int]] | None
     on_ended: Callable[[Arrival, int], None]
+    on_reached: Callable[[Arrival, int, int], None]
 
     def enter(self, arrival: Arrival, index: int, at_ps: int, *, refused: str) -> int | None:
         """Take note of a request that comes to the replica at `index`.
@@ -141,6 +165,14 @@ class ServedFrom:
             return None
         return serial
 
+    def reached(self, requests: Iterable[Answering], at_ps: int) -> None:
+        """Tell of depths that answers have reached, and that nobody was told of; those admitted earlier first."""
+        for request in sorted(requests, key=_order):
+            while request.depths and request.depths[0] <= request.num_answer:
+                depth, *left = request.depths
+                request.depths = tuple(left)
+                self.on_reached(request.arrival, depth, at_ps)
+
     def session(self, arrival: Arrival, serial: int) -> ServedSession:
         """The session of a request that is looked at for the first time."""
         deadline = self.deadlines.get(arrival.slo, self.deadlines.get(""))
@@ -152,3 +184,7 @@ class ServedFrom:
             recorded_id=self.drawn.of(arrival.request_id, arrival.tag),
             due=None if deadline is None else deadline.after(to_s(arrival.arrives_ps)),
         )
+
+
+def _order(request: Answering) -> int:
+    return request.order

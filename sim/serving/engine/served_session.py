@@ -48,6 +48,7 @@ class ServedSession(Session):
     Attributes (and those of `Session`; `emitted` is that of the segment, `num_prompt` all that stands before it):
         arrival, serial, recorded_id, due: see above.
         earlier: tokens of the segments before.
+        depths: tokens of the answer that others of its session wait for, and that are not written yet.
         order: number of its latest admission, which grows with every one; NEVER while it waits.
         chunk: tokens that the next forward of the member at `chunk_level` is fed, if not all that it lacks; else 0.
         scheduled: whether it was ever admitted.
@@ -63,6 +64,7 @@ class ServedSession(Session):
         "arrival",
         "chunk",
         "chunk_level",
+        "depths",
         "due",
         "earlier",
         "full_at",
@@ -101,6 +103,7 @@ class ServedSession(Session):
         self.arrival = arrival
         self.serial = serial
         self.due = due
+        self.depths = arrival.depths
         self.num_prompt = arrival.prompt_tokens
         self.most_tokens = arrival.prompt_tokens + arrival.output_tokens
         self.room_held = [0] * len(pool.members)

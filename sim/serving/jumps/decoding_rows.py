@@ -13,7 +13,7 @@ from .jumping_request import JumpingRequest
 
 
 class DecodingRows:
-    """Mutated by `join`, `leave`, `pass_beats` and `pop_finished`.
+    """Mutated by `join`, `leave`, `pass_beats`, `pop_reached` and `pop_finished`.
 
     Args:
         block_tokens: b.
@@ -24,7 +24,7 @@ class DecodingRows:
         held_tokens: in the target's cache: of each row all but the last of its text.
     """
 
-    __slots__ = ("_block_tokens", "_ends", "_filling", "beats", "count", "held_tokens")
+    __slots__ = ("_block_tokens", "_depths", "_ends", "_filling", "beats", "count", "held_tokens")
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
@@ -33,6 +33,7 @@ class DecodingRows:
         self._block_tokens = block_tokens
         self._filling: dict[int, int] = {}  # rows by the beats, modulo b, before which they need a block
         self._ends: list[tuple[int, int, JumpingRequest]] = []  # a heap; rows that left before their end stay in it
+        self._depths: list[tuple[int, int, JumpingRequest]] = []  # likewise, of those that others wait for
 
     def join(self, request: JumpingRequest, text: int) -> None:
         """A request decodes from the next beat on."""
@@ -42,6 +43,8 @@ class DecodingRows:
         place = -base % self._block_tokens
         self._filling[place] = self._filling.get(place, 0) + 1
         heappush(self._ends, (request.most_tokens - base, request.order, request))
+        if request.depths:
+            self._wait_for(request, text)
 
     def leave(self, request: JumpingRequest) -> None:
         """A request decodes no more; its text stays what it is."""
@@ -58,13 +61,23 @@ class DecodingRows:
             self._filling[place] -= 1
 
     def beats_left(self) -> int:
-        """Beats until the first row is done, >= 1; there must be a row."""
-        ends = self._ends
-        while True:
-            end, order, request = ends[0]
-            if request.order == order and request.base is not None:
-                return end - self.beats
-            heappop(ends)
+        """Beats until the first row is done, or so far that others follow it, >= 1; there must be a row."""
+        end = _first(self._ends)
+        assert end is not None
+        if self._depths and (depth := _first(self._depths)) is not None and depth < end:
+            end = depth
+        return end - self.beats
+
+    def pop_reached(self) -> list[JumpingRequest]:
+        """Rows that others follow now; they know their texts."""
+        depths, found = self._depths, []
+        while depths and depths[0][0] <= self.beats:
+            _, order, request = heappop(depths)
+            if request.base is not None and request.order == order:
+                request.text = request.base + self.beats
+                self._wait_for(request, request.text)
+                found.append(request)
+        return found
 
     def pop_finished(self) -> list[JumpingRequest]:
         """Rows that are done, which leave; those admitted earlier first."""
@@ -75,6 +88,14 @@ class DecodingRows:
                 self.leave(request)
                 found.append(request)
         return found
+
+    def _wait_for(self, request: JumpingRequest, text: int) -> None:
+        """The first depth beyond a row's text is waited for."""
+        prompt, base = request.arrival.prompt_tokens, request.base
+        assert base is not None
+        depth = next((depth for depth in request.depths if prompt + depth > text), None)
+        if depth is not None:
+            heappush(self._depths, (prompt + depth - base, request.order, request))
 
     def next_blocks(self) -> int:
         """Blocks that all rows together need in the next beat."""
@@ -124,6 +145,16 @@ class DecodingRows:
         """So many beats are over."""
         self.beats += beats
         self.held_tokens += beats * self.count
+
+
+def _first(heap: list[tuple[int, int, JumpingRequest]]) -> int | None:
+    """The first beat of a row that has not left; None: there is none."""
+    while heap:
+        beat, order, request = heap[0]
+        if request.order == order and request.base is not None:
+            return beat
+        heappop(heap)
+    return None
 
 
 @lru_cache(maxsize=2**12)

@@ -144,9 +144,16 @@ class JumpingReplica:
         self._jump = None
         end_ps = jump.end_ps
         self._write_down(jump, jump.num_steps)
+        reached = self._rows.pop_reached()
+        for request in reached:
+            self._batch.blocks.show(request)
         ended = self._rows.pop_finished()
         if self._chunks:
-            ended += self._read_chunks(end_ps)
+            begun, ended_at_once = self._read_chunks(end_ps)
+            reached += [request for request in begun if request.depths]
+            ended += ended_at_once
+        if reached:
+            self._shared.reached(reached, end_ps)
         for request in ended:
             self._batch.end(request, end_ps)
 
@@ -210,8 +217,8 @@ class JumpingReplica:
         self._books.ran(jump, steps, rows.count, later, later_ps)
         rows.pass_beats(steps)
 
-    def _read_chunks(self, at_ps: int) -> list[JumpingRequest]:
-        """The target has read what was planned of texts; returns requests of which that was all."""
+    def _read_chunks(self, at_ps: int) -> tuple[list[JumpingRequest], list[JumpingRequest]]:
+        """The target has read what was planned of texts; returns requests that have got a token, and those done."""
         batch, chunks = self._batch, self._chunks
         self._chunks = []
         batch.prefilling = None
@@ -233,7 +240,7 @@ class JumpingReplica:
                 ended.append(request)
             else:
                 self._rows.join(request, request.text)
-        return ended
+        return last, ended
 
     # -- in the midst of a jump
 

@@ -14,6 +14,7 @@ class JumpingRequest:
         most_tokens: that its text ever has, prompt and answer.
         text: tokens of its prompt and answer, unless it decodes.
         base: of its row while it decodes (`decoding_rows`), else None.
+        depths: tokens of the answer that others of its session wait for, and that are not written yet.
         read: tokens of its text that the target has read, while it is prefilled.
         order: number of its latest admission; NEVER while it waits.
         since_ps: when it began to wait, or was admitted last.
@@ -24,8 +25,8 @@ class JumpingRequest:
     """
 
     __slots__ = (
-        "arrival", "base", "blocks", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read", "serial",
-        "since_ps", "text",
+        "arrival", "base", "blocks", "depths", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read",
+        "serial", "since_ps", "text",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, serial: int, at_ps: int) -> None:
@@ -34,7 +35,13 @@ class JumpingRequest:
         self.text = arrival.prompt_tokens
         self.most_tokens = self.text + arrival.output_tokens
         self.base: int | None = None
+        self.depths = arrival.depths
         self.read = self.first_pass = self.blocks = 0
         self.order = self.out_at_ps = NEVER
         self.since_ps = at_ps
         self.keys: BlockKeys | None = None
+
+    @property
+    def num_answer(self) -> int:
+        """Tokens of its answer so far, unless it decodes."""
+        return self.text - self.arrival.prompt_tokens

@@ -42,6 +42,10 @@ class RequestBlocks(Protocol):
         """A request that is prefilled gives up its blocks."""
         ...
 
+    def show(self, request: JumpingRequest) -> None:
+        """A row goes on, and others may find the full blocks of its text that the target has computed."""
+        ...
+
 
 class PlainBlocks:
     """Without a prefix cache blocks are only counted.
@@ -89,11 +93,14 @@ class PlainBlocks:
         """See `RequestBlocks`."""
         self._kv.free_blocks += request.blocks
 
+    def show(self, request: JumpingRequest) -> None:
+        """See `RequestBlocks`: nobody finds any."""
+
 
 class CachedBlocks:
-    """With a prefix cache. Full blocks of a row enter it when it leaves the batch.
+    """With a prefix cache. Full blocks of a row enter it when it leaves the batch, or when others follow what it wrote.
 
-    Nobody else can find them before: what a row writes has keys of its own.
+    Nobody else can find them before: what a row writes has keys that only those know who follow it.
 
     Args:
         memory: of the replica.
@@ -131,14 +138,18 @@ class CachedBlocks:
 
     def release(self, request: JumpingRequest) -> None:
         """See `RequestBlocks`."""
-        kv, serial, text = self._kv, request.serial, request.text
-        kv.hold(serial, text)
-        kv.commit(serial, text - 1, self._keys(request))
-        kv.close(serial)
+        self.show(request)
+        self._kv.close(request.serial)
 
     def drop(self, request: JumpingRequest) -> None:
         """See `RequestBlocks`."""
         self._kv.close(request.serial)
+
+    def show(self, request: JumpingRequest) -> None:
+        """See `RequestBlocks`."""
+        kv, serial, text = self._kv, request.serial, request.text
+        kv.hold(serial, text)
+        kv.commit(serial, text - 1, self._keys(request))
 
     def _keys(self, request: JumpingRequest) -> BlockKeys:
         if request.keys is None:

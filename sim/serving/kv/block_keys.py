@@ -11,17 +11,23 @@ _END_OF_IDS = 2**63  # as keys are of 64 bits, and private ones below 0
 class BlockKeys:
     """One integer of 64 bits per block of a member, made when first asked for; as many as anybody asks for.
 
-    A block that lies in the prompt in whole, and has an id for all of its text, has that id, >= 0, as its key, equal
-    for all requests; blocks of one unit have the same key, and are told apart by what they follow. Any other, such as
-    those of generated tokens, has a key of the request's own, < 0: nobody else finds it, but the request itself does
-    when it resumes. Two prompts that part within a unit share none of that unit's blocks, however small, since ids tell
+    A block that has an id for all of its text has that id, >= 0, as its key, equal for all requests; blocks of one unit
+    have the same key, and are told apart by what they follow. Any other, such as those of generated tokens that nobody
+    else reads, has a key of the request's own, < 0: nobody else finds it, but the request itself does when it resumes.
+    Two prompts that part within a unit share none of that unit's blocks, however small, since ids tell
     units apart and not what is equal in them.
     """
 
-    __slots__ = ("_block_tokens", "_blocks", "_keys", "_num_shared", "_private", "_unit_tokens")
+    __slots__ = ("_block_tokens", "_blocks", "_keys", "_num_known", "_num_shared", "_private", "_unit_tokens")
 
     def __init__(
-        self, blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int, serial: int
+        self,
+        blocks: tuple[int, ...],
+        unit_tokens: int,
+        block_tokens: int,
+        prompt_tokens: int,
+        serial: int,
+        answer: tuple[int, ...] = (),
     ) -> None:
         """Take what the keys follow from.
 
@@ -32,17 +38,22 @@ class BlockKeys:
             block_tokens: of a block of the member, >= 1.
             prompt_tokens: of the prompt, >= 1.
             serial: of the request, >= 0, unlike that of any other.
+            answer: ids of the units that the answer fills; see `Arrival`. Then each full unit of the prompt has one.
 
         Raises:
-            ValueError: ids for more units than the prompt has, ids without a unit, an id out of range, or blocks
-                that neither divide units nor are multiples of them.
+            ValueError: ids for more units than the prompt has, or for fewer and an answer, ids without a unit, an id
+                out of range, or blocks that neither divide units nor are multiples of them.
         """
         if blocks:
             _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
         self._blocks = blocks
         self._unit_tokens = unit_tokens
         self._block_tokens = block_tokens
-        self._num_shared = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
+        self._num_shared = self._num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
+        if answer:
+            _check_answer(blocks, answer, unit_tokens, block_tokens, prompt_tokens)
+            self._blocks = blocks = blocks[: prompt_tokens // unit_tokens] + answer
+            self._num_known = len(blocks) * unit_tokens // block_tokens
         self._private = -1 - serial * _MOST_BLOCKS
         self._keys = array("q")
 
@@ -59,11 +70,11 @@ class BlockKeys:
     def _make(self, num_blocks: int) -> None:
         keys = self._keys
         if not keys:
-            keys.extend(self._shared())
+            keys.extend(self._named())
         keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
 
-    def _shared(self) -> "array[int]":
-        unit, block, count = self._unit_tokens, self._block_tokens, self._num_shared
+    def _named(self) -> "array[int]":
+        unit, block, count = self._unit_tokens, self._block_tokens, self._num_known
         if block >= unit:
             width = block // unit if unit else 1
             return array("q", self._blocks[width - 1 : count * width : width])
@@ -80,6 +91,22 @@ def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, p
     most = -(-prompt_tokens // unit_tokens)
     if len(blocks) > most:
         raise ValueError(f"blocks of a prompt of {prompt_tokens} tokens must be <= {most}, got {len(blocks)}")
+    if blocks:
+        _check_ids(blocks)
+
+
+def _check_answer(
+    blocks: tuple[int, ...], answer: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int
+) -> None:
+    if not blocks:
+        _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
+    if len(blocks) < prompt_tokens // unit_tokens:
+        least = prompt_tokens // unit_tokens
+        raise ValueError(f"blocks of a prompt must be >= {least} where its answer has ids, got {len(blocks)}")
+    _check_ids(answer)
+
+
+def _check_ids(blocks: tuple[int, ...]) -> None:
     wrong = next((one for one in (min(blocks), max(blocks)) if not 0 <= one < _END_OF_IDS), None)
     if wrong is not None:
         raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")

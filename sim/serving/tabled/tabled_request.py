@@ -11,6 +11,7 @@ class TabledRequest:
     Attributes:
         arrival: what is wanted.
         serial: of the request in its run.
+        depths: tokens of the answer that others of its session wait for, and that are not written yet.
         recorded_id: the request of the recording that it replays; "" until it is first looked at.
         most_tokens: that its text ever has, prompt and answer.
         num_text: tokens of prompt and answer so far.
@@ -30,7 +31,7 @@ class TabledRequest:
     """
 
     __slots__ = (
-        "answer_tokens", "arrival", "budget", "cached", "full_at", "most_answer", "most_tokens", "num_noted",
+        "answer_tokens", "arrival", "budget", "cached", "depths", "full_at", "most_answer", "most_tokens", "num_noted",
         "num_text", "order", "out_at_ps", "position", "recorded_id", "room_held", "round", "scheduled", "serial",
         "step",
     )  # fmt: skip
@@ -38,6 +39,7 @@ class TabledRequest:
     def __init__(self, arrival: Arrival, serial: int, num_levels: int) -> None:
         self.arrival = arrival
         self.serial = serial
+        self.depths = arrival.depths
         self.recorded_id = ""
         self.num_text = arrival.prompt_tokens
         self.most_tokens = arrival.prompt_tokens + arrival.output_tokens

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from ....arguments import ArgumentError
 from ....sim.serving.engine.drawn_requests import DrawnRequests
 from ....traces.workloads.arrival import Arrival, Turns, Workload, WorkloadAbout
 
@@ -42,8 +43,13 @@ class AttachedWorkload:
     def attached(self, arrival: Arrival) -> Arrival:
         """An arrival with the lengths of its recorded request."""
         prompt, output = self._lengths[self._drawn.of(arrival.request_id, arrival.tag)]
+        if arrival.depths and arrival.depths[-1] > output:
+            raise ArgumentError(
+                f"request {arrival.request_id}: others follow {arrival.depths[-1]} tokens of its answer, "
+                f"and that of its recorded request has {output}"
+            )
         turns = None if arrival.turns is None else _AttachedTurns(arrival.turns, self)
-        return arrival._replace(prompt_tokens=prompt, output_tokens=output, blocks=(), turns=turns)
+        return arrival._replace(prompt_tokens=prompt, output_tokens=output, blocks=(), turns=turns, answer=())
 
 
 class _AttachedTurns:
@@ -53,7 +59,15 @@ class _AttachedTurns:
         self._turns = turns
         self._workload = workload
 
-    def after(self, ended_ps: int) -> Arrival | None:
+    @property
+    def depths(self) -> tuple[int, ...]:
         """See `Turns`."""
-        follows = self._turns.after(ended_ps)
-        return None if follows is None else self._workload.attached(follows)
+        return self._turns.depths
+
+    def reached(self, depth: int, at_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [*map(self._workload.attached, self._turns.reached(depth, at_ps))]
+
+    def after(self, ended_ps: int) -> list[Arrival]:
+        """See `Turns`."""
+        return [*map(self._workload.attached, self._turns.after(ended_ps))]

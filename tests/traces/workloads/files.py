@@ -98,5 +98,5 @@ def all_of(workload):
         left = arrival
         while left is not None:
             found.append(left)
-            left = left.turns.after(left.arrives_ps + 2 * 10**12) if left.turns else None
+            left = next(iter(left.turns.after(left.arrives_ps + 2 * 10**12)), None) if left.turns else None
     return found

@@ -133,7 +133,7 @@ def test_bursts_are_no_later_for_being_cut():
             "poisson:rate=1,requests=5,prompt=9",
             "output must be in 'poisson:rate=1,requests=5,prompt=9' where no recording",
         ),
-        ("poison:rate=1", "`workload` must be a file or one of poisson, gamma, constant, diurnal with a colon, got"),
+        ("poison:rate=1", "`workload` must be a file or one of poisson, gamma, constant, diurnal, tree-rollouts, "),
         ("poisson:", "poisson must have requests or seconds, so that it ends, got ''"),
     ],
 )

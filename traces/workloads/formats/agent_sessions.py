@@ -48,9 +48,8 @@ def read_sessions(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         offset = id_offset(reading, line, found["hash_id_scope"])
         session = _Line(reading=reading, line=line, name=found["id"], unit=unit, offset=offset)
         session.take_all(found["requests"], "requests", 0)
-        first = Session(turns=tuple(session.turns)).after(0)
-        if first is not None:
-            yield line, first
+        if session.turns:
+            yield line, Session(turns=tuple(session.turns)).next(0)
 
 
 def unit_of(found: Mapping[str, Any]) -> int:

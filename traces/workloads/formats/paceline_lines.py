@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ....arguments import ArgumentError
 from ....strict_json import kind_of_json
 from ..arrival import Arrival, Workload
 from ..exact_seconds import PS_PER_S
@@ -39,9 +40,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         name = _text(reading, line, "request_id", found.get("request_id", str(line)))
         turns = [*_turns(reading, line, found, name, unit)]
         if turns:
-            first = Session(turns=tuple(turns), tag=tag, slo=slo).after(arrives_ps)
-            assert first is not None
-            yield line, first
+            yield line, Session(turns=tuple(turns), tag=tag, slo=slo).next(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:
@@ -56,19 +55,34 @@ def lines_of_workload(workload: Workload, arrivals: Iterable[Arrival] | None = N
     Args:
         workload: says its name and units.
         arrivals: to be written in place of all of its own.
+
+    Raises:
+        ArgumentError: a session that is no line of turns.
     """
     about = workload.about
     yield json.dumps({"workload": about.name, "unit_tokens": about.unit_tokens})
     for arrival in workload if arrivals is None else arrivals:
-        turns = []
-        ended_ps, left = arrival.arrives_ps, arrival.turns
-        while left is not None and (turn := left.after(ended_ps)) is not None:
-            turns.append(f'{{"wait_s": {_seconds(turn.arrives_ps - ended_ps)}, {_fields(turn)}}}')
-            ended_ps, left = turn.arrives_ps, turn.turns
+        turns = [f'{{"wait_s": {_seconds(wait_ps)}, {_fields(turn)}}}' for turn, wait_ps in _turns_of(arrival)]
         texts = {key: text for key, text in (("tag", arrival.tag), ("slo", arrival.slo)) if text}
         more = "".join(f", {json.dumps(key)}: {json.dumps(text)}" for key, text in texts.items())
         more += f', "turns": [{", ".join(turns)}]' if turns else ""
         yield f'{{"arrives_s": {_seconds(arrival.arrives_ps)}, {_fields(arrival)}{more}}}'
+
+
+def _turns_of(arrival: Arrival) -> Iterator[tuple[Arrival, int]]:
+    """(turn, its wait) of a session, in order; raises ArgumentError for one that is no line of turns."""
+    before = arrival
+    while True:
+        turns = before.turns
+        following = () if turns is None else turns.after(before.arrives_ps)
+        if before.answer or len(following) > 1 or (turns is not None and turns.depths):
+            rule = "must be of sessions that are lines of turns whose answers nobody reads"
+            raise ArgumentError(f"lines {rule}, got request {before.request_id}")
+        if not following:
+            return
+        (turn,) = following
+        yield turn, turn.arrives_ps - before.arrives_ps
+        before = turn
 
 
 def _is_head(first: Mapping[str, Any]) -> bool:

@@ -22,6 +22,16 @@ FORMS = "N, A..B, geometric:MEAN or lognormal:MEAN:CV"
 class Length(Protocol):
     """A distribution over whole numbers >= 1."""
 
+    @property
+    def least(self) -> int:
+        """The smallest that may be drawn."""
+        ...
+
+    @property
+    def is_given(self) -> bool:
+        """Whether no other one may be drawn."""
+        ...
+
     def draw(self, rng: Random) -> int:
         """One length."""
         ...
@@ -34,6 +44,11 @@ class Uniform:
     least: int
     most: int
 
+    @property
+    def is_given(self) -> bool:
+        """See `Length`."""
+        return self.least == self.most
+
     def draw(self, rng: Random) -> int:
         """See `Length`."""
         return self.least if self.least == self.most else rng.randint(self.least, self.most)
@@ -44,6 +59,8 @@ class Geometric:
     """1 and up with this mean, each length as likely as the one before it times 1 - 1 / mean."""
 
     mean: float
+    least = 1
+    is_given = False
 
     def draw(self, rng: Random) -> int:
         """See `Length`."""
@@ -58,6 +75,8 @@ class LogNormal:
 
     mean: float
     cv: float
+    least = 1
+    is_given = False
 
     def draw(self, rng: Random) -> int:
         """See `Length`."""

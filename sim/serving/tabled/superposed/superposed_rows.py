@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...engine.replica_memory import ReplicaMemory
 from ..tabled_request import TabledRequest
 from .round_paths import RoundPaths
-from .round_shapes import FEATURES, HELD, NEW, ROWS
+from .round_shapes import FEATURES, HELD, NEW, ROWS, UnfitRoundError
 
 WIDTH = 256  # beats that are added up ahead
 
@@ -77,6 +77,8 @@ class SuperposedRows:
 
     def join(self, request: TabledRequest) -> None:
         """A request begins a round in the next beat; raises UnfitRoundError, then nothing has changed."""
+        if request.depths:
+            raise UnfitRoundError  # what follows it has to be told in the midst of its rounds
         row = SuperposedRow(request, self._paths.of(request), self.beat, self._number)
         self._number += 1
         self.rows[request] = row

@@ -192,6 +192,7 @@ class Superposition:
         begun = self._ops.commit_prefills(step, end_ps, ended)
         for request, _ in step.ending:
             self._memory.commit(request)
+        self._ops.reach([request for request, _ in step.ending], end_ps)
         self._ops.end(ended, end_ps)
         return self.join(begun)
 

@@ -101,10 +101,12 @@ class Session:
     def __init__(self, left):
         self.left = left
 
+    depths = ()
+
     def after(self, ended_ps):
         if not self.left:
-            return None
-        return Arrival(f"turn{self.left}", ended_ps + PS_PER_S, 10, 5, turns=Session(self.left - 1))
+            return ()
+        return (Arrival(f"turn{self.left}", ended_ps + PS_PER_S, 10, 5, turns=Session(self.left - 1)),)
 
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded"])

@@ -23,11 +23,13 @@ class Turns:
     def __init__(self, name, left, think_ps):
         self._name, self._left, self._think_ps = name, left, think_ps
 
+    depths = ()
+
     def after(self, ended_ps):
         if not self._left:
-            return None
+            return ()
         turns = Turns(self._name, self._left - 1, self._think_ps)
-        return Arrival(f"{self._name}-{self._left}", ended_ps + self._think_ps, 9, 7, turns=turns)
+        return (Arrival(f"{self._name}-{self._left}", ended_ps + self._think_ps, 9, 7, turns=turns),)
 
 
 @st.composite

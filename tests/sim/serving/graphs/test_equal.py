@@ -1,0 +1,69 @@
+"""Sessions as graphs: jumps and rounds equal steps, picosecond for picosecond, with and without prefix caches."""
+
+from itertools import count
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
+from paceline.traces.workloads.sessions import Turn, runs_of
+from paceline.traces.workloads.texts import Text
+
+from ..engine.served_runs import limits_of, pico, target_only
+from ..jumps.both_paths import check as check_jumps
+from ..jumps.both_paths import whole_budgets
+from ..jumps.lined_costs import COSTS
+from ..jumps.test_equal import ROUTERS
+from ..tabled.test_tabled_equal import cases, tight
+from ..tabled.test_tabled_equal import check as check_rounds
+from .random_graphs import Begun, begun_graphs
+
+
+def setting(data, limits, unit_tokens):
+    return {
+        "limits": data.draw(limits),
+        "num_replicas": data.draw(st.integers(1, 3)),
+        "router": data.draw(st.sampled_from(ROUTERS)),
+        "stale_ps": data.draw(st.sampled_from([0, 0, 10**9, 10**7])),
+        "unit_tokens": unit_tokens,
+        "horizon_ps": data.draw(st.sampled_from([None, None, 1, 10**8, 10**9, 3 * 10**9])),
+    }
+
+
+def test_a_request_finds_what_the_one_it_branches_off_has_written():
+    """All full blocks of it but for the last token, while that goes on; and the jumps say the same."""
+    tables = target_only()
+    ids = count(1)
+    prompt = Text(unit_tokens=8).grown(16, ids)
+    whole = prompt.grown(200, ids)
+    first = Turn(request_id="a", wait_ps=0, prompt_tokens=16, output_tokens=200, new_blocks=runs_of(prompt.ids))
+    child = whole.head(16 + 65)
+    second = Turn(request_id="b", wait_ps=0, prompt_tokens=81, output_tokens=5, new_blocks=runs_of(child.ids))
+    nodes = (
+        Node(turn=first, answer=whole.ids[2:]),
+        Node(turn=second, waits=(Waits(0, 65),)),
+    )
+    sessions = Begun([(0, SessionGraph(nodes=nodes))])
+    run = check_jumps(sessions, tables, limits=limits_of(tables, block_tokens=8), unit_tokens=8)
+    requests = run.log.requests
+    (started, branched), (ended, _) = requests["arrived_at_ps"], requests["ended_at_ps"]
+    assert started < branched < ended
+    lookups = run.log.meta.replicas[0].members[-1].lookups
+    assert (lookups.found_blocks, lookups.found_tokens) == (10, 80)
+
+
+# No shrinking: a case takes long, and what differs is told by its first difference.
+@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.data())
+def test_jumps_equal_steps(data):
+    tables, unit_tokens = data.draw(st.sampled_from([target_only(), pico()])), data.draw(st.sampled_from([0, 8]))
+    sessions = data.draw(begun_graphs(unit_tokens=unit_tokens))
+    cost = data.draw(st.sampled_from(COSTS))(tables)
+    check_jumps(sessions, tables, cost=cost, **setting(data, whole_budgets(tables), unit_tokens))
+
+
+@settings(max_examples=150, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.data())
+def test_rounds_equal_steps(data):
+    (tables, policy, cost), unit_tokens = data.draw(cases()), data.draw(st.sampled_from([0, 8]))
+    sessions = data.draw(begun_graphs(unit_tokens=unit_tokens))
+    check_rounds(sessions, tables, policy, cost=cost, **setting(data, tight(tables), unit_tokens))

@@ -1,0 +1,1 @@
+"""Workloads that are drawn and whose requests share text: sessions, trees and shared contexts."""
