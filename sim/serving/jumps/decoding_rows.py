@@ -24,7 +24,7 @@ class DecodingRows:
         held_tokens: in the target's cache: of each row all but the last of its text.
     """
 
-    __slots__ = ("_block_tokens", "_depths", "_ends", "_filling", "beats", "count", "held_tokens")
+    __slots__ = ("_block_tokens", "_ends", "_filling", "_shows", "beats", "count", "held_tokens")
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
@@ -33,7 +33,7 @@ class DecodingRows:
         self._block_tokens = block_tokens
         self._filling: dict[int, int] = {}  # rows by the beats, modulo b, before which they need a block
         self._ends: list[tuple[int, int, JumpingRequest]] = []  # a heap; rows that left before their end stay in it
-        self._depths: list[tuple[int, int, JumpingRequest]] = []  # likewise, of those that others wait for
+        self._shows: list[tuple[int, int, JumpingRequest]] = []  # likewise, of texts that others may find
 
     def join(self, request: JumpingRequest, text: int) -> None:
         """A request decodes from the next beat on."""
@@ -43,7 +43,7 @@ class DecodingRows:
         place = -base % self._block_tokens
         self._filling[place] = self._filling.get(place, 0) + 1
         heappush(self._ends, (request.most_tokens - base, request.order, request))
-        if request.depths:
+        if request.shown_at:
             self._wait_for(request, text)
 
     def leave(self, request: JumpingRequest) -> None:
@@ -64,15 +64,15 @@ class DecodingRows:
         """Beats until the first row is done, or so far that others follow it, >= 1; there must be a row."""
         end = _first(self._ends)
         assert end is not None
-        if self._depths and (depth := _first(self._depths)) is not None and depth < end:
-            end = depth
+        if self._shows and (shown := _first(self._shows)) is not None and shown < end:
+            end = shown
         return end - self.beats
 
     def pop_reached(self) -> list[JumpingRequest]:
-        """Rows that others follow now; they know their texts."""
-        depths, found = self._depths, []
-        while depths and depths[0][0] <= self.beats:
-            _, order, request = heappop(depths)
+        """Rows whose texts others may find now, or follow; they know their texts."""
+        shows, found = self._shows, []
+        while shows and shows[0][0] <= self.beats:
+            _, order, request = heappop(shows)
             if request.base is not None and request.order == order:
                 request.text = request.base + self.beats
                 self._wait_for(request, request.text)
@@ -90,12 +90,12 @@ class DecodingRows:
         return found
 
     def _wait_for(self, request: JumpingRequest, text: int) -> None:
-        """The first depth beyond a row's text is waited for."""
-        prompt, base = request.arrival.prompt_tokens, request.base
+        """Its text is shown next when it is longer than it is now."""
+        base = request.base
         assert base is not None
-        depth = next((depth for depth in request.depths if prompt + depth > text), None)
-        if depth is not None:
-            heappush(self._depths, (prompt + depth - base, request.order, request))
+        shown_at = next((tokens for tokens in request.shown_at if tokens > text), None)
+        if shown_at is not None:
+            heappush(self._shows, (shown_at - base, request.order, request))
 
     def next_blocks(self) -> int:
         """Blocks that all rows together need in the next beat."""

@@ -29,6 +29,7 @@ class JumpingBatch:
         waiting_tokens: of their texts.
         prefilling: whose text the target has begun to read; at most one, the latest of `running`, since nobody is
             admitted before the one before is read to its end.
+        looks_again: whether the first that waits did not fit, and may in the next step.
     """
 
     def __init__(self, memory: ReplicaMemory, most_running: int, shared: ServedFrom, books: JumpingBooks) -> None:
@@ -38,6 +39,7 @@ class JumpingBatch:
         self.waiting: deque[JumpingRequest] = deque()
         self.waiting_tokens = 0
         self.prefilling: JumpingRequest | None = None
+        self.looks_again = False
         self._most_running = most_running
         self._shared = shared
         self._books = books
@@ -58,10 +60,12 @@ class JumpingBatch:
         """
         waiting, running, blocks = self.waiting, self.running, self.blocks
         chunks: list[tuple[JumpingRequest, int]] = []
+        self.looks_again = False
         while waiting and left > 0 and len(running) < self._most_running:
             request = waiting[0]
             chunk = blocks.admit(request, left)
             if not chunk:
+                self.looks_again = blocks.may_fit_next(request, left)
                 break
             waiting.popleft()
             self.waiting_tokens -= request.text

@@ -125,7 +125,7 @@ class JumpingReplica:
             batch.make_room(now_ps)
         if is_short or batch.waiting or batch.prefilling is not None:
             is_short = self._plan_chunks(now_ps, is_short=is_short)
-        if self._chunks or is_short:
+        if self._chunks or is_short or (batch.looks_again and rows.count):
             jump = self._one_step(now_ps)
         elif rows.count:
             jump = self._many_steps(now_ps, more)
@@ -152,7 +152,7 @@ class JumpingReplica:
             begun, ended_at_once = self._read_chunks(end_ps)
             reached += [request for request in begun if request.depths]
             ended += ended_at_once
-        if reached:
+        if reached:  # or are a token beyond what others wait for
             self._shared.reached(reached, end_ps)
         for request in ended:
             self._batch.end(request, end_ps)

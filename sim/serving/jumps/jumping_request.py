@@ -15,6 +15,7 @@ class JumpingRequest:
         text: tokens of its prompt and answer, unless it decodes.
         base: of its row while it decodes (`decoding_rows`), else None.
         depths: tokens of the answer that others of its session wait for, and that are not written yet.
+        shown_at: tokens of its text with which others may find what it wrote.
         read: tokens of its text that the target has read, while it is prefilled.
         order: number of its latest admission; NEVER while it waits.
         since_ps: when it began to wait, or was admitted last.
@@ -26,7 +27,7 @@ class JumpingRequest:
 
     __slots__ = (
         "arrival", "base", "blocks", "depths", "first_pass", "keys", "most_tokens", "order", "out_at_ps", "read",
-        "serial", "since_ps", "text",
+        "serial", "shown_at", "since_ps", "text",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival, serial: int, at_ps: int) -> None:
@@ -36,6 +37,7 @@ class JumpingRequest:
         self.most_tokens = self.text + arrival.output_tokens
         self.base: int | None = None
         self.depths = arrival.depths
+        self.shown_at = _shown_at(arrival.prompt_tokens, arrival.depths) if arrival.depths else ()
         self.read = self.first_pass = self.blocks = 0
         self.order = self.out_at_ps = NEVER
         self.since_ps = at_ps
@@ -45,3 +47,8 @@ class JumpingRequest:
     def num_answer(self) -> int:
         """Tokens of its answer so far, unless it decodes."""
         return self.text - self.arrival.prompt_tokens
+
+
+def _shown_at(prompt_tokens: int, depths: tuple[int, ...]) -> tuple[int, ...]:
+    """At each depth, and a token later: the token at the depth is then computed, and may fill a block."""
+    return tuple(sorted({prompt_tokens + depth + more for depth in depths for more in (0, 1)}))

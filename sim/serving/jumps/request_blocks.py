@@ -22,6 +22,14 @@ class RequestBlocks(Protocol):
         """
         ...
 
+    def may_fit_next(self, request: JumpingRequest, budget: int) -> bool:
+        """Whether a request that was not admitted may be in the next step, though memory is shorter then.
+
+        Once a block of its hit is evicted, the budget no more suffices for all of its text, and so it needs no place
+        for the next token yet.
+        """
+        ...
+
     def reserve(self, request: JumpingRequest, num_tokens: int) -> bool:
         """Hold blocks for so many tokens in all; False, and nothing has changed, if memory is short."""
         ...
@@ -68,6 +76,10 @@ class PlainBlocks:
         request.blocks = blocks
         request.read = 0
         return chunk
+
+    def may_fit_next(self, request: JumpingRequest, budget: int) -> bool:
+        """See `RequestBlocks`: there are no hits."""
+        return False
 
     def reserve(self, request: JumpingRequest, num_tokens: int) -> bool:
         """See `RequestBlocks`."""
@@ -123,6 +135,11 @@ class CachedBlocks:
         kv.reserve(request.serial, wanted)
         request.read = hit
         return chunk
+
+    def may_fit_next(self, request: JumpingRequest, budget: int) -> bool:
+        """See `RequestBlocks`."""
+        hit = self._kv.hit_tokens(self._keys(request), request.text)
+        return 0 < hit == request.text - budget
 
     def reserve(self, request: JumpingRequest, num_tokens: int) -> bool:
         """See `RequestBlocks`."""

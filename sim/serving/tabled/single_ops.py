@@ -75,10 +75,11 @@ class SingleOps:
                 return going
 
     def commit(self, going: Going) -> list[TabledRequest]:
-        """What was planned has run; returns requests that are done, and those whose last depth others were told of."""
+        """What was planned has run; returns requests that are done, and were told so to others."""
         self._books.ran(going.level, going.end_ps - going.start_ps, going.forwards)
         if going.op is not None:
             self._commit_below(going.op)
+        ended: list[TabledRequest] = []
         if going.step is not None:
             ended = self._judged(going.step.rows)
             begun = self.commit_prefills(going.step, going.end_ps, ended)
@@ -88,10 +89,9 @@ class SingleOps:
             for request in begun:
                 self._queue.goes_on(request)
             rows = [*going.step.rows, *(one for one, _ in going.step.ending)]
-            through = self.reach(rows, going.end_ps)
+            self.reach(rows, going.end_ps)
             self.end(ended, going.end_ps)
-            return ended + through
-        return []
+        return ended
 
     def plan_step(self, rows: Sequence[TabledRequest], now_ps: int) -> Going | None:
         """A step of the target; None: nobody is there."""
@@ -118,12 +118,11 @@ class SingleOps:
         self._books.came_out([request for request, _ in step.ending], end_ps)
         return begun
 
-    def reach(self, requests: Iterable[TabledRequest], end_ps: int) -> list[TabledRequest]:
-        """Tell of depths that answers have reached; returns requests of which those were the last."""
-        waited_for = [one for one in requests if one.depths and one.depths[0] <= one.num_answer]
+    def reach(self, requests: Iterable[TabledRequest], end_ps: int) -> None:
+        """Tell of depths that answers have reached."""
+        waited_for = [one for one in requests if one.depths]
         if waited_for:
             self._shared.reached(waited_for, end_ps)
-        return [one for one in waited_for if not one.depths]
 
     def end(self, ended: list[TabledRequest], end_ps: int) -> None:
         """Requests are done, and release their blocks, those admitted earlier first."""

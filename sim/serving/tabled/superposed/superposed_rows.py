@@ -77,8 +77,8 @@ class SuperposedRows:
 
     def join(self, request: TabledRequest) -> None:
         """A request begins a round in the next beat; raises UnfitRoundError, then nothing has changed."""
-        if request.depths:
-            raise UnfitRoundError  # what follows it has to be told in the midst of its rounds
+        if request.arrival.depths:
+            raise UnfitRoundError  # others follow in the midst of its rounds, and find what it has written
         row = SuperposedRow(request, self._paths.of(request), self.beat, self._number)
         self._number += 1
         self.rows[request] = row
