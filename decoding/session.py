@@ -17,6 +17,7 @@ from .overlap.standing import NOTHING
 from .pool import Pool
 from .request_tokens import Ending, RequestText
 from .results import Drafted, Judged, Parted, PartRun, made
+from .rollouts.ending import ending_after
 from .trees.draft_tree import DraftTree
 
 
@@ -176,3 +177,21 @@ class Session(RequestText):
         num_emitted = self._take(step.tokens)
         self.last = outcome = Outcome(self.request_id, step, 0, 0, 0, 0, num_emitted, None, (), 0.0, 1, self.done)
         return outcome
+
+    def branch(self, request_id: str, shared: Sequence[int]) -> "Session":
+        """A request of its own whose prompt is this one's with `shared` after it, which its budget has no more.
+
+        Raises:
+            ValueError: nothing of the budget is left.
+        """
+        ending = self._ending
+        return Session(
+            pool=self.pool,
+            request_id=request_id,
+            tag=self.tag,
+            prompt=(*self.prompt, *shared),
+            budget=self.budget - len(shared),
+            eos=self.eos,
+            ending=None if ending is None else ending_after(ending, shared),
+            prefill_before=self.prefill_before,
+        )

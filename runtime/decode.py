@@ -1,7 +1,8 @@
 """Decode prompts with real models under a policy: the runtime's counterpart of `sim.simulate`."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from math import isfinite
 from typing import Literal
 
@@ -11,6 +12,8 @@ from ..arguments import check_least
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..decoding.request_tokens import FinishReason
+from ..decoding.rollouts.branching import Rollouts
+from ..decoding.rollouts.growth import Growth, growth_of
 from ..decoding.session import Session
 from ..progress import Progress
 from ..runs.log import RunLog
@@ -38,11 +41,14 @@ class Output:
     Attributes:
         request_id: of the prompt.
         tag: of the prompt.
-        tokens: committed ids after the prompt, an end-of-sequence token or the end of a stop string included.
+        tokens: committed ids after the prompt, an end-of-sequence token or the end of a stop string included; of a path
+            of rollouts all from the prompt of the first path on.
         text: those tokens decoded, up to where a stop string begins.
         finish_reason: an end-of-sequence token (`eos`), the budget (`length`), a stop string (`stop`), or that the
             request failed (`error`).
         error: why it failed; empty if it did not.
+        parent: of a path that left another one in rollouts, that one's request id; else empty.
+        depth: tokens of answer that both share; 0 without a parent.
     """
 
     request_id: str
@@ -51,6 +57,8 @@ class Output:
     text: str
     finish_reason: FinishReason | Literal["error"]
     error: str = ""
+    parent: str = ""
+    depth: int = 0
 
 
 def decode(
@@ -69,6 +77,7 @@ def decode(
     on_token: OnToken | None = None,
     prices: Prices | None = None,
     debug: bool = False,
+    rollouts: Rollouts | None = None,
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answer every prompt; up to `batch` requests share each forward.
 
@@ -87,17 +96,21 @@ def decode(
         forward: how models run, see `forward.choose_forward`.
         stop: texts that end an answer.
         start: how requests begin, `prefill` or `draft`.
-        on_token: called with request id, token and the text it adds, for every committed token.
+        on_token: called with request id, token and the text it adds, for every committed token; of a path of rollouts
+            those after its branch.
         prices: what operations are said to take, to policy and log alike; None measures, and compares with plain
             decoding.
         debug: check the caches at every step.
+        rollouts: how prompts go on as several paths; None for one answer to each.
 
     Returns:
-        Outputs in the order of `prompts`, failed requests among them, and the run log.
+        Outputs in the order of `prompts`, of each its paths in the order of `Rollouts.forks`, failed requests among
+        them, and the run log.
 
     Raises:
         ArgumentError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
-            caches cannot fit into the machine's memory, an empty stop string, or start `recorded`.
+            caches cannot fit into the machine's memory, an empty stop string, start `recorded`, or rollouts that cannot
+            be or are greedy.
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
@@ -105,15 +118,20 @@ def decode(
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop)
     sessions = sessions_of(pool, prompts, max_new_tokens, ending, start=start)
-    check_fit(pool, sessions[:batch], world.memory)
-    interrupted = _drive(run.driver, sessions, batch)
+    growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
+    num_paths = 1 if rollouts is None else rollouts.num_paths
+    check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
+    interrupted = _drive(run.driver, sessions, batch, growth)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
     meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
+    meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
     if plain_s is not None:
         log = run.ledger.finish(meta, reanchored={}, divergent={}, times_plain=_times_plain(log, plain_s))
+    if growth is not None:
+        return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
 
@@ -125,11 +143,12 @@ def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], R
     return ran
 
 
-def _drive(driver: Driver, sessions: Sequence[Session], batch: int) -> bool:
+def _drive(driver: Driver, sessions: Sequence[Session], batch: int, growth: Growth | None) -> bool:
     """Answer all; returns whether it was interrupted."""
-    with Progress("decoding", len(sessions), unit="requests") as progress:
+    total = len(sessions) if growth is None else growth.num_paths
+    with Progress("decoding", total, unit="requests") as progress:
         try:
-            for num_ended in driver.run(sessions, batch):
+            for num_ended in driver.run(sessions, batch, growth):
                 if num_ended:
                     progress.advance(num_ended)
         except KeyboardInterrupt:
@@ -176,17 +195,49 @@ def _times_plain(log: RunLog, plain_s: float) -> dict[str, float]:
     return {request_id: seconds / plain_s for request_id, seconds in taken.items() if request_id in speculated}
 
 
-def _output(pool: ModelPool, session: Session, stop: Sequence[str], failed: Mapping[str, Exception]) -> Output | None:
-    """None for a request that was interrupted."""
+def _path_outputs(
+    pool: ModelPool, growth: Growth, stop: Sequence[str], failed: Mapping[str, Exception]
+) -> Iterator[Output]:
+    """Of all paths that ended or could not start, prompt by prompt; a path's answer starts at its prompt's end."""
+    for request_id, fork in growth.paths():
+        parent, depth = ("", 0) if fork is None else (fork.parent_id, fork.depth)
+        session, lost = growth.sessions.get(request_id), growth.lost.get(request_id)
+        if session is not None:
+            output = _output(pool, session, stop, failed, shared=session.prompt[session.num_prompt - depth :])
+            if output is not None:
+                yield replace(output, parent=parent, depth=depth)
+        elif lost is not None:
+            yield Output(
+                request_id=request_id,
+                tag=lost.tag,
+                tokens=(),
+                text="",
+                finish_reason="error",
+                error=lost.reason,
+                parent=parent,
+                depth=depth,
+            )
+
+
+def _output(
+    pool: ModelPool,
+    session: Session,
+    stop: Sequence[str],
+    failed: Mapping[str, Exception],
+    *,
+    shared: tuple[int, ...] = (),
+) -> Output | None:
+    """None for a request that was interrupted; `shared` is what of its prompt belongs to the answer."""
     error = failed.get(session.request_id)
     reason = session.finish_reason
     if error is None and reason is None:
         return None
-    text = pool.decode(session.emitted)
+    tokens = [*shared, *session.emitted]
+    text = pool.decode(tokens)
     return Output(
         request_id=session.request_id,
         tag=session.tag,
-        tokens=tuple(session.emitted),
+        tokens=tuple(tokens),
         text=text_before_stop(text, stop) if reason == "stop" else text,
         finish_reason="error" if reason is None else reason,
         error="" if error is None else str(error),

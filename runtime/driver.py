@@ -1,10 +1,11 @@
 """Drives the loop offline: a list of requests, so many at a time, on the clock of this machine or by a price list."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
 from ..decoding.loop import Loop
 from ..decoding.results import Results
+from ..decoding.rollouts.growth import Growth
 from ..decoding.session import Session
 from ..runs.ledger import RunLedger
 from .timing.priced_seconds import PricedSeconds
@@ -46,17 +47,31 @@ class Driver:
         self._on_commit = on_commit
         self._told: dict[str, int] = {}
         self._running: dict[str, Session] = {}
+        self._waiting: deque[Session] = deque()
+        self._batch = 0
+        self._growth: Growth | None = None
 
-    def run(self, sessions: Sequence[Session], batch: int) -> Iterator[int]:
-        """Answer every request; yields, operation by operation, how many have ended."""
-        waiting = iter(sessions)
+    def run(self, sessions: Sequence[Session], batch: int, growth: Growth | None = None) -> Iterator[int]:
+        """Answer every request; yields, operation by operation, how many have ended.
+
+        Args:
+            sessions: in the order in which they are admitted.
+            batch: requests running at a time, >= 1.
+            growth: the paths that leave them; None for none. Those that may start come before what has not begun, as
+                their text was the last to be read. Paths that cannot start fail, and count as ended.
+        """
         loop, clock = self._loop, self._clock
-        loop.load.num_waiting = len(sessions)
-        self._admit(islice(waiting, batch), clock.now_s())
+        self._batch, self._growth = batch, growth
+        for session in sessions:
+            self._waiting.append(session)
+            if growth is not None:
+                self._waiting.extend(growth.ripe(session))
+        loop.load.num_waiting = len(self._waiting)
+        self._admit()
         while True:
             op = loop.next_op(clock.now_s())
             if loop.finished:  # a Commit ends requests without an operation
-                yield self._refill(waiting)
+                yield self._refill()
             elif op is None:
                 return
             if op is None:
@@ -67,16 +82,24 @@ class Driver:
                 results = self._priced.priced(op, results)
             loop.finish(op, results, start_s=start_s, now_s=clock.now_s())
             self._note_evicted()
-            yield self._refill(waiting)
+            yield self._refill()
 
-    def _refill(self, waiting: Iterator[Session]) -> int:
-        """Pass on what was committed, and admit a request for each that ended; returns how many did."""
+    def _refill(self) -> int:
+        """Pass on what was committed, and admit requests for those that ended; returns how many did."""
         if self._on_commit is not None:
             self._tell()
+        grown = self._growth is not None and self._branch(self._growth)
         ended = self._take_ended()
-        if ended:
-            self._admit(islice(waiting, ended), self._clock.now_s())
+        if ended or grown:
+            self._admit()
         return ended
+
+    def _branch(self, growth: Growth) -> bool:
+        """Let paths that may start wait for their turn, before all others; returns whether there are any."""
+        ripe = [child for session in self._running.values() for child in growth.ripe(session)]
+        self._waiting.extendleft(reversed(ripe))
+        self._loop.load.num_waiting += len(ripe)
+        return bool(ripe)
 
     def give_up(self, reason: str) -> None:
         """Note every request that has not ended as failed for `reason`."""
@@ -84,8 +107,11 @@ class Driver:
         for request_id in self._running:
             self._ledger.note_failed(request_id, reason, self._clock.now_s())
 
-    def _admit(self, sessions: Iterable[Session], now_s: float) -> None:
-        for session in sessions:
+    def _admit(self) -> None:
+        """Let as many requests start as the batch has room for."""
+        now_s = self._clock.now_s()
+        while self._waiting and len(self._running) < self._batch:
+            session = self._waiting.popleft()
             self._ledger.note_admitted(
                 session.request_id, tag=session.tag, num_prompt=session.num_prompt, arrived_at_s=now_s, now_s=now_s
             )
@@ -113,12 +139,25 @@ class Driver:
         loop = self._loop
         if not (loop.finished or loop.failed):
             return 0
+        ended = len(loop.finished) + len(loop.failed)
         for session in loop.finished:
             del self._running[session.request_id]
+            ended += self._note_lost(session, None)
         for session, error in loop.failed:
             del self._running[session.request_id]
             self.failed[session.request_id] = error
-        ended = len(loop.finished) + len(loop.failed)
+            ended += self._note_lost(session, error)
         loop.finished.clear()
         loop.failed.clear()
         return ended
+
+    def _note_lost(self, session: Session, error: Exception | None) -> int:
+        """Note the paths that cannot start since the one they leave has ended; returns how many there are."""
+        if self._growth is None:
+            return 0
+        lost, now_s = self._growth.ended(session, error), self._clock.now_s()
+        for fork, tag, num_prompt, reason in lost:
+            request_id = fork.request_id
+            self._ledger.note_admitted(request_id, tag=tag, num_prompt=num_prompt, arrived_at_s=now_s, now_s=now_s)
+            self._ledger.note_failed(request_id, reason, now_s)
+        return len(lost)

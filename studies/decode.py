@@ -6,9 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..arguments import check_least
+from ..arguments import ArgumentError, check_least
+from ..decoding.policy import Policy
 from ..decoding.prefill import Start, start_of
-from ..policies.about import check_tags
+from ..decoding.rollouts.branching import Rollouts, rollouts_of
+from ..policies.about import about_of, check_tags
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
@@ -104,6 +106,7 @@ def decode(
     threads: int = 1,
     devices: Mapping[str, str] | None = None,
     debug: bool = False,
+    rollouts: Rollouts | str | None = None,
 ) -> Decoded:
     """Answer prompts with the models of a pool; the policy is the very object that the simulator drives.
 
@@ -124,12 +127,14 @@ def decode(
         threads: CPU threads of torch, where a pool is loaded.
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
         debug: check every cache at every step, and say beforehand how models run.
+        rollouts: how prompts go on as several paths, such as `4@0/2@32`; None for one answer to each.
 
     Raises:
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
         PolicyError: the policy broke the contract.
     """
     begins = start_of(start)
+    branching = None if rollouts is None else rollouts_of(rollouts)
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
     if limit is not None:
@@ -139,6 +144,8 @@ def decode(
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
+    if branching is not None and quality:
+        _check_lossless(decider)
     alone = Alone(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         max_new_tokens=max_new_tokens,
@@ -147,9 +154,22 @@ def decode(
         forward=forward,
         stop=(stop,) if isinstance(stop, str) else stop,
     )
-    outputs, log = decode_prompts(models, decider, requests, name=asked.name, start=begins, debug=debug, **alone)
-    found = Decoded(outputs=outputs, log=log, num_requests=len(requests))
+    outputs, log = decode_prompts(
+        models, decider, requests, name=asked.name, start=begins, debug=debug, rollouts=branching, **alone
+    )
+    num_paths = 1 if branching is None else branching.num_paths
+    found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * num_paths)
     return _judged(found, models, requests, alone) if quality else found
+
+
+def _check_lossless(policy: Policy) -> None:
+    """Refuse rollouts whose texts would have to be judged: what the target alone would write branches elsewhere."""
+    about = about_of(policy)
+    if about is None or not about.lossless:
+        raise ArgumentError(
+            "`quality` must be False with `rollouts` by a policy that may be lossy, whose paths the target alone would "
+            "branch elsewhere, got True"
+        )
 
 
 def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone) -> Decoded:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ...counted import counted
+from ...decoding.rollouts.branching import rollouts_of
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..errors import Interrupted
@@ -64,6 +65,7 @@ def run(
     forward: ForwardOption = "auto",
     start: models.LiveStartOption = "prefill",
     limit: models.LimitOption = None,
+    rollouts: models.RolloutsOption = None,
     lossless: LosslessOption = False,
     quality: QualityOption = True,
     threads: models.ThreadsOption = 1,
@@ -76,6 +78,7 @@ def run(
     """
     name = _one_policy(policy)
     mode = sampling.chosen()
+    branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
     kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
     devices = named_texts("--device", "DEVICE", device)
@@ -104,6 +107,7 @@ def run(
         threads=threads,
         devices=devices,
         debug=debug,
+        rollouts=branching,
     )
     leave()
     if is_first():
@@ -118,7 +122,8 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
         decoded.write(out)
     if json is None and out is None:
         for output in decoded.outputs:
-            typer.echo(f"--- {output.request_id} ({output.tag})\n{output.text}")
+            leaves = f", leaves {output.parent} after {counted(output.depth, 'token')}" if output.parent else ""
+            typer.echo(f"--- {output.request_id} ({output.tag}){leaves}\n{output.text}")
     show(json, decoded)
     for output in decoded.failed:
         typer.echo(f"paceline: failed: {output.error}", err=True)

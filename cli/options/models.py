@@ -14,6 +14,14 @@ from .parsing import named_texts
 PromptsOption = Annotated[Path, typer.Option(help='JSONL, a line {"id": ..., "tag": ..., "prompt": ...} a request.')]
 LimitOption = Annotated[int | None, typer.Option(help="Only the first so many prompts.", min=1)]
 MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
+RolloutsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WAYS@DEPTH/...",
+        help="Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which goes "
+        "on as two after 32 tokens of answer. For coupled and rejection sampling.",
+    ),
+]
 PoolOption = Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")]
 PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
 DevicesOption = Annotated[

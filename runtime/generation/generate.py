@@ -30,6 +30,7 @@ from .honoured_options import (
     check_config,
     check_inputs,
     check_log,
+    check_num_answers,
     read_limits,
     read_memory,
     read_prompts,
@@ -67,7 +68,8 @@ def generate(
 
     Args:
         model: the target.
-        input_ids: `[B, T]`, padded on the left.
+        input_ids: `[B, T]`, padded on the left; with `num_return_sequences` each row so many times, one after another,
+            as `generate()` repeats them. Every row has chance of its own.
         logits_processor: as prepared by `generate()`; temperature, top_k and top_p at most.
         stopping_criteria: likewise; length, end-of-sequence tokens and stop strings at most.
         generation_config: likewise.
@@ -102,6 +104,7 @@ def generate(
     memory = read_memory(cache, kv_limit_bytes)
     chance = read_sampling(logits_processor, do_sample=bool(generation_config.do_sample), mode=sampling)
     limits = read_limits([*stopping_criteria, *_stop_criteria(stop_strings, target_tokenizer)])
+    check_num_answers(generation_config, do_sample=chance.mode != "greedy")
     prompts = read_prompts(input_ids, inputs)
     budget = limits.max_length - input_ids.shape[1]
     _check_batch(len(prompts), limits, streamer)

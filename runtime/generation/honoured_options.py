@@ -91,6 +91,17 @@ def whole(option: str, value: object) -> int:
     return int(value)
 
 
+def check_num_answers(config: GenerationConfig, *, do_sample: bool) -> None:
+    """Raises ValueError for no whole number of answers from 1 on, or for several without `do_sample`.
+
+    `generate()` has repeated the rows by then.
+    """
+    given: Any = config.num_return_sequences
+    count = 1 if given is None else whole("num_return_sequences", given)
+    if count > 1 and not do_sample:
+        raise ValueError(f"num_return_sequences must be 1 without do_sample=True, as all would be equal, got {count}")
+
+
 def read_sampling(processors: Sequence[object], *, do_sample: bool, mode: SamplingMode | None) -> Sampling:
     """How tokens are chosen; a seed is drawn from torch's generator where there is chance.
 

@@ -41,7 +41,6 @@ def divided(pool):
 
 REFUSED = {
     "num_beams": {"num_beams": 2},
-    "num_return_sequences": {"num_return_sequences": 2, "do_sample": True},
     "penalty_alpha": {"penalty_alpha": 0.6, "top_k": 4},
     "dola_layers": {"dola_layers": "high"},
     "assistant_early_exit": {"assistant_early_exit": 1},

@@ -1,0 +1,65 @@
+"""`paceline run --rollouts`: what it prints and writes of a tree of answers, and what it refuses."""
+
+import json
+
+import pytest
+
+from ..command_line import done, paceline, refused
+from .test_run import prompts  # noqa: F401 - a fixture
+
+SAMPLED = ("--sampling", "coupled", "--temperature", 0.9, "--seed", 3)
+
+
+def ran(prompts, *options):  # noqa: F811
+    return ("run", "--prompts", prompts, "--max-new-tokens", 6, "--limit", 1, *SAMPLED, *options)
+
+
+def test_outputs_tell_the_tree(prompts, tmp_path):  # noqa: F811
+    told = ran(prompts, "--rollouts", "2@0/2@1", "--policy", "draft:2/target", "--batch", 3)
+    shown = json.loads(done(*told, "--json", "-"))
+    assert shown["meta"]["rollouts"] == "2@0/2@1"
+    rows = shown["outputs"]
+    tree = [(row["request_id"], row["parent"], row["depth"]) for row in rows]
+    assert tree == [("r0", "", 0), ("r0.1", "r0", 0), ("r0.2", "r0", 1), ("r0.1.1", "r0.1", 1)]
+    answers = {row["request_id"]: row["tokens"] for row in rows}
+    for row in rows:
+        if row["parent"]:
+            assert row["tokens"][: row["depth"]] == answers[row["parent"]][: row["depth"]]
+    assert len(rows[0]["tokens"]) <= 6
+    printed = done(*told)
+    assert "--- r0 (sums)\n" in printed
+    assert "--- r0.1.1 (sums), leaves r0.1 after 1 token\n" in printed
+    assert "4 requests" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--rollouts", "0@0"), "--rollouts must have >= 1 ways at depth 0, got 0"),
+        (("--rollouts", "2@3/2@3"), "--rollouts depths must ascend"),
+        (("--rollouts", "2@6"), "--rollouts depths must be < 6, the --max-new-tokens of an answer, got 6"),
+        (("--rollouts", "four"), "--rollouts must be WAYS@DEPTH/..., such as 4@0/2@32, got 'four'"),
+        (("--rollouts", "2@0", "--policy", "typical"), "--quality must be False with --rollouts"),
+    ],
+)
+def test_what_cannot_be_is_refused(prompts, options, told):  # noqa: F811
+    assert told in refused(*ran(prompts, *options))
+
+
+def test_greedy_rollouts_are_refused(prompts):  # noqa: F811
+    told = refused("run", "--prompts", prompts, "--rollouts", "2@0")
+    assert "--rollouts must be sampled (--sampling coupled or rejection)" in told
+
+
+def test_a_path_that_cannot_start_is_said_and_the_exit_code_tells(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": "long", "prompt": "Q: one"}, {"id": "two", "prompt": "Q: two and two"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    # Every path but those that branch too late is answered: a stop string ends all of them at once.
+    ends = [word for letter in "etaoinshr \n" for word in ("--stop", letter)]
+    found = paceline("run", "--prompts", path, "--max-new-tokens", 30, *SAMPLED, "--rollouts", "2@0/2@29", *ends)
+    assert found.returncode == 1
+    assert (
+        "paceline: failed: request long.2: must leave long after 29 tokens of answer, which ended after" in found.stderr
+    )
+    assert "4 of 8 requests failed" in found.stderr

@@ -1,0 +1,77 @@
+"""What a notation says of the paths of a prompt, and what it refuses."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.arguments import ArgumentError
+from paceline.decoding.rollouts.branching import Branch, Fork, Rollouts, rollouts_of
+
+
+@st.composite
+def branchings(draw, *, max_depth: int = 12) -> Rollouts:
+    depths = sorted(draw(st.sets(st.integers(0, max_depth), min_size=1, max_size=3)))
+    return Rollouts(branches=tuple(Branch(ways=draw(st.integers(1, 3)), depth=depth) for depth in depths))
+
+
+@given(branchings())
+def test_a_notation_reads_as_it_prints(rollouts):
+    assert rollouts_of(str(rollouts)) == rollouts
+    assert rollouts_of(rollouts) is rollouts
+
+
+@given(branchings())
+def test_every_path_branches_at_every_depth_from_its_own_on(rollouts):
+    forks = rollouts.forks("p")
+    starts = {"p": -1} | {fork.request_id: fork.depth for fork in forks}
+    assert len(starts) == rollouts.num_paths == 1 + len(forks)
+    left = Counter((fork.parent_id, fork.depth) for fork in forks)
+    expected = {
+        (path, branch.depth): branch.ways - 1
+        for path, start in starts.items()
+        for branch in rollouts.branches
+        if branch.depth > start and branch.ways > 1
+    }
+    assert left == expected
+    for fork in forks:
+        parent, _, number = fork.request_id.rpartition(".")
+        assert parent == fork.parent_id
+        assert int(number) >= 1
+
+
+def test_paths_are_called_by_the_order_in_which_they_leave():
+    assert rollouts_of("2@0/2@32").forks("p") == (Fork("p.1", "p", 0), Fork("p.2", "p", 32), Fork("p.1.1", "p.1", 32))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "WAYS@DEPTH/..., such as 4@0/2@32, got ''"),
+        ("4", "WAYS@DEPTH/..., such as 4@0/2@32, got '4'"),
+        ("4@0/", "got '4@0/'"),
+        ("-1@0", "got '-1@0'"),
+        ("2@-3", "got '2@-3'"),
+        ("0@4", "`rollouts` must have >= 1 ways at depth 4, got 0"),
+        ("2@4/2@4", "`rollouts` depths must ascend, each greater than the one before (4), got 4"),
+        ("2@4/2@0", "got 0"),
+        ("101@0/100@1", "`rollouts` must make <= 10,000 paths of a prompt, got 10,100"),
+    ],
+)
+def test_what_is_no_branching_is_refused(text, told):
+    with pytest.raises(ArgumentError) as error:
+        rollouts_of(text)
+    assert told in str(error.value)
+
+
+def test_a_negative_depth_is_refused():
+    with pytest.raises(ArgumentError, match="`rollouts` depths must be >= 0, got -1"):
+        Rollouts(branches=(Branch(ways=2, depth=-1),))
+
+
+def test_a_run_refuses_depths_beyond_the_answer_and_ids_that_meet():
+    rollouts_of("2@0/2@7").check(["a", "b"], 8)
+    with pytest.raises(ArgumentError, match=r"depths must be < 7, the `max_new_tokens` of an answer, got 7"):
+        rollouts_of("2@0/2@7").check(["a"], 7)
+    with pytest.raises(ArgumentError, match=r"a path of prompt 'a' is called 'a.1', as another prompt is"):
+        rollouts_of("2@0").check(["a", "a.1"], 7)
