@@ -134,18 +134,13 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     begins = start_of(start)
-    branching = None if rollouts is None else rollouts_of(rollouts)
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
-    if limit is not None:
-        check_least("`limit`", limit, 1)
-    everyone = prompts_of(prompts)
-    requests = everyone[:limit]
+    everyone, requests = _prompts(prompts, limit)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
-    if branching is not None and quality:
-        _check_lossless(decider)
+    branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
     alone = Alone(
         sampling=Sampling(mode="greedy") if sampling is None else sampling,
         max_new_tokens=max_new_tokens,
@@ -154,22 +149,31 @@ def decode(
         forward=forward,
         stop=(stop,) if isinstance(stop, str) else stop,
     )
-    outputs, log = decode_prompts(
-        models, decider, requests, name=asked.name, start=begins, debug=debug, rollouts=branching, **alone
-    )
-    num_paths = 1 if branching is None else branching.num_paths
-    found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * num_paths)
+    run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "rollouts": branching}
+    outputs, log = decode_prompts(models, decider, requests, **run, **alone)
+    found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * (branching.num_paths if branching else 1))
     return _judged(found, models, requests, alone) if quality else found
 
 
-def _check_lossless(policy: Policy) -> None:
-    """Refuse rollouts whose texts would have to be judged: what the target alone would write branches elsewhere."""
+def _prompts(
+    given: str | Path | Sequence[Prompt | str], limit: int | None
+) -> tuple[Sequence[Prompt], Sequence[Prompt]]:
+    """All prompts, and those to be answered."""
+    if limit is not None:
+        check_least("`limit`", limit, 1)
+    everyone = prompts_of(given)
+    return everyone, everyone[:limit]
+
+
+def _branching(rollouts: Rollouts | str, policy: Policy, *, quality: bool) -> Rollouts:
+    """The rollouts asked for; refuses those whose texts would have to be judged."""
     about = about_of(policy)
-    if about is None or not about.lossless:
+    if quality and (about is None or not about.lossless):
         raise ArgumentError(
             "`quality` must be False with `rollouts` by a policy that may be lossy, whose paths the target alone would "
             "branch elsewhere, got True"
         )
+    return rollouts_of(rollouts)
 
 
 def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone) -> Decoded:

@@ -1,20 +1,27 @@
 """`paceline run --rollouts`: what it prints and writes of a tree of answers, and what it refuses."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from ..command_line import done, paceline, refused
-from .test_run import prompts  # noqa: F401 - a fixture
+from ...command_line import done, paceline, refused
 
 SAMPLED = ("--sampling", "coupled", "--temperature", 0.9, "--seed", 3)
 
 
-def ran(prompts, *options):  # noqa: F811
-    return ("run", "--prompts", prompts, "--max-new-tokens", 6, "--limit", 1, *SAMPLED, *options)
+@pytest.fixture
+def prompts(tmp_path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"id": "r0", "tag": "sums", "prompt": "Q: one"}\n', encoding="utf-8")
+    return path
 
 
-def test_outputs_tell_the_tree(prompts, tmp_path):  # noqa: F811
+def ran(prompts, *options):
+    return ("run", "--prompts", prompts, "--max-new-tokens", 6, *SAMPLED, *options)
+
+
+def test_outputs_tell_the_tree(prompts, tmp_path):
     told = ran(prompts, "--rollouts", "2@0/2@1", "--policy", "draft:2/target", "--batch", 3)
     shown = json.loads(done(*told, "--json", "-"))
     assert shown["meta"]["rollouts"] == "2@0/2@1"
@@ -42,11 +49,11 @@ def test_outputs_tell_the_tree(prompts, tmp_path):  # noqa: F811
         (("--rollouts", "2@0", "--policy", "typical"), "--quality must be False with --rollouts"),
     ],
 )
-def test_what_cannot_be_is_refused(prompts, options, told):  # noqa: F811
+def test_what_cannot_be_is_refused(prompts, options, told):
     assert told in refused(*ran(prompts, *options))
 
 
-def test_greedy_rollouts_are_refused(prompts):  # noqa: F811
+def test_greedy_rollouts_are_refused(prompts):
     told = refused("run", "--prompts", prompts, "--rollouts", "2@0")
     assert "--rollouts must be sampled (--sampling coupled or rejection)" in told
 
@@ -58,8 +65,6 @@ def test_a_path_that_cannot_start_is_said_and_the_exit_code_tells(tmp_path):
     # Every path but those that branch too late is answered: a stop string ends all of them at once.
     ends = [word for letter in "etaoinshr \n" for word in ("--stop", letter)]
     found = paceline("run", "--prompts", path, "--max-new-tokens", 30, *SAMPLED, "--rollouts", "2@0/2@29", *ends)
-    assert found.returncode == 1
-    assert (
-        "paceline: failed: request long.2: must leave long after 29 tokens of answer, which ended after" in found.stderr
-    )
-    assert "4 of 8 requests failed" in found.stderr
+    assert found.code == 1
+    assert "paceline: failed: request long.2: must leave long after 29 tokens of answer, which ended after" in found.err
+    assert "4 of 8 requests failed" in found.err
