@@ -11,14 +11,15 @@ from ..exact_seconds import PS_PER_S
 from ..options import MOST_COUNT
 from ..sessions import Session, Turn, runs_of
 from .format import Reading, WorkloadFormat, whole
-from .objects import check_keys, count_of, ids_of, objects_of, shown, time_of, wait_of
+from .graph_lines import graph_of
+from .objects import check_keys, count_of, objects_of, shown, time_of, wait_of
+from .request_fields import blocks_of, text_of
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
-_KNOWN = ("request_id", *_NEEDED, "tag", "blocks", "slo", "turns")
+_KNOWN = ("request_id", *_NEEDED, "tag", "blocks", "slo", "turns", "graph", "at")
 _TURN_NEEDED = ("wait_s", "prompt_tokens", "output_tokens")
 _TURN_KNOWN = ("request_id", *_TURN_NEEDED, "blocks")
-_MOST_TEXT = 200
 
 
 def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
@@ -27,7 +28,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     if _is_head(reading.first):
         line, head = next(objects)
         check_keys(reading, line, head, (), _HEAD)
-        _text(reading, line, "workload", head.get("workload", ""))
+        text_of(reading, line, "workload", head.get("workload", ""))
         if not whole(head.get("unit_tokens", 0)):
             raise reading.error(
                 line, "unit_tokens", f"must be a whole number in [0, {MOST_COUNT}]", head["unit_tokens"]
@@ -36,8 +37,15 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
     for line, found in objects:
         check_keys(reading, line, found, _NEEDED, _KNOWN)
         arrives_ps = time_of(reading, line, "arrives_s", found["arrives_s"])
-        tag, slo = (_text(reading, line, key, found.get(key, "")) for key in ("tag", "slo"))
-        name = _text(reading, line, "request_id", found.get("request_id", str(line)))
+        tag, slo = (text_of(reading, line, key, found.get(key, "")) for key in ("tag", "slo"))
+        name = text_of(reading, line, "request_id", found.get("request_id", str(line)))
+        if "graph" in found:
+            if "turns" in found:
+                raise reading.error(line, "turns", "must be left out beside graph", kind_of_json(found["turns"]))
+            yield line, graph_of(reading, line, found, name=name, unit=unit, tag=tag, slo=slo).begin(arrives_ps)
+            continue
+        if "at" in found:
+            raise reading.error(line, "at", "must be left out where there is no graph", shown(found["at"]))
         turns = [*_turns(reading, line, found, name, unit)]
         if turns:
             yield line, Session(turns=tuple(turns), tag=tag, slo=slo).next(arrives_ps)
@@ -106,34 +114,17 @@ def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: 
         default = f"{name}/{place}" if place else name
         keys = ("prompt_tokens", "output_tokens")
         counts = {f"{of}{key}": count_of(reading, line, f"{of}{key}", one[key]) for key in keys}
-        blocks = _blocks(reading, line, f"{of}blocks", one.get("blocks", []), one["prompt_tokens"], unit)
+        blocks = blocks_of(reading, line, f"{of}blocks", one.get("blocks", []), one["prompt_tokens"], unit)
         tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
         if tokens is not None:
             yield Turn(
-                request_id=_text(reading, line, f"{of}request_id", one.get("request_id", default)),
+                request_id=text_of(reading, line, f"{of}request_id", one.get("request_id", default)),
                 wait_ps=held_ps if begun else 0,
                 prompt_tokens=tokens[0],
                 output_tokens=tokens[1],
                 new_blocks=runs_of(blocks),
             )
             held_ps, begun = 0, True
-
-
-def _blocks(reading: Reading, line: int, field: str, value: object, prompt: int, unit: int) -> tuple[int, ...]:
-    """Ids for all of a prompt, its last unit full or begun, or none at all."""
-    blocks = ids_of(reading, line, field, value)
-    if blocks and not unit:
-        raise reading.error(line, field, "must be left out where the first line has no unit_tokens", len(blocks))
-    if blocks and len(blocks) not in (prompt // unit, -(-prompt // unit)):
-        rule = f"must be one for each {unit} tokens of prompt_tokens {prompt}, whether the last is full or begun"
-        raise reading.error(line, field, rule, len(blocks))
-    return blocks
-
-
-def _text(reading: Reading, line: int, field: str, value: object) -> str:
-    if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
-        return value
-    raise reading.error(line, field, f"must be printable text of at most {_MOST_TEXT} characters", shown(value))
 
 
 def _fields(arrival: Arrival) -> str:
