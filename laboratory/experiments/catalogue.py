@@ -36,6 +36,7 @@ _KNOWN: Mapping[str, frozenset[Use]] = {
     "baseline": REPLAY | MODELS,
     "scheduler-stress": REPLAY,
     "load-sweep": REPLAY,
+    "sharing": REPLAY,
     "acceptance-by-level": REPLAY,
     "scheduling-overhead": REPLAY,
     "memory-overhead": MODELS,

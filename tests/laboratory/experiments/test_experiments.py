@@ -27,6 +27,7 @@ SLOW = (
     "routing",
     "scheduler-stress",
     "scheduling-overhead",
+    "sharing",
     "similarity-calibration",
     "slim-frontier",
     "tokenizers",
