@@ -61,6 +61,7 @@ class Job:
         policy: of every replica, as text.
         recording: folder below the repository, whose members have the seconds of `LARGE`; None: the target alone.
         prefix_cache: whether they have one.
+        router: before them.
         stepwise: every step by itself.
         limit: of arrivals; None: all.
         goal: output tokens per second.
@@ -71,6 +72,7 @@ class Job:
     policy: str = "target"
     recording: str | None = None
     prefix_cache: bool = False
+    router: str = "round-robin"
     stepwise: bool = False
     limit: int | None = None
     goal: float | None = None
@@ -108,6 +110,11 @@ def workload_of(job: Job, data: Path, requests: int) -> Workload:
 
 def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
     """Output tokens, and seconds of this process for reading, serving, the log and all metrics."""
+    return served_workload(job, workload_of(job, data, requests))
+
+
+def served_workload(job: Job, workload: Workload) -> tuple[int, float]:
+    """The same of a workload that is not read yet."""
     tables, cost = _tables(job), _cost(job)
     limits = _limits(job, tables.pool)
     started_s = time.process_time()
@@ -118,12 +125,12 @@ def served(job: Job, data: Path, requests: int) -> tuple[int, float]:
         ReplicaSpec(policy=make_policy(job.policy, tables.pool), policy_name=job.policy, cost=cost, limits=limits)
         for _ in range(job.num_replicas)
     ]
-    router = RouterSpec.parse("round-robin").build(RouterSetting(num_replicas=job.num_replicas))
+    router = RouterSpec.parse(job.router).build(RouterSetting(num_replicas=job.num_replicas))
     run = serve(
-        workload_of(job, data, requests),
+        workload,
         tables,
         specs,
-        dispatch=lambda replicas: Dispatcher(router, "round-robin", replicas),
+        dispatch=lambda replicas: Dispatcher(router, job.router, replicas),
         recorder=recorder,
         stepwise=job.stepwise,
     )

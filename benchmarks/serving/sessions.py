@@ -1,0 +1,155 @@
+"""Seconds and memory of serving sessions whose prompts grow, prefix cache on: each turn sends all of its conversation.
+
+python benchmarks/serving/sessions.py [--sessions 1000 10000] [--turns 50]
+
+Every run is a process of its own. Each turn reads 64 new tokens and writes 64; a second later the next one comes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from jobs import PICO, Job, served_workload
+from paceline.laboratory.findings.table import Cell, cell, table
+from paceline.laboratory.timing import peak_bytes
+from paceline.reports.tables.printed import console_of_output, print_tables
+from paceline.sim.serving.kv.member_kv import MemberKv
+from paceline.sim.serving.limits import KvLimits
+from paceline.traces.workloads.arrival import Arrival, WorkloadAbout
+
+UNIT, NEW, OUTPUT, WAIT_PS = 16, 64, 64, 10**12
+GAP_PS = 2 * 10**12  # between sessions, for each replica
+JOBS = {
+    "target, 1 replica": Job(source="", num_replicas=1, prefix_cache=True),
+    "target, 64 replicas": Job(source="", num_replicas=64, prefix_cache=True, router="prefix-affinity"),
+    "draft:4/target, 1 replica": Job(
+        source="", num_replicas=1, prefix_cache=True, policy="draft:4/target", recording=PICO
+    ),
+    "draft:4/target, 64 replicas": Job(
+        source="",
+        num_replicas=64,
+        prefix_cache=True,
+        policy="draft:4/target",
+        recording=PICO,
+        router="prefix-affinity",
+    ),
+}
+
+
+class Rest:
+    """What is left of a session; implements `Turns`."""
+
+    __slots__ = ("number", "turn", "turns")
+
+    def __init__(self, number: int, turn: int, turns: int) -> None:
+        self.number = number
+        self.turn = turn
+        self.turns = turns
+
+    def arrival(self, at_ps: int) -> Arrival:
+        turn, first = self.turn, self.number << 20
+        prompt = turn * (NEW + OUTPUT) + NEW
+        left = Rest(self.number, turn + 1, self.turns) if turn + 1 < self.turns else None
+        blocks = tuple(range(first, first + prompt // UNIT))
+        return Arrival(f"{self.number}/{turn}", at_ps, prompt, OUTPUT, "", blocks, left)
+
+    def after(self, ended_ps: int) -> Arrival | None:
+        return self.arrival(ended_ps + WAIT_PS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """A workload of sessions that begin one after another."""
+
+    sessions: int
+    turns: int
+    gap_ps: int
+
+    @property
+    def about(self) -> WorkloadAbout:
+        return WorkloadAbout(name="sessions", files=(), format="", unit_tokens=UNIT, num_requests=None, notes=())
+
+    def __iter__(self) -> Iterator[Arrival]:
+        for number in range(self.sessions):
+            yield Rest(number, 0, self.turns).arrival(number * self.gap_ps)
+
+
+def run_one(name: str, sessions: int, turns: int) -> None:
+    """Serve here, and print what it took."""
+    job = JOBS[name]
+    workload = Sessions(sessions=sessions, turns=turns, gap_ps=GAP_PS // job.num_replicas)
+    _, seconds = served_workload(job, workload)
+    print(json.dumps({"seconds": seconds, "peak": peak_bytes()}))
+
+
+def microseconds_a_block(num_blocks: int, repeats: int) -> tuple[float, float]:
+    """Of a look-up of a text, and of putting one in, each of so many blocks."""
+    texts = [array("q", range(number << 20, (number << 20) + num_blocks)) for number in range(repeats)]
+    kv = MemberKv(KvLimits(num_blocks=num_blocks * repeats))
+    tokens = num_blocks * 16
+    for owner in range(repeats):
+        kv.open(owner, texts[owner], tokens)
+        kv.reserve(owner, tokens)
+
+    def insert(owner: int) -> None:
+        kv.commit(owner, tokens, texts[owner])
+
+    def look_up(owner: int) -> None:
+        kv.hit_tokens(texts[owner], tokens + 1)
+
+    put_s, found_s = _timed(insert, repeats), _timed(look_up, repeats)
+    blocks = num_blocks * repeats
+    return 1e6 * found_s / blocks, 1e6 * put_s / blocks
+
+
+def _timed(do: Callable[[int], None], repeats: int) -> float:
+    started_s = time.process_time()
+    for number in range(repeats):
+        do(number)
+    return time.process_time() - started_s
+
+
+def row_of(name: str, sessions: int, turns: int) -> list[Cell]:
+    """What a job of so many sessions took, in a process of its own."""
+    command = [sys.executable, __file__, "--only", name, "--sessions", str(sessions), "--turns", str(turns)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "TQDM_DISABLE": "1"})
+    found = json.loads(done.stdout.splitlines()[-1])
+    return [
+        cell("policy, replicas", name),
+        cell("sessions", sessions),
+        cell("requests", sessions * turns),
+        cell("seconds", found["seconds"], digits=2),
+        cell("requests", sessions * turns / found["seconds"], "1/s", digits=0),
+        cell("peak", found["peak"] / 1e6, "MB", digits=0),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--turns", type=int, default=50)
+    parser.add_argument("--only", choices=list(JOBS), help="run one job here, and print JSON")
+    asked = parser.parse_args()
+    if asked.only:
+        run_one(asked.only, asked.sessions[0], asked.turns)
+        return
+    blocks = []
+    for num_blocks in (8, 64, 512):
+        found_us, put_us = microseconds_a_block(num_blocks, 8192 // num_blocks)
+        blocks.append([cell("blocks of a text", num_blocks), cell("look-up", found_us, "us", digits=3), cell("insert", put_us, "us", digits=3)])
+    rows = [row_of(name, sessions, asked.turns) for sessions in asked.sessions for name in JOBS]
+    title = f"Sessions of {asked.turns} turns, seconds of processor time, metrics included"
+    print_tables(
+        console_of_output(),
+        [table("Prefix cache, microseconds a block", blocks).grid(), table(title, rows).grid()],
+    )
+
+
+if __name__ == "__main__":
+    main()
