@@ -13,6 +13,7 @@ from ....decoding.world import DraftOp, Op, VerifyOp
 from ....traces.workloads.arrival import Arrival
 from ....traces.workloads.exact_seconds import PS_PER_S
 from ..clock import to_ps, to_s
+from ..kv.first_blocks import FirstBlocks
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .batch import Waiting
@@ -60,6 +61,7 @@ class Replica:
             view=ServedView,
         )
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
+        self._first_blocks = self._memory.first_blocks()
         self._scheduler = Scheduler(
             limits=spec.limits,
             loop=self._loop,
@@ -110,6 +112,10 @@ class Replica:
     def cached_tokens(self, arrival: Arrival) -> int:
         """See `routers.WatchedReplica`."""
         return self._memory.cached_tokens(arrival, self._memory.target)
+
+    def first_blocks(self) -> FirstBlocks:
+        """See `routers.WatchedReplica`."""
+        return self._first_blocks
 
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""

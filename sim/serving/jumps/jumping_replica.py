@@ -13,6 +13,7 @@ from ...cost.context_line import LinedCost
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..forward_ps import ForwardLines
+from ..kv.first_blocks import FirstBlocks
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .jump import Jump
@@ -46,6 +47,7 @@ class JumpingReplica:
         self._moment = moment
         self._memory = memory
         self._kv = memory.target
+        self._first_blocks = memory.first_blocks()
         self._block_tokens = memory.target.limits.block_tokens
         self._target = pool.target
         self._budget = spec.limits.token_budget
@@ -98,6 +100,10 @@ class JumpingReplica:
         """See `routers.WatchedReplica`."""
         self._settle()
         return self._memory.cached_tokens(arrival, self._kv)
+
+    def first_blocks(self) -> FirstBlocks:
+        """See `routers.WatchedReplica`."""
+        return self._first_blocks  # steps that are over and not written down have put in no text
 
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""

@@ -4,7 +4,7 @@ Every block is free, used (by one owner or more) or evictable (cached, used by n
 where it lies makes no difference to seconds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from ....decoding.prefixes.prefix_tree import Node, PrefixTree, Run
@@ -67,6 +67,11 @@ class MemberKv:
     def used_blocks(self) -> int:
         """Blocks that owners hold; one that several share counts once."""
         return self.limits.num_blocks - self.free_blocks - self._tree.num_evictable
+
+    @property
+    def first_keys(self) -> Container[int]:
+        """Keys of the first blocks of all texts that are cached, whatever becomes of them."""
+        return self._tree.root.children.keys()
 
     @property
     def common_tokens(self) -> int:

@@ -5,13 +5,15 @@ are taken at 0, `stale_ps`, 2 x `stale_ps` ..., each before any request of that 
 run asks for the instant of the next one, and takes it. Letters: R replicas.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import index
 from typing import Protocol, SupportsIndex
 
 from ....arguments import check_least
 from ....foreign_code import pass_interrupt, said, told
 from ....traces.workloads.arrival import Arrival
+from ..kv.first_blocks import FirstBlocks, first_key
+from .lazy_signals import LazySignals
 from .router import ReplicaSignals, Router, RouterError
 
 CachedTokens = Callable[[Arrival], int]
@@ -26,6 +28,10 @@ class WatchedReplica(Protocol):
 
     def cached_tokens(self, arrival: Arrival) -> int:
         """Tokens at the start of the prompt that the target's prefix cache holds now."""
+        ...
+
+    def first_blocks(self) -> FirstBlocks:
+        """Of cached texts, as they are whenever one looks: a prompt whose first is not among them has nothing cached."""
         ...
 
     def frozen_prefixes(self) -> CachedTokens:
@@ -56,8 +62,9 @@ class Dispatcher:
         self._reads_signals = bool(getattr(router, "reads_signals", True))
         self.looks = stale_ps == 0 and (self._reads_signals or self._reads_prefixes)
         self._taken = 0
-        self._signals: tuple[ReplicaSignals, ...] | None = None
-        self._cached: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
+        self._signals: Sequence[ReplicaSignals] | None = None
+        self._first_blocks: dict[tuple[int, int], list[tuple[int, Container[int]]]] = {}  # by sizes
+        self._cached_tokens_of: tuple[CachedTokens, ...] = tuple(replica.cached_tokens for replica in self._replicas)
         self.take_snapshot()
 
     def next_snapshot_ps(self, now_ps: int) -> int | None:
@@ -70,9 +77,9 @@ class Dispatcher:
         if not self._stale_ps:
             self._signals = None
             return
-        self._signals = self._signals_now()
+        self._signals = tuple(replica.signals() for replica in self._replicas)
         if self._reads_prefixes:
-            self._cached = tuple(replica.frozen_prefixes() for replica in self._replicas)
+            self._cached_tokens_of = tuple(replica.frozen_prefixes() for replica in self._replicas)
 
     def pick(self, arrival: Arrival) -> int:
         """The number of the replica for a request, which has to be handed to it before the next one is routed.
@@ -107,22 +114,44 @@ class Dispatcher:
     def _named(self, arrival: Arrival) -> str:
         return f"router {self._label!r}, request {arrival.request_id}"
 
-    def _signals_now(self) -> tuple[ReplicaSignals, ...]:
-        return tuple(replica.signals() for replica in self._replicas)
-
     def _seen_signals(self, arrival: Arrival) -> tuple[ReplicaSignals, ...]:
         if not self._reads_signals:
             raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
         if self._signals is None:
-            self._signals = self._signals_now()
+            self._signals = LazySignals(self._replicas)
         return self._signals
 
+    def _cached(self, arrival: Arrival) -> Mapping[int, int]:
+        self._check_reads_prefixes(arrival)
+        if self._stale_ps:
+            asked: Iterable[int] = range(len(self._replicas))
+        else:
+            asked = self._may_have(arrival)
+        found = {replica: self._cached_tokens_of[replica](arrival) for replica in asked}
+        return {replica: tokens for replica, tokens in found.items() if tokens}
+
+    def _may_have(self, arrival: Arrival) -> list[int]:
+        """Replicas whose caches hold the first block of a prompt."""
+        if not self._first_blocks:
+            for replica, watched in enumerate(self._replicas):
+                unit_tokens, block_tokens, keys = watched.first_blocks()
+                self._first_blocks.setdefault((unit_tokens, block_tokens), []).append((replica, keys))
+        found: list[int] = []
+        for (unit_tokens, block_tokens), held in self._first_blocks.items():
+            first = first_key(arrival, unit_tokens, block_tokens)
+            if first is not None:
+                found += [replica for replica, keys in held if first in keys]
+        return sorted(found)
+
     def _cached_tokens(self, replica: int, arrival: Arrival) -> int:
+        self._check_reads_prefixes(arrival)
+        return self._cached_tokens_of[replica](arrival)
+
+    def _check_reads_prefixes(self, arrival: Arrival) -> None:
         if not self._reads_prefixes and (self._stale_ps or not self._reads_signals):
             of = " of stale signals," if self._stale_ps else ","
             rule = f"asks for cached prefixes{of} and does not say reads_prefixes = True"
             raise RouterError(f"{self._named(arrival)}: {rule}")
-        return self._cached[replica](arrival)
 
 
 class _Seen:
@@ -143,6 +172,11 @@ class _Seen:
     def snapshot(self) -> int:
         """See `Seen`."""
         return self._dispatcher._taken
+
+    @property
+    def cached(self) -> Mapping[int, int]:
+        """See `Seen`."""
+        return self._dispatcher._cached(self._arrival)
 
     def cached_tokens(self, replica: int) -> int:
         """See `Seen`."""

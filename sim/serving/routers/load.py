@@ -36,6 +36,7 @@ class LoadMeasure:
         self._snapshot = -1
         self._sent = [0] * self._num_replicas
         self._sent_tokens = [0] * self._num_replicas
+        self._sent_to: set[int] = set()
         self._first = 0  # of equally loaded ones: the one after the newest pick
 
     def least(self, seen: Seen, among: Iterable[int]) -> int:
@@ -48,6 +49,7 @@ class LoadMeasure:
         """Note a pick."""
         self._forget_before(seen.snapshot)
         if self._count_sent:
+            self._sent_to.add(replica)
             self._sent[replica] += 1
             self._sent_tokens[replica] += arrival.prompt_tokens
         self._first = (replica + 1) % self._num_replicas
@@ -62,6 +64,6 @@ class LoadMeasure:
         """What was sent before a snapshot is in its signals."""
         if snapshot != self._snapshot:
             self._snapshot = snapshot
-            if any(self._sent):
-                self._sent = [0] * self._num_replicas
-                self._sent_tokens = [0] * self._num_replicas
+            for replica in self._sent_to:
+                self._sent[replica] = self._sent_tokens[replica] = 0
+            self._sent_to.clear()

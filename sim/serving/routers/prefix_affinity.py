@@ -31,10 +31,10 @@ class PrefixAffinity:
 
     def pick(self, arrival: Arrival, seen: Seen) -> int:
         """See `Router`."""
-        cached = [seen.cached_tokens(replica) for replica in self._all]
-        most = max(cached)
+        cached = seen.cached
+        most = max(cached.values(), default=0)
         fits = most >= self._least_share * arrival.prompt_tokens
-        among = [replica for replica in self._all if cached[replica] == most] if fits else self._all
+        among = [replica for replica, tokens in cached.items() if tokens == most] if fits else self._all
         picked = self._load.least(seen, among)
         self._load.sent(picked, arrival, seen)
         return picked

@@ -3,7 +3,7 @@
 Letters: R replicas, numbered from 0 in the order of the cluster file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -41,6 +41,15 @@ class Seen(Protocol):
     @property
     def snapshot(self) -> int:
         """Number of the snapshot: another one whenever signals were taken anew."""
+        ...
+
+    @property
+    def cached(self) -> Mapping[int, int]:
+        """By number of the replica, `cached_tokens` of those that have any, in order: quicker than to ask for each.
+
+        Raises:
+            RouterError: as `cached_tokens`.
+        """
         ...
 
     def cached_tokens(self, replica: int) -> int:

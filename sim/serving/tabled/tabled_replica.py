@@ -10,9 +10,11 @@ from ....traces.workloads.arrival import Arrival
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..jumps.moment import Moment
+from ..kv.first_blocks import FirstBlocks
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .request_queue import RequestQueue
+from .settled_keys import SettledKeys
 from .single_ops import Going, SingleOps
 from .superposed.shared_paths import SharedPaths
 from .superposed.superposition import Superposition
@@ -73,6 +75,9 @@ class TabledReplica:
             ops=self._ops,
             moment=moment,
         )
+        first_blocks = self._memory.first_blocks()
+        self._first_keys = SettledKeys(first_blocks.keys, self._superposed.settle)
+        self._first_blocks = first_blocks._replace(keys=self._first_keys)
         self._one_by_one = not self._charges.drafts_are_forwards
         self._going: Going | None = None
         self._used: list[int] = []  # blocks as they were noted last
@@ -118,6 +123,10 @@ class TabledReplica:
         self._superposed.settle()
         return self._memory.cached_tokens(arrival, self._memory.target)
 
+    def first_blocks(self) -> FirstBlocks:
+        """See `routers.WatchedReplica`."""
+        return self._first_blocks
+
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
         self._superposed.settle()
@@ -136,6 +145,8 @@ class TabledReplica:
             self.end_ps = flight.end_ps
         batch.arrived(TabledRequest(arrival, serial, self._num_levels))
         self._note_state(at_ps)
+        if arrival.prompt_tokens < self._first_blocks.block_tokens:
+            self._first_keys.may_lag = True
 
     def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
         """Decide what runs next; see `ServedReplica.plan`."""

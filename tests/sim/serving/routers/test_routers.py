@@ -29,11 +29,15 @@ class Looked:
 
     def __init__(self, signals, cached=None, snapshot=1):
         self.signals = signals
-        self.cached = cached or [0] * len(signals)
+        self.tokens = cached or [0] * len(signals)
         self.snapshot = snapshot
 
+    @property
+    def cached(self):
+        return {replica: tokens for replica, tokens in enumerate(self.tokens) if tokens}
+
     def cached_tokens(self, replica):
-        return self.cached[replica]
+        return self.tokens[replica]
 
 
 def arrival(name="r", prompt_tokens=100):
