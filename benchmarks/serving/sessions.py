@@ -12,8 +12,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 from jobs import PICO, Job, served_workload
 from paceline.laboratory.findings.table import Cell, cell, table
@@ -21,10 +20,10 @@ from paceline.laboratory.timing import peak_bytes
 from paceline.reports.tables.printed import console_of_output, print_tables
 from paceline.sim.serving.kv.member_kv import MemberKv
 from paceline.sim.serving.limits import KvLimits
-from paceline.traces.workloads.arrival import Arrival, WorkloadAbout
+from paceline.traces.workloads.open_workload import open_workload
 
-UNIT, NEW, OUTPUT, WAIT_PS = 16, 64, 64, 10**12
-GAP_PS = 2 * 10**12  # between sessions, for each replica
+SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
+RATE = 0.5  # sessions per second, for each replica
 JOBS = {
     "target, 1 replica": Job(source="", num_replicas=1, prefix_cache=True),
     "target, 64 replicas": Job(source="", num_replicas=64, prefix_cache=True, router="prefix-affinity"),
@@ -42,49 +41,11 @@ JOBS = {
 }
 
 
-class Rest:
-    """What is left of a session; implements `Turns`."""
-
-    __slots__ = ("number", "turn", "turns")
-
-    def __init__(self, number: int, turn: int, turns: int) -> None:
-        self.number = number
-        self.turn = turn
-        self.turns = turns
-
-    def arrival(self, at_ps: int) -> Arrival:
-        turn, first = self.turn, self.number << 20
-        prompt = turn * (NEW + OUTPUT) + NEW
-        left = Rest(self.number, turn + 1, self.turns) if turn + 1 < self.turns else None
-        blocks = tuple(range(first, first + prompt // UNIT))
-        return Arrival(f"{self.number}/{turn}", at_ps, prompt, OUTPUT, "", blocks, left)
-
-    def after(self, ended_ps: int) -> Arrival | None:
-        return self.arrival(ended_ps + WAIT_PS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sessions:
-    """A workload of sessions that begin one after another."""
-
-    sessions: int
-    turns: int
-    gap_ps: int
-
-    @property
-    def about(self) -> WorkloadAbout:
-        return WorkloadAbout(name="sessions", files=(), format="", unit_tokens=UNIT, num_requests=None, notes=())
-
-    def __iter__(self) -> Iterator[Arrival]:
-        for number in range(self.sessions):
-            yield Rest(number, 0, self.turns).arrival(number * self.gap_ps)
-
-
 def run_one(name: str, sessions: int, turns: int) -> None:
     """Serve here, and print what it took."""
     job = JOBS[name]
-    workload = Sessions(sessions=sessions, turns=turns, gap_ps=GAP_PS // job.num_replicas)
-    _, seconds = served_workload(job, workload)
+    text = SOURCE.format(turns=turns, sessions=sessions, rate=RATE * job.num_replicas)
+    _, seconds = served_workload(job, open_workload(text))
     print(json.dumps({"seconds": seconds, "peak": peak_bytes()}))
 
 
@@ -142,7 +103,13 @@ def main() -> None:
     blocks = []
     for num_blocks in (8, 64, 512):
         found_us, put_us = microseconds_a_block(num_blocks, 8192 // num_blocks)
-        blocks.append([cell("blocks of a text", num_blocks), cell("look-up", found_us, "us", digits=3), cell("insert", put_us, "us", digits=3)])
+        blocks.append(
+            [
+                cell("blocks of a text", num_blocks),
+                cell("look-up", found_us, "us", digits=3),
+                cell("insert", put_us, "us", digits=3),
+            ]
+        )
     rows = [row_of(name, sessions, asked.turns) for sessions in asked.sessions for name in JOBS]
     title = f"Sessions of {asked.turns} turns, seconds of processor time, metrics included"
     print_tables(

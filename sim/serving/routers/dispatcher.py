@@ -31,7 +31,7 @@ class WatchedReplica(Protocol):
         ...
 
     def first_blocks(self) -> FirstBlocks:
-        """Of cached texts, as they are whenever one looks: a prompt whose first is not among them has nothing cached."""
+        """Of cached texts, as they are whenever one looks: a prompt that begins with none has nothing cached."""
         ...
 
     def frozen_prefixes(self) -> CachedTokens:
