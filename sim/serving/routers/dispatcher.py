@@ -114,7 +114,7 @@ class Dispatcher:
     def _named(self, arrival: Arrival) -> str:
         return f"router {self._label!r}, request {arrival.request_id}"
 
-    def _seen_signals(self, arrival: Arrival) -> tuple[ReplicaSignals, ...]:
+    def _seen_signals(self, arrival: Arrival) -> Sequence[ReplicaSignals]:
         if not self._reads_signals:
             raise RouterError(f"{self._named(arrival)}: asks for signals, and says reads_signals = False")
         if self._signals is None:

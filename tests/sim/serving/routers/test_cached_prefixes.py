@@ -1,0 +1,94 @@
+"""What a router sees of all caches at once is what it sees of each."""
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
+
+from ..engine.served_runs import Run, pico, target_only
+from ..graphs.random_graphs import begun_graphs
+from ..jumps.both_paths import whole_budgets
+from ..jumps.lined_costs import LinedLineCost
+from .test_dispatcher import REQUEST, Replica
+
+NUM_REPLICAS = 3
+
+
+class Comparing:
+    """Asks both ways, in either order, and sends requests on in turn."""
+
+    reads_prefixes = True
+
+    def __init__(self, all_first):
+        self._all_first = all_first
+        self.seen = []
+
+    def pick(self, arrival, seen):
+        if self._all_first:
+            found = dict(seen.cached)
+        each = [seen.cached_tokens(replica) for replica in range(NUM_REPLICAS)]
+        if not self._all_first:
+            found = dict(seen.cached)
+        assert list(found.items()) == [(replica, tokens) for replica, tokens in enumerate(each) if tokens]
+        self.seen.append((each, [seen.signals[replica] for replica in range(NUM_REPLICAS)]))
+        return len(self.seen) % NUM_REPLICAS
+
+
+# No shrinking: a case takes long.
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.data())
+def test_all_at_once_are_those_of_each(data):
+    policy = data.draw(st.sampled_from(["target", "draft:4/target", "adaptive"]))
+    tables = target_only() if policy == "target" else pico()
+    sessions = data.draw(begun_graphs(unit_tokens=8))
+    limits = data.draw(whole_budgets(tables))
+    stale_ps = data.draw(st.sampled_from([0, 0, 10**8]))
+    all_seen = []
+    for all_first, stepwise in ((True, False), (False, False), (True, True)):
+        router = Comparing(all_first)
+        Run(
+            sessions,
+            tables,
+            policy,
+            limits,
+            num_replicas=NUM_REPLICAS,
+            unit_tokens=8,
+            cost=LinedLineCost(tables),
+            outputs=None,
+            stepwise=stepwise,
+            dispatch=lambda replicas, router=router: Dispatcher(router, "comparing", replicas, stale_ps),
+        ).go()
+        all_seen.append(router.seen)
+    assert all_seen[0] == all_seen[1] == all_seen[2]
+
+
+def test_signals_are_asked_for_where_they_are_looked_at():
+    """And once; all of them say that there are as many as replicas."""
+    asked = []
+
+    class Told(Replica):
+        def signals(self):
+            asked.append(self.waiting)
+            return super().signals()
+
+    class Looking:
+        def pick(self, arrival, seen):
+            assert len(seen.signals) == 3
+            assert seen.signals[1].waiting == seen.signals[-2].waiting == seen.signals[1:2][0].waiting == 1
+            return 1
+
+    replicas = [Told() for _ in range(3)]
+    for waiting, replica in enumerate(replicas):
+        replica.waiting = waiting
+    Dispatcher(Looking(), "looking", replicas).pick(REQUEST)
+    assert set(asked) == {1}
+    assert isinstance(replicas[0].signals(), ReplicaSignals)
+
+
+def test_who_does_not_say_that_it_reads_prefixes_is_told():
+    class Silent:
+        def pick(self, arrival, seen):
+            return len(seen.cached)
+
+    with pytest.raises(RouterError, match="does not say reads_prefixes"):
+        Dispatcher(Silent(), "silent", [Replica()], 10).pick(REQUEST)
