@@ -3,9 +3,14 @@
 Times are whole picoseconds since the start of the workload, so that sums of them are exact in any order.
 """
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+
+# Ids of units of a text, never changed in place. An array, of type "q", is copied and cut without a look at each id:
+# whoever makes one sees to it that all are in range.
+Ids: TypeAlias = "tuple[int, ...] | array[int]"
 
 
 class Arrival(NamedTuple):
@@ -32,10 +37,10 @@ class Arrival(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     tag: str = ""
-    blocks: tuple[int, ...] = ()
+    blocks: Ids = ()
     turns: "Turns | None" = None
     slo: str = ""
-    answer: tuple[int, ...] = ()
+    answer: Ids = ()
 
     @property
     def depths(self) -> tuple[int, ...]:

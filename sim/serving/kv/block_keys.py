@@ -4,6 +4,8 @@ from array import array
 
 import numpy as np
 
+from ....traces.workloads.arrival import Ids
+
 _MOST_BLOCKS = 2**32  # of a text, so that private keys of two requests differ
 _END_OF_IDS = 2**63  # as keys are of 64 bits, and private ones below 0
 
@@ -22,12 +24,12 @@ class BlockKeys:
 
     def __init__(
         self,
-        blocks: tuple[int, ...],
+        blocks: Ids,
         unit_tokens: int,
         block_tokens: int,
         prompt_tokens: int,
         serial: int,
-        answer: tuple[int, ...] = (),
+        answer: Ids = (),
     ) -> None:
         """Take what the keys follow from.
 
@@ -52,7 +54,7 @@ class BlockKeys:
         self._num_shared = self._num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
         if answer:
             _check_answer(blocks, answer, unit_tokens, block_tokens, prompt_tokens)
-            self._blocks = blocks = blocks[: prompt_tokens // unit_tokens] + answer
+            self._blocks = blocks = array("q", blocks[: prompt_tokens // unit_tokens]) + array("q", answer)
             self._num_known = len(blocks) * unit_tokens // block_tokens
         self._private = -1 - serial * _MOST_BLOCKS
         self._keys = array("q")
@@ -70,8 +72,9 @@ class BlockKeys:
     def _make(self, num_blocks: int) -> None:
         keys = self._keys
         if not keys:
-            keys.extend(self._named())
-        keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
+            self._keys = keys = self._named()
+        if num_blocks > len(keys):
+            keys.extend(range(self._private - len(keys), self._private - num_blocks, -1))
 
     def _named(self) -> "array[int]":
         unit, block, count = self._unit_tokens, self._block_tokens, self._num_known
@@ -81,7 +84,7 @@ class BlockKeys:
         return array("q", np.array(self._blocks, dtype=np.int64).repeat(unit // block)[:count].tobytes())
 
 
-def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
+def _check_units(blocks: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
     if unit_tokens < 1:
         raise ValueError(f"unit_tokens must be >= 1 where there are blocks, got {unit_tokens}")
     if unit_tokens % block_tokens and block_tokens % unit_tokens:
@@ -95,9 +98,7 @@ def _check_units(blocks: tuple[int, ...], unit_tokens: int, block_tokens: int, p
         _check_ids(blocks)
 
 
-def _check_answer(
-    blocks: tuple[int, ...], answer: tuple[int, ...], unit_tokens: int, block_tokens: int, prompt_tokens: int
-) -> None:
+def _check_answer(blocks: Ids, answer: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
     if not blocks:
         _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
     if len(blocks) < prompt_tokens // unit_tokens:
@@ -106,7 +107,8 @@ def _check_answer(
     _check_ids(answer)
 
 
-def _check_ids(blocks: tuple[int, ...]) -> None:
-    wrong = next((one for one in (min(blocks), max(blocks)) if not 0 <= one < _END_OF_IDS), None)
+def _check_ids(blocks: Ids) -> None:
+    ends = (blocks[0], blocks[-1]) if isinstance(blocks, array) else (min(blocks), max(blocks))
+    wrong = next((one for one in ends if not 0 <= one < _END_OF_IDS), None)
     if wrong is not None:
         raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")

@@ -132,7 +132,7 @@ def _fields(arrival: Arrival) -> str:
     found: dict[str, Any] = {"request_id": arrival.request_id, "prompt_tokens": arrival.prompt_tokens}
     found["output_tokens"] = arrival.output_tokens
     if arrival.blocks:
-        found["blocks"] = arrival.blocks
+        found["blocks"] = tuple(arrival.blocks)
     return json.dumps(found)[1:-1]
 
 

@@ -3,6 +3,7 @@
 Letter: T turns.
 """
 
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -46,7 +47,7 @@ class DrawnLine:
         waits_ps: `[T - 1]` from the end of each request to the next.
     """
 
-    __slots__ = ("_outputs", "_place", "_prompts", "_shared_units", "_waits_ps")
+    __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
 
     def __init__(
         self,
@@ -57,11 +58,13 @@ class DrawnLine:
         waits_ps: Sequence[int],
     ) -> None:
         self._place = place
-        self._shared_units = shared_tokens // place.unit_tokens
         texts = accumulate(map(sum, zip(new_tokens, output_tokens, strict=True)), initial=shared_tokens)
-        self._prompts = [text + new for text, new in zip(texts, new_tokens, strict=False)]
-        self._outputs = output_tokens
+        self._prompts = array("q", [text + new for text, new in zip(texts, new_tokens, strict=False)])
+        self._outputs = array("q", output_tokens)
         self._waits_ps = waits_ps
+        shared, last = shared_tokens // place.unit_tokens, self._prompts[-1] // place.unit_tokens
+        first = place.first_id
+        self._ids = array("q", range(shared)) + array("q", range(first, first + last - shared))
 
     def begin(self) -> Arrival:
         """The first request."""
@@ -69,10 +72,9 @@ class DrawnLine:
 
     def arrival(self, turn: int, after_ps: int) -> Arrival:
         """A request, by its number, whose wait begins then."""
-        number, _, unit, tag, slo = place = self._place
-        prompt, output, shared = self._prompts[turn], self._outputs[turn], self._shared_units
-        own = place.first_id - shared
-        full = own + prompt // unit
+        number, _, unit, tag, slo = self._place
+        prompt, output, ids = self._prompts[turn], self._outputs[turn], self._ids
+        full = prompt // unit
         follows = GrowingLine(self, turn + 1) if turn + 1 < len(self._prompts) else None
         return Arrival(
             f"{number}/{turn}" if turn else str(number),
@@ -80,8 +82,8 @@ class DrawnLine:
             prompt,
             output,
             tag,
-            (*range(shared), *range(own + shared, full)),
+            ids[:full],
             follows,
             slo,
-            tuple(range(full, own + (prompt + output) // unit)) if follows is not None else (),
+            ids[full : (prompt + output) // unit] if follows is not None else (),
         )

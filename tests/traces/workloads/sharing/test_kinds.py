@@ -38,7 +38,7 @@ def test_ids_tell_texts_apart_and_a_seed_tells_all(text, seed, unit, rate):
             assert one.request_id not in names
             names.add(one.request_id)
             assert len(one.blocks) == one.prompt_tokens // unit
-            text_ids = one.blocks + one.answer
+            text_ids = (*one.blocks, *one.answer)
             assert len(text_ids) <= (one.prompt_tokens + one.output_tokens) // unit
             for place, block in enumerate(text_ids):
                 assert before.setdefault(block, (place, text_ids[:place][-1:])) == (place, text_ids[:place][-1:])
