@@ -13,7 +13,7 @@ from ....decoding.world import DraftOp, Op, VerifyOp
 from ....traces.workloads.arrival import Arrival
 from ....traces.workloads.exact_seconds import PS_PER_S
 from ..clock import to_ps, to_s
-from ..kv.first_blocks import FirstBlocks
+from ..kv.first_blocks import FirstBlocks, first_blocks_of
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .batch import Waiting
@@ -61,7 +61,7 @@ class Replica:
             view=ServedView,
         )
         self._memory = ReplicaMemory(pool, spec.limits, shared.unit_tokens)
-        self._first_blocks = self._memory.first_blocks()
+        self._first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._scheduler = Scheduler(
             limits=spec.limits,
             loop=self._loop,

@@ -8,7 +8,6 @@ from ....counted import counted
 from ....decoding.pool import Pool
 from ....traces.workloads.arrival import Arrival
 from ..kv.block_keys import BlockKeys
-from ..kv.first_blocks import FirstBlocks
 from ..kv.host_memory import HostMemory
 from ..kv.member_kv import MemberKv
 from ..limits import EngineLimits, KvLimits, Preemption
@@ -158,11 +157,6 @@ class ReplicaMemory:
         """Tokens at the start of a prompt that a prefix cache holds; changes nothing."""
         # Without the private keys behind: those of serial 0 are another request's.
         return kv.hit_tokens(self.block_keys(arrival, 0, kv).of_prompt(), arrival.prompt_tokens)
-
-    def first_blocks(self) -> FirstBlocks:
-        """Of the texts in the target's prefix cache, as they are whenever one looks."""
-        kv = self.target
-        return FirstBlocks(self._unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
     def block_keys(self, arrival: Arrival, serial: int, kv: MemberKv) -> BlockKeys:
         """Of the blocks of a request's text in a member's memory."""

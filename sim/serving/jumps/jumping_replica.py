@@ -13,7 +13,7 @@ from ...cost.context_line import LinedCost
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..forward_ps import ForwardLines
-from ..kv.first_blocks import FirstBlocks
+from ..kv.first_blocks import FirstBlocks, first_blocks_of
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .jump import Jump
@@ -47,7 +47,7 @@ class JumpingReplica:
         self._moment = moment
         self._memory = memory
         self._kv = memory.target
-        self._first_blocks = memory.first_blocks()
+        self._first_blocks = first_blocks_of(memory.target, shared.unit_tokens)
         self._block_tokens = memory.target.limits.block_tokens
         self._target = pool.target
         self._budget = spec.limits.token_budget

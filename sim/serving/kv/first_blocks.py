@@ -4,6 +4,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from ....traces.workloads.arrival import Arrival
+from .member_kv import MemberKv
 
 
 class FirstBlocks(NamedTuple):
@@ -18,6 +19,11 @@ class FirstBlocks(NamedTuple):
     unit_tokens: int
     block_tokens: int
     keys: Container[int]
+
+
+def first_blocks_of(kv: MemberKv, unit_tokens: int) -> FirstBlocks:
+    """Of the texts in a member's prefix cache; `unit_tokens` as there."""
+    return FirstBlocks(unit_tokens, kv.limits.block_tokens, kv.first_keys)
 
 
 def first_key(arrival: Arrival, unit_tokens: int, block_tokens: int) -> int | None:

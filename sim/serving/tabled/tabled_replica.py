@@ -10,7 +10,7 @@ from ....traces.workloads.arrival import Arrival
 from ..engine.replica_memory import ReplicaMemory
 from ..engine.replica_spec import ReplicaSpec, ServedFrom
 from ..jumps.moment import Moment
-from ..kv.first_blocks import FirstBlocks
+from ..kv.first_blocks import FirstBlocks, first_blocks_of
 from ..routers import ReplicaSignals
 from ..routers.dispatcher import CachedTokens
 from .request_queue import RequestQueue
@@ -75,7 +75,7 @@ class TabledReplica:
             ops=self._ops,
             moment=moment,
         )
-        first_blocks = self._memory.first_blocks()
+        first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
         self._first_keys = SettledKeys(first_blocks.keys, self._superposed.settle)
         self._first_blocks = first_blocks._replace(keys=self._first_keys)
         self._one_by_one = not self._charges.drafts_are_forwards
