@@ -75,9 +75,7 @@ class TabledReplica:
             ops=self._ops,
             moment=moment,
         )
-        first_blocks = first_blocks_of(self._memory.target, shared.unit_tokens)
-        self._first_keys = SettledKeys(first_blocks.keys, self._superposed.settle)
-        self._first_blocks = first_blocks._replace(keys=self._first_keys)
+        self._first_keys = SettledKeys(self._memory.target.first_keys, self._superposed.settle)
         self._one_by_one = not self._charges.drafts_are_forwards
         self._going: Going | None = None
         self._used: list[int] = []  # blocks as they were noted last
@@ -125,7 +123,7 @@ class TabledReplica:
 
     def first_blocks(self) -> FirstBlocks:
         """See `routers.WatchedReplica`."""
-        return self._first_blocks
+        return first_blocks_of(self._memory.target, self._shared.unit_tokens)._replace(keys=self._first_keys)
 
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
@@ -145,7 +143,7 @@ class TabledReplica:
             self.end_ps = flight.end_ps
         batch.arrived(TabledRequest(arrival, serial, self._num_levels))
         self._note_state(at_ps)
-        if arrival.prompt_tokens < self._first_blocks.block_tokens:
+        if arrival.prompt_tokens < self._memory.target.limits.block_tokens:
             self._first_keys.may_lag = True
 
     def plan(self, now_ps: int, until_ps: int = 0) -> int | None:
