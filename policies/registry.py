@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 
 from ..named_classes import ClassKind
+from .ahead.dsi import Dsi
+from .ahead.pearl import Pearl
+from .ahead.pipespec import PipeSpec
 from .combined.guarded import Guarded
 from .combined.per_tag import PerTag
 from .combined.per_turn import PerTurn
@@ -74,6 +77,9 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "hispec": HiSpec,
         "polybasic": Polybasic,
         "consensus": Consensus,
+        "pearl": Pearl,
+        "dsi": Dsi,
+        "pipespec": PipeSpec,
         "specrouter": SpecRouter,
         "goodput": Goodput,
         "slo": Slo,

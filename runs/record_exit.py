@@ -23,13 +23,15 @@ class RecordExit:
 
 def record_exits(log: RunLog) -> tuple[RecordExit, ...]:
     """One for each request that left the record, in the order of the run; none for a run of real models."""
-    owners, modelled, emitted = (log.steps[name] for name in ("request", "modelled", "emitted"))
+    owners, modelled, emitted, parts = (log.steps[name] for name in ("request", "modelled", "emitted", "part"))
     found: list[tuple[int, RecordExit]] = []
     for request, (request_id, known) in enumerate(
         zip(log.requests["request_id"].tolist(), log.requests["exact_start"].tolist(), strict=True)
     ):
         rows = np.flatnonzero(owners == request)
-        committed_before = np.cumsum(emitted[rows]) - emitted[rows]
+        # Further parts of an Overlap began with what had been committed before its first one.
+        began = np.maximum.accumulate(np.where(parts[rows] == 0, np.arange(len(rows)), 0))
+        committed_before = (np.cumsum(emitted[rows]) - emitted[rows])[began]
         off = modelled[rows] > 0
         if known >= 0:
             off |= committed_before >= known

@@ -19,6 +19,7 @@ from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token
 from ..traces.meta import Sampling
+from .ahead.pace import AheadKind
 from .driver import INTERRUPTED, Driver, OnCommit
 from .fit import check_fit
 from .forward.forward_choice import ForwardKind
@@ -78,6 +79,7 @@ def decode(
     prices: Prices | None = None,
     debug: bool = False,
     rollouts: Rollouts | None = None,
+    overlap: AheadKind = "auto",
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answer every prompt; up to `batch` requests share each forward.
 
@@ -102,6 +104,7 @@ def decode(
             decoding.
         debug: check the caches at every step.
         rollouts: how prompts go on as several paths; None for one answer to each.
+        overlap: how members work at the same time where the policy lets them, see `TorchWorld`.
 
     Returns:
         Outputs in the order of `prompts`, of each its paths in the order of `Rollouts.forks`, failed requests among
@@ -114,7 +117,7 @@ def decode(
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
-    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug)
+    world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     ending = make_ending(pool.tokenizer, stop)
     sessions = sessions_of(pool, prompts, max_new_tokens, ending, start=start)

@@ -78,6 +78,7 @@ class Run:
             "lossy_steps": self._lossy_steps(),
             "policy_s": self.timed.seconds,
             "phases": asdict(self.world.phases),
+            "overlap": asdict(self.world.ahead),
             "processes": 1 if (ranks := self.world.pool.ranks) is None else ranks.num_ranks,
         }
 

@@ -8,11 +8,14 @@ import torch
 
 from ..arguments import ArgumentError, check_least, check_within
 from ..decoding.contract import Draft, Step
-from ..decoding.results import Deferred, DraftResults, Failed, Forward, Row, VerifyResults
+from ..decoding.overlap.world import OverlapItem
+from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules.signal import Signal
 from ..decoding.session import Session
 from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
+from .ahead.lanes import Lanes
+from .ahead.pace import AheadKind, AheadPace, Pace, why_no_threads
 from .executor.draft_processor import DraftProcessor
 from .executor.executor import Executor, Phases
 from .executor.foreign_drafter import ForeignDrafter
@@ -33,7 +36,7 @@ from .timing.clock import Clock, SharedClock
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
-Item = TypeVar("Item", DraftItem, VerifyItem)
+Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,8 @@ class TorchWorld:
         make_chance: of rejection sampling, called with a request's id; None takes the stream of seed and id.
         sampler: chooses tokens; None takes that of `sampling`.
         watch: stands something that notes its calls in front of each member's forward; None calls them directly.
+        overlap: how members work at the same time where a policy lets them: in `threads`, in `turns`, or `auto`, as
+            the first operations of the run show (`ahead.pace`). What they answer is the same.
 
     Attributes:
         pool, sampling, memory: as given.
@@ -108,6 +113,7 @@ class TorchWorld:
         make_chance: Callable[[str], Chance] | None = None,
         sampler: Sampler | None = None,
         watch: Callable[[ModelForward], ModelForward] | None = None,
+        overlap: AheadKind = "auto",
     ) -> None:
         devices = {member.model.device for member in pool.members if member.model is not None}
         self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
@@ -130,17 +136,27 @@ class TorchWorld:
         self.manager = StateManager(names, self._make_cache, limits=self._limits, shared=pool.ranks is not None)
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
-        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock)
+        sampler = sampler or make_sampler(sampling)
+        self._executor = Executor(self._forwards, self.manager, sampler, own_clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
         self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign)
         self._verify = VerifyProcessor(pool.members, self._executor, rollback)
+        graphs = "graphs" in self.forward_names.values()
+        whole = pool.ranks is None
+        pace = Pace(overlap, why_no_threads(sampling.mode, whole=whole, limited=bool(self._limits), graphs=graphs))
+        self._ahead = Lanes(pool.members, self._executor, foreign, self.clock, pace)
 
     @property
     def phases(self) -> Phases:
-        """Where the seconds of operations went so far."""
-        return self._executor.phases
+        """Where the seconds of operations went so far; those of members at work at the same time count side by side."""
+        return self._executor.phases + self._ahead.phases()
+
+    @property
+    def ahead(self) -> AheadPace:
+        """How members worked at the same time so far."""
+        return self._ahead.pace.told()
 
     def open(self, session: Session) -> None:
         """Take in a request; its prompt is read by each member's first forward."""
@@ -191,7 +207,13 @@ class TorchWorld:
         rows = self._on_sound(items, lambda sound: self._verify.run(level, sound, chunks))
         return VerifyResults(rows, *self._since(start_s))
 
-    def _begin(self, level: int, items: Sequence[DraftItem] | Sequence[VerifyItem]) -> float:
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Let several members work for the same requests; those whose logits or caches are broken fail alone."""
+        start_s = self._begin(levels[0], items)
+        rows = self._on_sound(items, lambda sound: self._ahead.run(levels, sound))
+        return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
+
+    def _begin(self, level: int, items: Sequence[tuple[Session, Step]]) -> float:
         """The time at which an operation starts, seconds."""
         if self.pool.ranks is not None:
             self.pool.ranks.check_alike((level, [_asked(session, step) for session, step in items]))

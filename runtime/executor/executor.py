@@ -33,6 +33,13 @@ class Phases:
     placing_s: float = 0.0
     sampling_s: float = 0.0
 
+    def __add__(self, other: "Phases") -> "Phases":
+        return Phases(
+            forward_s=self.forward_s + other.forward_s,
+            placing_s=self.placing_s + other.placing_s,
+            sampling_s=self.sampling_s + other.sampling_s,
+        )
+
 
 class Executor:
     """Mutates the caches of its state manager and what it notes of forwards.
@@ -57,6 +64,10 @@ class Executor:
         self._marked: list[tuple[int, int, Mark, Mark, Mark]] = []
         self.phases = Phases()
         self._forwards = forwards
+
+    def twin(self) -> "Executor":
+        """Another one of the same members and caches, which notes its own forwards."""
+        return Executor(self._forwards, self.manager, self.sampler, self.clock)
 
     def device(self, level: int) -> torch.device:
         """Where a member runs."""

@@ -14,11 +14,14 @@ class RollbackProcessor:
     Args:
         manager: caches and requests.
         foreign: levels whose caches are in tokens of another tokenizer; they roll back by text when they draft.
+        beside: whether other members work for the same requests at the same time; then a verdict touches no cache, and
+            whoever puts all verdicts together cuts them back.
     """
 
-    def __init__(self, manager: StateManager, *, foreign: frozenset[int] = frozenset()) -> None:
+    def __init__(self, manager: StateManager, *, foreign: frozenset[int] = frozenset(), beside: bool = False) -> None:
         self._manager = manager
         self._foreign = foreign
+        self._beside = beside
 
     def before(self, items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> list[list[int]]:
         """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
@@ -35,6 +38,8 @@ class RollbackProcessor:
 
     def after(self, state: RequestState, num_tokens: int) -> None:
         """A verifier kept the first `num_tokens` tokens of a context: no member may hold more."""
+        if self._beside:
+            return
         for level, fed in state.fed.items():
             if len(fed) > num_tokens and level not in self._foreign:
                 self._manager.roll_back(state, level, num_tokens)

@@ -11,7 +11,8 @@ from typing import Any, overload
 
 from ...arguments import ArgumentError
 from ...decoding.contract import Draft
-from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
+from ...decoding.overlap.world import OverlapItem
+from ...decoding.results import Drafted, DraftResults, Judged, OverlapResults, VerifyResults
 from ...decoding.rules.draft_stops import Stop, token_factor
 from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
@@ -103,6 +104,10 @@ class ForcedWorld(TorchWorld):
                 for (session, _), row, told in zip(items, ran.rows, decided, strict=True)
             ]
         return ran._replace(rows=rows)
+
+    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
+        """Raises ArgumentError: outcomes are decided for one step of a request at a time."""
+        raise ArgumentError(f"nobody works ahead in a forced run, got {items[0][1]} of {items[0][0].request_id}")
 
     def _told_to_draft(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
         """The steps with which the models draft as many tokens as was decided."""

@@ -5,6 +5,7 @@ the same in both worlds. Letters: N tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
+from itertools import count
 from math import exp
 
 import torch
@@ -77,7 +78,7 @@ class RequestState:
         views: by place.
     """
 
-    __slots__ = ("_num_places", "chance", "fed", "noise", "number", "request_id", "session", "views")
+    __slots__ = ("_places", "chance", "fed", "noise", "number", "request_id", "session", "views")
 
     def __init__(self, session: Session, number: int, *, noise: RequestNoise | None, chance: Chance | None) -> None:
         self.session = session
@@ -87,13 +88,13 @@ class RequestState:
         self.chance = chance
         self.fed: dict[int, list[int]] = {}
         self.views: dict[int, PendingView] = {}
-        self._num_places = 0
+        self._places = count(1)  # members that work at the same time never get the same one
 
     def add(self, view: PendingView) -> int:
         """The place of one more token."""
-        self._num_places += 1
-        self.views[self._num_places] = view
-        return self._num_places
+        place = next(self._places)
+        self.views[place] = view
+        return place
 
     def forget_all_but(self, places: Sequence[int]) -> None:
         """Drop what was said of tokens that are pending no longer."""

@@ -1,0 +1,93 @@
+"""PEARL: the draft writes on while the target judges, and the window is where both take equally long.
+
+Liu et al. 2024 (arXiv:2408.11850). *Pre-verify*: while the draft writes its first tokens, the target already judges the
+first one. *Post-verify*: while the target judges a draft, the next one is written behind it. The draft's length is the
+ratio of the speeds of target and draft (their section 4.3), so that neither waits.
+
+Where we differ: the target's own token after an accepted draft is compared with the first token that was written ahead
+at once. There that token is judged in the next round, so that a draft written in vain is found out a round later, and
+each round takes its tokens a round later, too.
+"""
+
+from ...arguments import check_within
+from ...decoding.contract import ONE_STEP, Draft, Outcome, Overlap, Step, Verify
+from ...decoding.observation import Observation
+from ...decoding.pool import Pool
+from ..about import About
+from ..parts.default_members import A_DRAFTER, drafter_of
+from ..parts.member_seconds import MemberSeconds
+
+
+class Pearl:
+    """Two levels, both always at work.
+
+    Args:
+        pool: the members.
+        draft: the drafter; default the smallest model.
+        window: tokens written ahead in each step, 1 to `most`; None: as many as take the target's time.
+        start: window until both members' seconds are known, 1 to `most`.
+        most: longest window, 1 to 1,000,000.
+        memory: steps that averages of seconds reach back, >= 1.
+        costs: of forwards, as `draft:1/target:10`, in place of measured seconds; see `member_seconds`.
+
+    Attributes:
+        window: of the next step.
+        most_pending: tokens it may have pending, at most, those that are written ahead among them.
+
+    Raises:
+        ValueError: an option out of range, a drafter that is not below the target, or options for a window that is
+            given.
+    """
+
+    about = About(paper="PEARL, arXiv:2408.11850", lossless=True, members=A_DRAFTER)
+
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        draft: str | None = None,
+        window: int | None = None,
+        start: int = 4,
+        most: int = 8,
+        memory: int = 64,
+        costs: str | None = None,
+    ) -> None:
+        check_within("most", most, ONE_STEP)
+        check_within("start", start, f"[1, most={most}]")
+        if window is not None:
+            check_within("window", window, f"[1, most={most}]")
+            if costs is not None:
+                raise ValueError(f"costs choose a window, and it is given: {window}")
+        self._drafter, self._target = drafter_of(pool, draft), pool.target
+        self._seconds = MemberSeconds(pool, costs, memory=memory)
+        self._chooses, self._most = window is None, most
+        self._verify = Verify(pool.target)
+        self._aheads = [Overlap((self._verify, Draft(self._drafter, count))) for count in range(1, most + 1)]
+        self.most_pending = 2 * (most if window is None else window)
+        self.window = start if window is None else window
+        if self._chooses:
+            self._choose()
+
+    def decide(self, seen: Observation) -> Step:
+        """Judge what is pending and write on behind it; at the end of the text there is nothing to write."""
+        room = seen.room
+        if room < 1:
+            return self._verify
+        return self._aheads[min(self.window, room) - 1]
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take in what members took, and choose the window anew."""
+        if self._chooses:
+            self._seconds.charge(outcome)
+            self._choose()
+
+    def _choose(self) -> None:
+        """As many tokens as the draft writes while the target judges them, to the nearest."""
+        verify_s = self._seconds.verify_s(self._target, self.window)
+        draft_s = self._seconds.draft_s(self._drafter, 1)
+        if verify_s is not None and draft_s is not None and draft_s > 0.0:
+            self.window = self.fitting(verify_s / draft_s)
+
+    def fitting(self, ratio: float) -> int:
+        """The window for a target that takes `ratio` times as long as a drafted token, 1 to `most`."""
+        return min(max(round(ratio), 1), self._most)

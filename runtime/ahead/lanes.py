@@ -1,0 +1,173 @@
+"""Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
+
+All parts read the text as it was before. What they leave in caches is cut back once all verdicts are in, to what the
+engine says stays of it (`decoding.overlap.settle`). Letters: B requests, P parts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import torch
+
+from ...decoding.contract import Draft, Verify
+from ...decoding.overlap.settle import settle
+from ...decoding.overlap.spans import Span, front_of, spans_of
+from ...decoding.overlap.turns import together
+from ...decoding.overlap.world import OverlapItem
+from ...decoding.results import Deferred, Drafted, Failed, Judged, Parted, PartRun
+from ...decoding.session import Session
+from ..executor.draft_processor import DraftProcessor
+from ..executor.executor import Executor, Phases
+from ..executor.foreign_drafter import ForeignDrafter
+from ..executor.rollback_processor import RollbackProcessor
+from ..executor.verify_processor import VerifyProcessor
+from ..pools.loaded_members import LoadedMember
+from ..timing.clock import Clock
+from .pace import Pace
+
+Answer = Drafted | Judged | Failed | Deferred
+
+
+class Lane(NamedTuple):
+    """One member, with all that a forward of it mutates but its caches."""
+
+    executor: Executor
+    draft: DraftProcessor
+    verify: VerifyProcessor
+
+
+class _Part(NamedTuple):
+    """One part of an operation: its member, and each request as that member reads it."""
+
+    level: int
+    drafts: list[tuple[Session, Draft]]
+    verifies: list[tuple[Session, Verify]]
+
+
+class Lanes:
+    """Mutates caches, request states and what it notes of seconds; no session.
+
+    Args:
+        members: by level.
+        executor: runs them one at a time; each lane has a twin of it.
+        foreign: by level, the members with a tokenizer of their own.
+        clock: measures.
+        pace: says whether parts run in threads.
+
+    Attributes:
+        parts: `[P]` how the parts of the latest operation ran.
+        pace: as given.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[LoadedMember],
+        executor: Executor,
+        foreign: Mapping[int, ForeignDrafter],
+        clock: Clock,
+        pace: Pace,
+    ) -> None:
+        self.parts: list[PartRun] = []
+        self.pace = pace
+        self._members = members
+        self._executor = executor
+        self._manager = executor.manager
+        self._foreign = foreign
+        self._clock = clock
+        self._lanes: dict[int, Lane] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def run(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> list[Parted | Failed | Deferred]:
+        """`[B]` what came of each request's parts, or why nothing did."""
+        manager, start_s = self._manager, self._clock.now_s()
+        spans = [spans_of(session, step, levels) for session, step in items]
+        num_evicted, threads = len(manager.evicted), self.pace.threads_next
+        makers = [
+            self._maker(level, number, items, [each[number][1] for each in spans], start_s)
+            for number, level in enumerate(levels)
+        ]
+        ran = self._in_threads(makers) if threads else [make() for make in makers]
+        self.pace.note(self._clock.now_s() - start_s, threads=threads)
+        self.parts = [part for _, part in ran]
+        lost = self._lost(items, num_evicted)
+        rows = [together(row) for row in zip(*[answers for answers, _ in ran], strict=True)]
+        for index, ((session, _), row) in enumerate(zip(items, rows, strict=True)):
+            if session.request_id in lost and not isinstance(row, Failed):
+                rows[index] = Deferred("no memory for all members at once")
+            self._cut_back(session, levels, spans[index], rows[index])
+        return rows
+
+    def phases(self) -> Phases:
+        """Where the seconds of all lanes went so far; those of threads count side by side."""
+        return sum((lane.executor.phases for lane in self._lanes.values()), start=Phases())
+
+    def _maker(
+        self, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int], start_s: float
+    ) -> Callable[[], tuple[list[Answer], PartRun]]:
+        """Carries out one part when it is called; what it reads of requests is looked up then."""
+        lane = self._lane(level)
+
+        def make() -> tuple[list[Answer], PartRun]:
+            began_s = self._clock.now_s()
+            part = _part_of(level, number, items, ends)
+            lane.executor.begin()
+            answers: list[Answer]
+            if part.drafts:
+                answers = list(lane.draft.run(level, part.drafts))
+            else:
+                answers = list(lane.verify.run(level, part.verifies))
+            forwards = list(lane.executor.forwards_run())
+            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s)
+
+        return make
+
+    def _in_threads(
+        self, makers: Sequence[Callable[[], tuple[list[Answer], PartRun]]]
+    ) -> list[tuple[list[Answer], PartRun]]:
+        """The largest member's part here, the others in threads; waits for all."""
+        if self._threads is None:
+            # A new thread does not know how many threads of torch's own this one may use.
+            most, each = len(self._members) - 1, (torch.get_num_threads(),)
+            self._threads = ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=each)
+        coming = [self._threads.submit(make) for make in makers[1:]]
+        return [makers[0](), *[each.result() for each in coming]]
+
+    def _lane(self, level: int) -> Lane:
+        lane = self._lanes.get(level)
+        if lane is None:
+            executor = self._executor.twin()
+            rollback = RollbackProcessor(self._manager, foreign=frozenset(self._foreign), beside=True)
+            draft = DraftProcessor(self._members, executor, rollback, foreign=self._foreign)
+            lane = self._lanes[level] = Lane(executor, draft, VerifyProcessor(self._members, executor, rollback))
+        return lane
+
+    def _lost(self, items: Sequence[OverlapItem], num_evicted: int) -> set[str]:
+        """Requests of this operation that gave up their caches to another member's part; nobody else reports them."""
+        own = {session.request_id for session, _ in items}
+        evicted = self._manager.evicted
+        lost = own & set(evicted[num_evicted:])
+        evicted[num_evicted:] = [request_id for request_id in evicted[num_evicted:] if request_id not in lost]
+        return lost
+
+    def _cut_back(
+        self, session: Session, levels: Sequence[int], spans: Sequence[Span], row: Parted | Failed | Deferred
+    ) -> None:
+        """Let caches hold what the session will say they do."""
+        kept = session.cached if isinstance(row, Failed | Deferred) else settle(session, levels, spans, row).cached
+        state = self._manager.states[session.request_id]
+        for level in list(state.fed):
+            if level not in self._foreign:
+                self._manager.roll_back(state, level, kept[level])
+
+
+def _part_of(level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int]) -> _Part:
+    """What one member is asked of each request, with the pending tokens that it may see."""
+    part = _Part(level, [], [])
+    for (session, step), end in zip(items, ends, strict=True):
+        asked, front = step.steps[number], front_of(session, end)
+        if isinstance(asked, Draft):
+            part.drafts.append((front, asked))
+        else:
+            part.verifies.append((front, asked))
+    return part
