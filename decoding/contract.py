@@ -131,6 +131,10 @@ class Overlap:
     that one stays pending; in all other cases it is thrown away. So the text is what the verdicts alone would make it
     (PEARL, arXiv:2408.11850; DSI, arXiv:2405.14105; PipeSpec, arXiv:2505.01572).
 
+    Under rejection sampling the text follows the target's distribution as long as who judges a token does not depend on
+    the token: a member whose span is empty while tokens are pending writes past them, which is another way to the same
+    distribution than to judge them. Where a text has ended, leave out the Draft and let the others do the same.
+
     A policy learns one Outcome for each part, in the order of `steps`: its own step, what it drafted, judged, accepted
     and wrote before any of that was thrown away, and its own seconds. `done` is said with the last one, and
     `Observation.last` is that one. What stayed is what is pending.

@@ -186,11 +186,25 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     order = np.argsort(steps["request"], kind="stable")
     if among is not None:
         order = order[among[order]]
+    order = _as_looked_at(steps, order)
     refusals = looked_at = 0
     for rows in _whole_requests(steps["request"], order):
         counted = _refusals({name: steps[name][rows] for name in ("request", "kind", "drafted", "judged", "accepted")})
         refusals, looked_at = refusals + counted[0], looked_at + counted[1]
     return refusals / looked_at if looked_at else 0.0
+
+
+def _as_looked_at(steps: Columns, order: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The rows with the parts of each Overlap as they follow one another on the same tokens.
+
+    What was drafted ahead in one step is looked at by the smallest verifier in the next; so smaller verifiers come
+    before larger ones, and what is drafted last.
+    """
+    parts = steps["part"][order]
+    if not parts.any():
+        return order
+    later = np.where(steps["kind"][order] == VERIFY, -parts.astype(np.int64), 1)
+    return order[np.lexsort((later, np.cumsum(parts == 0)))]
 
 
 def _whole_requests(requests: NDArray[Any], order: NDArray[np.intp]) -> Iterator[NDArray[np.intp]]:

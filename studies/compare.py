@@ -1,5 +1,7 @@
 """The main job: policies side by side on one recording."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -20,6 +22,7 @@ class Asked(SettingOptions):
     batch: int
     by_tag: bool
     regret: bool
+    devices: str | Mapping[str, str] | None
 
 
 def compare(
@@ -30,6 +33,7 @@ def compare(
     by_tag: bool = False,
     regret: bool = False,
     log: str | Path | None = None,
+    devices: str | Mapping[str, str] | None = None,
     **options: Unpack[SettingOptions],
 ) -> Comparison:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
@@ -42,6 +46,7 @@ def compare(
         by_tag: also the speed-up of each tag's own requests.
         regret: also the oracles, and what each policy loses against the best chain of every round.
         log: new folder for each policy's run log at the first seed.
+        devices: where members run that a policy lets work at the same time; see `Setting`.
         options: `cost`, `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`,
             `shift_acceptance`, `seed`, `seeds`, `start`, `decide_s`, `strict`, `lossless`; see `Setting`.
 
@@ -50,8 +55,8 @@ def compare(
         CostRangeError: seconds that the cost does not know.
         PolicyError: a policy that broke the contract.
     """
-    check_kinds({**options, "batch": batch, "by_tag": by_tag, "regret": regret}, Asked)
-    setting = setting_of(recording, batch, options)
+    check_kinds({**options, "batch": batch, "by_tag": by_tag, "regret": regret, "devices": devices}, Asked)
+    setting = replace(setting_of(recording, batch, options), devices=devices)
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
     asked = named_policies(scenarios.first.tables.default_policies if policies is None else policies)

@@ -17,6 +17,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
 from ..reports.tables.run import run_table
 from ..runs.log import RunLog, with_quality, write_run_log
+from ..runtime.ahead.pace import AheadKind, check_ahead
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward.forward_choice import ForwardKind
@@ -29,7 +30,7 @@ from ..runtime.world import Memory
 from ..traces.meta import Sampling
 from .named_policies import PolicyGiven, named_policy
 from .pool import load_pool
-from .remarks import batch_remarks
+from .remarks import ahead_remarks, batch_remarks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -63,7 +64,8 @@ class Decoded(Printed):
         summary, meta = self.summary, self.log.meta
         if summary is None:
             return []
-        return [run_table(summary, batch_remarks(meta["batch"], self.num_requests, of="run"), start=start_words(meta))]
+        remarks = [*batch_remarks(meta["batch"], self.num_requests, of="run"), *ahead_remarks(meta.get("overlap"))]
+        return [run_table(summary, remarks, start=start_words(meta))]
 
     def lines(self) -> Sequence[str]:
         """None: the answers are in `outputs`."""
@@ -105,6 +107,7 @@ def decode(
     quality: bool = True,
     threads: int = 1,
     devices: Mapping[str, str] | None = None,
+    overlap: AheadKind = "auto",
     debug: bool = False,
     rollouts: Rollouts | str | None = None,
 ) -> Decoded:
@@ -126,6 +129,8 @@ def decode(
         quality: after a lossy policy let the target answer alone, and judge the texts.
         threads: CPU threads of torch, where a pool is loaded.
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
+        overlap: how members work that the policy lets work at the same time: in `threads`, in `turns`, or `auto`,
+            whichever the first operations show to be quicker.
         debug: check every cache at every step, and say beforehand how models run.
         rollouts: how prompts go on as several paths, such as `4@0/2@32`; None for one answer to each.
 
@@ -150,6 +155,7 @@ def decode(
         stop=(stop,) if isinstance(stop, str) else stop,
     )
     run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "rollouts": branching}
+    run["overlap"] = check_ahead(overlap)
     outputs, log = decode_prompts(models, decider, requests, **run, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * (branching.num_paths if branching else 1))
     return _judged(found, models, requests, alone) if quality else found

@@ -23,6 +23,7 @@ def compare(
     by_tag: options.ByTagOption = False,
     regret: options.RegretOption = False,
     sweep: options.SweepOption = None,
+    devices: options.DevicesOption = None,
     json: JsonOption = None,
     log: options.LogOption = None,
     served: ServedAsked,
@@ -33,21 +34,34 @@ def compare(
     """
     check_json_path(json, log, *([] if setting.cost is None else [Path(setting.cost)]))
     if served.workload is not None:
-        _refuse_beside("--workload", by_tag=by_tag, regret=regret, sweep=sweep, batch=setting.batch != "1")
+        _refuse_beside(
+            "--workload", by_tag=by_tag, regret=regret, sweep=sweep, batch=setting.batch != "1", devices=devices
+        )
         show_under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
         return
     served.refuse_without_workload()
     sizes = batches(setting.batch)
     under = setting.setting()
     if sweep:
-        _refuse_beside("--sweep", policy=policy, detail=detail, by_tag=by_tag, regret=regret, on=setting.on, log=log)
+        _refuse_beside(
+            "--sweep",
+            policy=policy,
+            detail=detail,
+            by_tag=by_tag,
+            regret=regret,
+            on=setting.on,
+            log=log,
+            devices=devices,
+        )
         chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **under)
         show(json, chains)
         return
     if len(sizes) > 1:
         raise ValueError(f"--batch takes several numbers with --sweep only, got {setting.batch!r}")
     recording = open_recording(trace)
-    found = compare_policies(recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, **under)
+    found = compare_policies(
+        recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, devices=devices, **under
+    )
     show(json, found, partial(found.tables, detail=detail))
 
 

@@ -27,6 +27,14 @@ ModelsOption = Annotated[
 ForeignProfileOption = Annotated[
     bool, typer.Option("--allow-foreign-profile", help="Take a profile of another machine as --cost, and say so.")
 ]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="one|each|NAME=DEVICE,...",
+        help="Where members run that a policy lets work at the same time: all on one device (the default), each on one "
+        "of its own, or as named, the others together.",
+    ),
+]
 LosslessOption = Annotated[
     bool, typer.Option("--lossless", help="Refuse policies that may commit other text than the target's.")
 ]

@@ -65,7 +65,7 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
         f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{_where(meta)}, batch {batch}, "
-        f"seed {meta['seed']}{start_words(meta)}{deciding}{trust}"
+        f"seed {meta['seed']}{start_words(meta)}{_devices(meta)}{deciding}{trust}"
     )
 
 
@@ -82,6 +82,12 @@ def start_words(meta: Mapping[str, Any]) -> str:
 def _where(meta: dict[str, Any]) -> str:
     """The machine that measured the seconds; empty for published figures and for one's own."""
     return f" (measured on {meta['hardware']})" if meta.get("hardware") else ""
+
+
+def _devices(meta: dict[str, Any]) -> str:
+    """Which members may work at the same time; empty where all share a device."""
+    devices = meta.get("devices", "one")
+    return "" if devices == "one" else f", devices {devices}"
 
 
 def _what_if(meta: dict[str, Any]) -> str:

@@ -22,14 +22,14 @@ class AheadPace:
     Attributes:
         asked: as it was asked for.
         used: how most of them ran, "" if there was none.
-        threads_s, turns_s: median seconds of the operations that were tried, NaN where none was.
+        threads_s, turns_s: median seconds of the operations that were tried, None where none was.
         why: why threads were not even tried; empty if they were, or nobody asked for them.
     """
 
     asked: AheadKind
     used: str
-    threads_s: float
-    turns_s: float
+    threads_s: float | None
+    turns_s: float | None
     why: str
 
 
@@ -103,11 +103,11 @@ class Pace:
         return AheadPace(
             asked=self._asked,
             used=used,
-            threads_s=_median(self._seconds[True]),
-            turns_s=_median(self._seconds[False]),
+            threads_s=_median(self._seconds[True]) if self._seconds[True] else None,
+            turns_s=_median(self._seconds[False]) if self._seconds[False] else None,
             why="" if self._asked == "turns" else self._why_not,
         )
 
 
 def _median(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 2] if seconds else float("nan")
+    return sorted(seconds)[len(seconds) // 2]

@@ -13,8 +13,10 @@ from ...decoding.prefill import Start, start_of
 from ...sim.cost.base import CostModel, OperationCost
 from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ...sim.cost.what_if.other_device import Reading
+from ...sim.placement import placement_of
 from ...sim.replay_tables import tables_of
 from ...sim.simulate import Scenario
+from ...sim.tries.tables import TrieTables
 from ...traces.forms import is_recording
 from ...traces.recording import Recording
 from ..open_recording import open_recording
@@ -73,6 +75,8 @@ class Setting:
         seed: the first, of decisions that have to be modelled.
         seeds: that a policy is run at where chance has a part, 2 to 1,000.
         start: how requests begin: "prefill", "draft" or "recorded"; None: prefill, of an imported log recorded.
+        devices: where members run that a policy lets work at the same time: "one", "each" on its own, or devices by
+            name, also as text (`placement_of`); None: one.
         decide_s: seconds that a policy costs per step; None: what a profile knows of it, else 0.
         allow_foreign_profile: take a profile of another machine as `cost`.
         strict: refuse what is not recorded instead of modelling it.
@@ -95,6 +99,7 @@ class Setting:
     seed: int = 0
     seeds: int = 5
     start: Start | str | None = None
+    devices: str | Mapping[str, str] | None = None
     decide_s: float | None = None
     allow_foreign_profile: bool = False
     strict: bool = False
@@ -144,14 +149,19 @@ class Setting:
 
     def scenarios(self) -> Scenarios:
         """The runs to be made, seed by seed; raises ValueError for options that do not go with the recording."""
+        tables = tables_of(self.recording)
+        if self.devices is not None and not isinstance(tables, TrieTables):
+            name = self.recording.about.name
+            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
         first = Scenario(
-            tables=tables_of(self.recording),
+            tables=tables,
             cost=self.priced(),
             batch=self.batch,
             seed=self.seed,
             strict=self.strict,
             decide_s=self.decide_s,
             start=None if self.start is None else start_of(self.start),
+            placement=placement_of(self.devices, tables.pool),
         )
         return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
 
@@ -180,6 +190,7 @@ class Setting:
             "seeds": self.seeds,
             "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
             "start": first.begins.value,
+            "devices": first.placement.name,
         }
 
 

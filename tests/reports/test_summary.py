@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.ledger import COMMIT, DRAFT, VERIFY, OpRecord, StepRecord
 from paceline.reports import LevelSummary, Quality, SideBySide, Spread, Summary, summarise_run
+from paceline.reports.summary import rejection_rate
 from paceline.reports.tables.comparison import comparison_table, detail_tables
 from paceline.reports.tables.run import run_table
 from paceline.runs.ledger import RunLedger
@@ -416,3 +417,20 @@ def test_percentiles_are_interpolated():
     assert (e2e.mean, e2e.p50, e2e.p90) == (5.0, 5.0, 9.0)
     assert (e2e.p95, e2e.p99) == (pytest.approx(9.5), pytest.approx(9.9))
     assert np.isfinite(summary.tpot_s.mean)
+
+
+def test_drafts_ahead_are_looked_at_by_the_smallest_verifier_of_the_next_step():
+    """Two steps of three parts: 3 tokens written ahead, of which mid looks at 2 and refuses the second."""
+    ledger = RunLedger()
+    ledger.note_admitted("r0", tag="", num_prompt=4, arrived_at_s=0.0, now_s=0.0)
+    for end_s, mid, target in ((1.0, (0, 0), (0, 0)), (2.0, (3, 1), (0, 0))):
+        for part, (judged, accepted) in enumerate((target, mid)):
+            ledger.note_op(OpRecord(VERIFY, 2 - part, 1, 1, 1, end_s - 1.0, 1.0))
+            ledger.note_step(
+                StepRecord("r0", VERIFY, 2 - part, 0, 0, judged, accepted, 1, 1 - part, 0, end_s, part=part)
+            )
+        ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
+        ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))
+    log = ledger.finish({"policy": "p", "members": ["d", "m", "t"], "decide_s": 0.25}, reanchored={}, divergent={})
+    assert rejection_rate(log.steps) == 1 / 2
+    assert summarise_run(log).policy_s == 0.5, "one decision for all parts of a step"
