@@ -55,6 +55,8 @@ _POLICIES: ClassKind[PolicyClass] = ClassKind(
     refused=PolicySpecError,
 )
 
+_AHEAD: Mapping[str, PolicyClass] = {"pearl": Pearl, "dsi": Dsi, "pipespec": PipeSpec}
+
 
 def own_policies() -> Mapping[str, PolicyClass]:
     """The policies of this package by name."""
@@ -77,9 +79,7 @@ def own_policies() -> Mapping[str, PolicyClass]:
         "hispec": HiSpec,
         "polybasic": Polybasic,
         "consensus": Consensus,
-        "pearl": Pearl,
-        "dsi": Dsi,
-        "pipespec": PipeSpec,
+        **_AHEAD,
         "specrouter": SpecRouter,
         "goodput": Goodput,
         "slo": Slo,

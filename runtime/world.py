@@ -118,13 +118,11 @@ class TorchWorld:
         devices = {member.model.device for member in pool.members if member.model is not None}
         self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
         self.pool = pool
-        self._make_chance = make_chance
         self.sampling = sampling
-        self._debug = debug
+        self._make_chance, self._debug, self._num_opened = make_chance, debug, 0
         self.memory = memory or Memory()
         if forward == "graphs" and self.memory.cache != "slots":
             raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
-        self._num_opened = 0
         self._forwards: dict[int, ModelForward] = {
             level: (watch or _unwatched)(pool.forward(level, forward, share_weights=share_weights))
             for level, member in enumerate(pool.members)
@@ -136,17 +134,18 @@ class TorchWorld:
         self.manager = StateManager(names, self._make_cache, limits=self._limits, shared=pool.ranks is not None)
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
-        sampler = sampler or make_sampler(sampling)
-        self._executor = Executor(self._forwards, self.manager, sampler, own_clock)
+        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
         self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign)
         self._verify = VerifyProcessor(pool.members, self._executor, rollback)
-        graphs = "graphs" in self.forward_names.values()
-        whole = pool.ranks is None
-        pace = Pace(overlap, why_no_threads(sampling.mode, whole=whole, limited=bool(self._limits), graphs=graphs))
-        self._ahead = Lanes(pool.members, self._executor, foreign, self.clock, pace)
+        self._ahead = self._lanes(overlap, foreign)
+
+    def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
+        graphs, whole = "graphs" in self.forward_names.values(), self.pool.ranks is None
+        why_not = why_no_threads(self.sampling.mode, whole=whole, limited=bool(self._limits), graphs=graphs)
+        return Lanes(self.pool.members, self._executor, foreign, self.clock, Pace(overlap, why_not))
 
     @property
     def phases(self) -> Phases:

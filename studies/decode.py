@@ -146,16 +146,13 @@ def decode(
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
+    stops = (stop,) if isinstance(stop, str) else stop
     alone = Alone(
-        sampling=Sampling(mode="greedy") if sampling is None else sampling,
-        max_new_tokens=max_new_tokens,
-        batch=batch,
-        memory=memory,
-        forward=forward,
-        stop=(stop,) if isinstance(stop, str) else stop,
-    )
-    run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "rollouts": branching}
-    run["overlap"] = check_ahead(overlap)
+        sampling=sampling or Sampling(mode="greedy"), max_new_tokens=max_new_tokens, batch=batch, memory=memory,
+        forward=forward, stop=stops,
+    )  # fmt: skip
+    kind = check_ahead(overlap)
+    run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "overlap": kind, "rollouts": branching}
     outputs, log = decode_prompts(models, decider, requests, **run, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * (branching.num_paths if branching else 1))
     return _judged(found, models, requests, alone) if quality else found

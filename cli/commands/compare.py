@@ -33,26 +33,16 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     check_json_path(json, log, *([] if setting.cost is None else [Path(setting.cost)]))
+    beside = {"by_tag": by_tag, "regret": regret, "devices": devices}
     if served.workload is not None:
-        _refuse_beside(
-            "--workload", by_tag=by_tag, regret=regret, sweep=sweep, batch=setting.batch != "1", devices=devices
-        )
+        _refuse_beside("--workload", **beside, sweep=sweep, batch=setting.batch != "1")
         show_under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
         return
     served.refuse_without_workload()
     sizes = batches(setting.batch)
     under = setting.setting()
     if sweep:
-        _refuse_beside(
-            "--sweep",
-            policy=policy,
-            detail=detail,
-            by_tag=by_tag,
-            regret=regret,
-            on=setting.on,
-            log=log,
-            devices=devices,
-        )
+        _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=setting.on, log=log)
         chains = sweep_chains(open_recording(trace), sweep, batches=sizes, **under)
         show(json, chains)
         return
