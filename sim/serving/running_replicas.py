@@ -34,7 +34,7 @@ class RunningReplicas:
         self._runs = tuple(map(RunningReplica, replicas))
         self._after_each = after_each
         self._in_turn = [not replica.may_lag for replica in replicas]
-        self._timers: dict[int, RankedEvent] = {}
+        self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with when they are due
 
     @property
     def is_open(self) -> bool:
@@ -72,11 +72,15 @@ class RunningReplicas:
             self._wait_for(index)
 
     def _wait_for(self, index: int) -> None:
-        timer, at_ps = self._timers.pop(index, None), self._runs[index].next_ps
+        at_ps, (due_ps, timer) = self._runs[index].next_ps, self._timers.get(index, (NEVER_PS, None))
+        if at_ps == due_ps:  # a request that comes mostly leaves it as it was
+            return
         if timer is not None:
             timer.cancel()
+            del self._timers[index]
         if at_ps < NEVER_PS:
-            self._timers[index] = RankedEvent(self._env, at_ps, rank_of(index), lambda: self._take_turn(index))
+            timer = RankedEvent(self._env, at_ps, rank_of(index), lambda: self._take_turn(index))
+            self._timers[index] = at_ps, timer
 
     def _take_turn(self, index: int) -> None:
         """A replica does what is due now, and all that comes before anything else happens."""

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from ....arguments import ArgumentError
@@ -30,7 +31,13 @@ class Seconds:
         """One wait in picoseconds."""
         if self.is_drawn:
             return round(rng.expovariate(1 / self.mean_s) * PS_PER_S) if self.mean_s else 0
-        return ps_of_option(self.mean_s)
+        return _given_ps(self.mean_s)
+
+
+@lru_cache(maxsize=64)
+def _given_ps(seconds: float) -> int:
+    """Of seconds that all requests wait; exact, which takes a while."""
+    return ps_of_option(seconds)
 
 
 def seconds_of(name: str, text: str) -> Seconds:
