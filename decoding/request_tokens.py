@@ -169,11 +169,11 @@ class RequestText:
         self.cached[level] = num_tokens
 
     def drop_pending(self) -> None:
-        """Forget what was drafted and not committed; caches hold none of it."""
+        """Forget what was drafted and not committed; caches hold none of it, and not the token that is read next."""
         for pending in (self.tokens, self.places, self.drafters, self.judges):
             pending.clear()
         self.tree = None
-        limit = self.num_prompt + len(self.emitted)
+        limit = self.num_prompt + len(self.emitted) - 1
         self.cached[:] = [min(held, limit) for held in self.cached]
 
     def grow(self, tree: Tree, level: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..runs.added_seconds import added_seconds
 from ..runs.log import RunLog
 
 
@@ -111,6 +112,7 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     """Seconds of a run shared out to its R requests; they add up to the `duration_s` of its summary.
 
     The requests of an operation share its seconds evenly, whatever each was fed: in a batch one forward serves all.
+    Parts of an `Overlap` that ran at the same time count once (`added_seconds`).
     What is left of the run, such as deciding, goes by the number of steps that were decided. At batch 1 that is the
     time a request ran.
 
@@ -122,7 +124,7 @@ def request_seconds(log: RunLog) -> NDArray[np.float64]:
     ran = steps["op"] >= 0
     op, request = steps["op"][ran], steps["request"][ran]
     rows = np.bincount(op, minlength=len(ops["duration_s"]))
-    seconds = np.bincount(request, weights=ops["duration_s"][op] / rows[op], minlength=num_requests)
+    seconds = np.bincount(request, weights=added_seconds(log)[op] / rows[op], minlength=num_requests)
     rest_s = float(requests["finished_at_s"].max() - requests["arrived_at_s"].min()) - seconds.sum()
     decided = log.decided()
     if not decided.any():  # nothing was left to decide, nor any time but what rounding leaves

@@ -13,8 +13,9 @@ from paceline.policies.check import check_pool
 from paceline.policies.toy_world import EOS, ToyWorld
 from paceline.runs.ledger import RunLedger
 
-from .strategies import pools, sessions
+from .strategies import legal_steps, pools, sessions
 from .test_loop_properties import AnyStep, Doors
+from .test_session_properties import assert_caches_fit, take
 
 
 def loop_over(pool, requests, policy, world):
@@ -106,3 +107,17 @@ def test_a_policy_meets_a_request_that_comes_back_as_one_that_begins():
     loop.finish(op, op.run(world), start_s=1.0, now_s=2.0)
     assert isinstance(loop.next_op(2.0), DraftOp)
     assert policy.seen == [(1, 0, True), (2, 0, True)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_caches_that_stay_leave_every_member_a_token_to_read(data):
+    pool = data.draw(pools())
+    session = data.draw(sessions(pool))
+    world = ToyWorld(pool, seed=data.draw(st.integers(0, 99)), ends=0.0)
+    for _ in range(data.draw(st.integers(1, 12))):
+        if not session.done:
+            take(session, world, data.draw(st.sampled_from(legal_steps(session, commits=False))))
+    session.drop_pending()
+    if not session.done:
+        assert_caches_fit(session)
