@@ -138,12 +138,20 @@ def _culprit(best: Summary, loser: Summary) -> int | None:
     """Level to blame for the loser's seconds per token: the target, or of those below it the one that adds most.
 
     Members below the target stand in for each other, so they are weighed against it together. None where nothing is
-    added, or where the loser is the faster one at the first seed, of which these seconds are.
+    added, where the loser is the faster one at the first seed, of which these seconds are, or where members worked side
+    by side: then one's seconds may have cost nothing.
     """
+    if _side_by_side(best) or _side_by_side(loser):
+        return None
     *below, target = _more_seconds(best, loser)
     if loser.output_tokens_per_s >= best.output_tokens_per_s or max(sum(below), target) <= 0:
         return None
     return len(below) if target >= sum(below) else below.index(max(below))
+
+
+def _side_by_side(row: Summary) -> bool:
+    """Whether members took more seconds than the run; what sums leave by rounding aside."""
+    return sum(level.duration_s for level in row.levels) > row.duration_s * (1 + 1e-9)
 
 
 def _more_seconds(best: Summary, loser: Summary) -> list[float]:
