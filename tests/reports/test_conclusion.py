@@ -257,9 +257,6 @@ def test_what_cannot_be_chosen_is_not_the_best():
 
 def test_no_member_is_blamed_whose_seconds_may_have_cost_nothing():
     best, loser = row_of("draft:4/target", (0.0, 1.0, 0.0, 4.0)), row_of("pipespec", (0.0, 1.0, 6.0, 4.0))
-    in_turns = SideBySide(meta={}, rows=(best, loser), baseline=PLAIN)
-    side_by_side = SideBySide(
-        rows=(best, replace(loser, duration_s=7.0, output_tokens_per_s=1000 / 7.0)), baseline=PLAIN
-    )
-    assert "slim" in conclusion(in_turns)
-    assert "slim" not in conclusion(side_by_side)
+    beside = replace(loser, duration_s=7.0, output_tokens_per_s=1000 / 7.0)
+    assert "slim" in conclusion(SideBySide(meta={}, rows=(best, loser), baseline=PLAIN))
+    assert "slim" not in conclusion(SideBySide(meta={}, rows=(best, beside), baseline=PLAIN))
