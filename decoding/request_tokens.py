@@ -197,7 +197,7 @@ class RequestText:
         self.places = [self.places[node] for node in path]
         self.drafters, self.judges = [drafter] * len(path), [drafter] * len(path)
         self.tree = None
-        return tree.goes_beyond(path)
+        return tree.beyond(path) is not None
 
     def _roll_back(self, level: int, limit: int) -> None:
         """Let no cache hold more than `limit` tokens of the context; that of the verifier at `level` holds them all."""

@@ -16,13 +16,15 @@ class Observable(StrEnum):
     distances = "distances"  # total variation distance of drafter and verifier, per judged token
     verdict_probs = "verdict probabilities"  # what the verifier gives a judged token; lossy rules read them
     text = "text"  # the ids of committed tokens
+    branches = "branches"  # a drafter's further tokens at a context, of which token trees are made
 
 
-# What the runtime and a recording of tries know: everything.
+# What the runtime knows, and a recording of tries with trees: everything.
 ALL_OBSERVABLES = frozenset(Observable)
 # What a policy observes, where it is one of them.
 SIGNALS = frozenset({Observable.signals})
 VERDICT_PROBS = frozenset({Observable.verdict_probs})
+BRANCHES = frozenset({Observable.branches})
 MOST_SHOWN = 8  # tags in an error
 
 

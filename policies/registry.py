@@ -41,6 +41,8 @@ from .options import PolicyClass
 from .oracles.choices import OracleChain, OracleWindow
 from .specrouter.policy import SpecRouter
 from .suffix.policy import Suffix
+from .trees.dynamic import TreeDynamic
+from .trees.fixed import Tree
 
 
 class PolicySpecError(ValueError):
@@ -55,50 +57,54 @@ _POLICIES: ClassKind[PolicyClass] = ClassKind(
     refused=PolicySpecError,
 )
 
-_AHEAD: Mapping[str, PolicyClass] = {"pearl": Pearl, "dsi": Dsi, "pipespec": PipeSpec}
+_OWN: Mapping[str, PolicyClass] = {
+    "plain": Plain,
+    "chain": Chain,
+    "two-level": TwoLevel,
+    "adaptive": Adaptive,
+    "confident": Confident,
+    "adaedl": AdaEDL,
+    "svip": Svip,
+    "specdec++": SpecDec,
+    "tree": Tree,
+    "tree-dynamic": TreeDynamic,
+    "ngram": Ngram,
+    "ngram-model": NgramFront,
+    "suffix": Suffix,
+    "banditspec": BanditSpec,
+    "hedgespec": HedgeSpec,
+    "cas-spec": CasSpec,
+    "cs-drafting": CsDrafting,
+    "hispec": HiSpec,
+    "polybasic": Polybasic,
+    "consensus": Consensus,
+    "pearl": Pearl,
+    "dsi": Dsi,
+    "pipespec": PipeSpec,
+    "specrouter": SpecRouter,
+    "goodput": Goodput,
+    "slo": Slo,
+    "autotune": Autotune,
+    "via-sd": ViaSD,
+    "via-sd-lossless": ViaSDLossless,
+    "cascade": SpeculativeCascade,
+    "pyramid-sd": PyramidSD,
+    "early-commit": EarlyCommit,
+    "entropy-patch": EntropyPatch,
+    "equilibrium": EquilibriumDecoding,
+    "typical": TypicalAcceptance,
+    "oracle-window": OracleWindow,
+    "oracle-chain": OracleChain,
+    "per-tag": PerTag,
+    "per-turn": PerTurn,
+    "guarded": Guarded,
+    "off-under-load": OffUnderLoad,
+}
 
 
 def own_policies() -> Mapping[str, PolicyClass]:
     """The policies of this package by name."""
-    return {
-        "plain": Plain,
-        "chain": Chain,
-        "two-level": TwoLevel,
-        "adaptive": Adaptive,
-        "confident": Confident,
-        "adaedl": AdaEDL,
-        "svip": Svip,
-        "specdec++": SpecDec,
-        "ngram": Ngram,
-        "ngram-model": NgramFront,
-        "suffix": Suffix,
-        "banditspec": BanditSpec,
-        "hedgespec": HedgeSpec,
-        "cas-spec": CasSpec,
-        "cs-drafting": CsDrafting,
-        "hispec": HiSpec,
-        "polybasic": Polybasic,
-        "consensus": Consensus,
-        **_AHEAD,
-        "specrouter": SpecRouter,
-        "goodput": Goodput,
-        "slo": Slo,
-        "autotune": Autotune,
-        "via-sd": ViaSD,
-        "via-sd-lossless": ViaSDLossless,
-        "cascade": SpeculativeCascade,
-        "pyramid-sd": PyramidSD,
-        "early-commit": EarlyCommit,
-        "entropy-patch": EntropyPatch,
-        "equilibrium": EquilibriumDecoding,
-        "typical": TypicalAcceptance,
-        "oracle-window": OracleWindow,
-        "oracle-chain": OracleChain,
-        "per-tag": PerTag,
-        "per-turn": PerTurn,
-        "guarded": Guarded,
-        "off-under-load": OffUnderLoad,
-    }
+    return _OWN
 
 
 def known_policies() -> Mapping[str, PolicyClass]:

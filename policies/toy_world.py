@@ -178,7 +178,7 @@ class ToyWorld:
             own_token = self.next_token(level, context)
             node = session.tree.child(path, own_token, session.tokens)
             if node is None:
-                tvd = (0.1,) * len(path) + (0.9,) * session.tree.goes_beyond(path)
+                tvd = (0.1,) * len(path) + (0.9,) * (session.tree.beyond(path) is not None)
                 return Judged(len(path), own_token, 0, tvd, path=tuple(path))
             path.append(node)
             context.append(own_token)

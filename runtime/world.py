@@ -12,6 +12,7 @@ from ..decoding.overlap.world import OverlapItem
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules.signal import Signal
 from ..decoding.session import Session
+from ..decoding.trees.world import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
 from ..traces.meta import Sampling
 from .ahead.lanes import Lanes
@@ -33,10 +34,11 @@ from .state.errors import CacheDesyncError
 from .state.request_state import RequestState
 from .state.state_manager import StateManager
 from .timing.clock import Clock, SharedClock
+from .trees.tree_processors import TreeProcessors
 
 CacheKind = Literal["slots", "mask"]
 CACHES: tuple[CacheKind, ...] = ("slots", "mask")
-Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem)
+Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,11 +125,7 @@ class TorchWorld:
         self.memory = memory or Memory()
         if forward == "graphs" and self.memory.cache != "slots":
             raise ArgumentError(f"`cache` must be slots with `forward` graphs, got {self.memory.cache!r}")
-        self._forwards: dict[int, ModelForward] = {
-            level: (watch or _unwatched)(pool.forward(level, forward, share_weights=share_weights))
-            for level, member in enumerate(pool.members)
-            if member.model is not None
-        }
+        self._forwards = _forwards(pool, forward, share_weights, watch or _unwatched)
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
         self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
@@ -140,6 +138,7 @@ class TorchWorld:
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
         self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign)
         self._verify = VerifyProcessor(pool.members, self._executor, rollback)
+        self._trees = TreeProcessors.over(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
 
     def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
@@ -212,6 +211,23 @@ class TorchWorld:
         rows = self._on_sound(items, lambda sound: self._ahead.run(levels, sound))
         return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
 
+    def check_tree(self, level: int) -> None:
+        """Raises ValueError under rejection sampling, whose branches would have to be drawn without replacement."""
+        if self.sampling.mode == "rejection":
+            raise ValueError("token trees are drafted under greedy and coupled sampling, got rejection")
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
+        """Let a member draft trees; requests whose logits or caches are broken fail alone."""
+        start_s = self._begin(level, items)
+        rows = self._on_sound(items, lambda sound: self._trees.drafter.run(level, sound))
+        return DraftResults(rows, *self._since(start_s))
+
+    def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Let a member judge trees; requests whose logits or caches are broken fail alone."""
+        start_s = self._begin(level, items)
+        rows = self._on_sound(items, lambda sound: self._trees.verifier.run(level, sound))
+        return VerifyResults(rows, *self._since(start_s))
+
     def _begin(self, level: int, items: Sequence[tuple[Session, Step]]) -> float:
         """The time at which an operation starts, seconds."""
         if self.pool.ranks is not None:
@@ -266,6 +282,14 @@ def _asked(session: Session, step: Step) -> tuple[object, ...]:
     """All that decides what a step feeds to models, in plain values."""
     tokens = step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
     return session.request_id, type(step).__name__, tokens, len(session.emitted), session.emitted[-1:], session.tokens
+
+
+def _forwards(
+    pool: LoadedMembers, kind: ForwardKind, share_weights: bool, watch: Callable[[ModelForward], ModelForward]
+) -> dict[int, ModelForward]:
+    """How each member with a model runs, by level."""
+    models = [level for level, member in enumerate(pool.members) if member.model is not None]
+    return {level: watch(pool.forward(level, kind, share_weights=share_weights)) for level in models}
 
 
 def _unwatched(forward: ModelForward) -> ModelForward:

@@ -1,10 +1,11 @@
 """What an operation costs: its forwards, with catch-up, verification width and the rows still running."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..decoding.contract import Draft, Verify
 from ..decoding.results import Drafted, Forward
 from ..decoding.session import Session
+from ..decoding.trees.world import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
 from .cost.base import CostModel, DraftTerms
 
@@ -68,6 +69,31 @@ def row_draft_forwards(cost: CostModel, model: str, new_tokens: int, context_tok
     if terms.per_token_s is not None:
         return [_whole_draft(terms, [length])]
     return [(1, 0, 1, terms.per_round_s), *_row_forwards(cost, model, new_tokens, context_tokens, length)]
+
+
+def tree_forwards(
+    cost: CostModel, model: str, items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int
+) -> list[Forward]:
+    """What a DraftTree costs: a forward that catches up, then one for each layer over the nodes that it grows from."""
+    forwards: list[Forward] = []
+    for num_rows, new_tokens, context_tokens in (
+        (len(fed), sum(new for new, _ in fed), sum(held for _, held in fed))
+        for fed in tree_feeds(items, drafted, level)
+    ):
+        seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
+        forwards.append((num_rows, new_tokens, 1, seconds))
+    return forwards
+
+
+def tree_feeds(items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int) -> Iterator[list[tuple[int, int]]]:
+    """Of each forward of a DraftTree, by request that is in it: tokens that it is fed, and those that it holds."""
+    fed = [session.feed(level, verify=False) for session, _ in items]
+    yield fed
+    held = [new + kept for new, kept in fed]
+    widths = [row.tree.widths if row.tree is not None else () for row in drafted]
+    for layer in range(max(map(len, widths))):
+        growing = [place for place, by_layer in enumerate(widths) if len(by_layer) > layer]
+        yield [(widths[place][layer], held[place] + sum(widths[place][:layer])) for place in growing]
 
 
 def later_held(context_tokens: int, length: int) -> int:

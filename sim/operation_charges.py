@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..decoding.pool import Pool
 from ..decoding.results import Drafted, Forward
+from ..decoding.trees.world import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
 from ..profiles.batch_shape import BatchShape
 from ..profiles.weights_read import WeightsRead
+from .charges import tree_feeds
 from .cost.base import Beside, OperationCost
 
 
@@ -64,6 +66,24 @@ class OperationCharges:
                 forwards.append(
                     (shape.num_rows, shape.new_tokens, 1, self._cost.batch_s(self._name(level), shape, first=False))
                 )
+        return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
+
+    def draft_trees(
+        self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]
+    ) -> tuple[list[Forward], float]:
+        """The forwards of a DraftTree, one for each layer, and the seconds of all of it.
+
+        What was measured beside the forwards of drafts stands for what is beside those of trees.
+        """
+        rows = self._places(level, [session.request_id for session, _ in items])
+        feeds = list(tree_feeds(items, drafted, level))
+        forwards = [self._first(level, feeds[0], rows)]
+        widths = [row.tree.widths if row.tree is not None else () for row in drafted]
+        for layer, fed in enumerate(feeds[1:]):
+            standing = [rows[place] for place, by_layer in enumerate(widths) if len(by_layer) > layer]
+            new, longest = sum(count for count, _ in fed), max(count for count, _ in fed)
+            shape = BatchShape(len(fed), new, longest, max(count + held for count, held in fed), _apart(standing))
+            forwards.append((len(fed), new, 1, self._cost.batch_s(self._name(level), shape, first=False)))
         return forwards, self._whole("draft", level, len(items), sum(len(row.tokens) for row in drafted), forwards)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> tuple[Forward, float]:

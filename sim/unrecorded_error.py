@@ -15,3 +15,9 @@ class UnrecordedContextError(ArgumentError):
     def __str__(self) -> str:
         request_id, position, what = self.args
         return f"request {request_id}: {what} at output position {position} needs {self.NEEDED}"
+
+
+class UnrecordedTreeError(UnrecordedContextError):
+    """A token tree needs branches that the trace does not hold."""
+
+    NEEDED = "branches outside the recording; record with `trees` of its drafter, as wide and as deep"

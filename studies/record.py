@@ -1,11 +1,13 @@
 """Record what every model of a pool says of a list of prompts: what `paceline record` does."""
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ..arguments import ArgumentError, check_within
+from ..decoding.trees.shapes import tree_shape
 from ..profiles.profile import Profile
 from ..progress import tell
 from ..runtime.pools.pool import ModelPool
@@ -14,7 +16,7 @@ from ..runtime.recording import recorder
 from ..runtime.timing.forward_seconds import measure_costs
 from ..runtime.timing.profiled_tables import tables_of
 from ..sim.cost.profile_choice import HERE
-from ..traces.meta import MOST, Closure, ProfileTaken, Sampling, check_title
+from ..traces.meta import MOST, NAME_PATTERN, Closure, ProfileTaken, Sampling, TreeClosure, check_title
 from ..traces.tries.recording import TrieRecording
 from .pool import load_pool
 from .seconds.freshness import fitting_profile, measure_freshness
@@ -37,6 +39,7 @@ def record(
     closure: Closure | ClosureKind | None = None,
     reach: int | None = None,
     run: int | None = None,
+    trees: Sequence[str] = (),
     name: str | None = None,
     costs: bool = True,
     profile: Path | str = NO_PROFILE,
@@ -55,6 +58,8 @@ def record(
             rules too (`full`); or a `Closure`, which has a reach and a run of its own.
         reach: most tokens off the trunk, 0 to 2**31 - 1; 16 if None.
         run: most of them by a member after a larger one's, 0 to 2**31 - 1; 8 if None.
+        trees: token trees whose contexts are kept too, each a member and a shape as `draft:4x2x1`, `draft:0+0.0+1` or
+            `draft:beam=4,depth=5`; see docs/token-trees.md.
         name: of the recording; the name of `out` without its suffix if None.
         costs: also keep seconds per forward on this machine.
         profile: where they come from: "none" measures them now, "here" is the newest profile of these models on this
@@ -73,6 +78,7 @@ def record(
         closure = closure_of(closure, 16 if reach is None else reach, 8 if run is None else run)
     elif (reach, run) != (None, None):
         raise ArgumentError(f"`closure` has a reach and a run; `reach` and `run` must be None, got {reach}, {run}")
+    closure = closure.model_copy(update={"trees": (*closure.trees, *map(tree_of, trees))})
     check_title(folder.stem if name is None else name)
     if not costs and str(profile) != NO_PROFILE:
         raise ArgumentError(f"`profile` goes with `costs`, got `profile` {profile} without them")
@@ -109,6 +115,14 @@ def _taken(profile: Profile) -> ProfileTaken:
         hardware=profile.meta.hardware,
         measured_at=profile.meta.measured_at,
     )
+
+
+def tree_of(text: str) -> TreeClosure:
+    """A tree to record by its text, `draft:4x2x1`; raises ArgumentError for what is none."""
+    model, colon, shape = text.partition(":")
+    if not (colon and re.fullmatch(NAME_PATTERN, model)):
+        raise ArgumentError(f"`trees` must be a member and a shape, as draft:4x2x1, got {text!r}")
+    return TreeClosure(model=model, shape=tree_shape(shape).text)
 
 
 def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:

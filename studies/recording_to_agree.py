@@ -15,7 +15,7 @@ from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
 from ..runtime.recording.recorder import record
 from ..traces.errors import TraceFormatError
-from ..traces.meta import Closure, Sampling
+from ..traces.meta import Closure, Sampling, TreeClosure
 from ..traces.tries.meta import TrieMeta
 from ..traces.tries.recording import TrieRecording
 from ..traces.tries.store import read_trace
@@ -42,10 +42,23 @@ def recording_made_now(
 
 
 def closure_for(policies: Iterable[Policy], kind: ClosureKind | None, reach: int | None, run: int | None) -> Closure:
-    """The closure asked for; by default as deep as the most tokens that any policy says it may have pending."""
+    """The closure asked for; by default as deep as the most tokens that any policy says it may have pending.
+
+    The trees that policies say they draft are recorded in any case.
+    """
+    deciders = list(policies)
+    trees = dict.fromkeys(tree for policy in deciders for tree in getattr(policy, "trees", ()))
     if reach is None:
-        reach = max([LEAST_REACH, *(getattr(policy, "most_pending", 0) for policy in policies)])
-    return closure_of(kind, reach, reach if run is None else run)
+        reach = max([LEAST_REACH, *(_most_off_trunk(policy) for policy in deciders)])
+    closure = closure_of(kind, reach, reach if run is None else run)
+    recorded = tuple(TreeClosure(model=tree.model, shape=tree.shape.text) for tree in trees)
+    return closure.model_copy(update={"trees": recorded})
+
+
+def _most_off_trunk(policy: Policy) -> int:
+    """Tokens of a run that a policy may have pending; of a tree those of its longest path."""
+    most: int = getattr(policy, "most_off_trunk", getattr(policy, "most_pending", 0))
+    return most
 
 
 def matching_trace(

@@ -1,7 +1,7 @@
 """What a recording says of itself: models, tokenizer, sampling, closure, software, hardware, seconds."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -10,8 +10,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -179,6 +181,18 @@ class Sampling(Record):
         return self.words if self.seed is None else f"{self.words}, seed {self.seed}"
 
 
+class TreeClosure(Record):
+    """Token trees whose contexts a recording holds.
+
+    Attributes:
+        model: that drafts them, below the target.
+        shape: `4x2x1`, `0+0.0+1` or `beam=4,depth=5`, see `decoding.trees.shapes`.
+    """
+
+    model: str = Field(pattern=NAME_PATTERN)
+    shape: str = Field(pattern=r"^[0-9a-z=,.+]+$")
+
+
 class Closure(Record):
     """Which off-trunk contexts are in the trie (docs/trace-format.md).
 
@@ -186,11 +200,26 @@ class Closure(Record):
         kind: "monotone" (all that Exact chains reach) or "full" (any order of members, for lossy rules).
         reach: most tokens off the trunk.
         run: most consecutive tokens of one member after another member's.
+        trees: token trees whose contexts are there too, from every context of the trunk; not written if there are none.
     """
 
     kind: Literal["monotone", "full"]
     reach: int = Field(ge=0, le=MOST)
     run: int = Field(ge=0, le=MOST)
+    trees: tuple[TreeClosure, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_trees(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As recordings without trees always were."""
+        whole: dict[str, Any] = written(self)
+        if not self.trees:
+            del whole["trees"]
+        return whole
+
+    @property
+    def words(self) -> str:
+        """The trees in words, "" for none."""
+        return " ".join(f"{tree.model}:{tree.shape}" for tree in self.trees)
 
 
 class CostTable(Record):

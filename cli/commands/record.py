@@ -24,6 +24,9 @@ class _Kept:
     ] = "monotone"
     reach: Annotated[int, typer.Option(help="Most tokens off the trunk.", min=0)] = 16
     run: Annotated[int, typer.Option(help="Most tokens of a member after a larger one's.", min=0)] = 8
+    trees: Annotated[
+        list[str] | None, typer.Option(help="Token trees to keep too: draft:4x2x1, draft:beam=4,depth=5; repeatable.")
+    ] = None
 
 
 def record(
@@ -55,7 +58,7 @@ def record(
         out,
         sampling=mode,
         max_new_tokens=max_new_tokens,
-        **asdict(kept),
+        **{**asdict(kept), "trees": kept.trees or ()},
         name=name,
         costs=costs,
         profile=profile,

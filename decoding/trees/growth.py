@@ -44,9 +44,10 @@ class Tree(NamedTuple):
         """Nodes that the drafter was fed."""
         return sum(self.widths)
 
-    def goes_beyond(self, path: Sequence[int]) -> bool:
-        """Whether a node stands beyond the last one of a path, or below the root if it is empty."""
-        return (path[-1] if path else ROOT) in self.parents
+    def beyond(self, path: Sequence[int]) -> int | None:
+        """The first node after the last one of a path, or below the root if it is empty; None if there is none."""
+        last = path[-1] if path else ROOT
+        return self.parents.index(last) if last in self.parents else None
 
     def held(self, path: Sequence[int]) -> int:
         """How many leading nodes of a path the drafter was fed."""

@@ -77,6 +77,11 @@ class FixedTree:
         """Nodes of a whole tree."""
         return len(self.paths)
 
+    @property
+    def most_fed(self) -> int:
+        """Nodes that the drafter is fed: those with children."""
+        return sum(bool(self._ranks[path]) for path in self.paths)
+
     def ranks(self, path: Path) -> tuple[int, ...]:
         """Ranks of a node's children; () for a leaf."""
         return self._ranks[path]
@@ -125,6 +130,11 @@ class DynamicTree:
     def most_nodes(self) -> int:
         """Nodes of a whole tree."""
         return min(self.tokens, self.beams + (self.depth - 1) * self.beams**2)
+
+    @property
+    def most_fed(self) -> int:
+        """Nodes that the drafter is fed, at most."""
+        return self.beams * (self.depth - 1)
 
     def ranks(self, path: Path) -> tuple[int, ...]:
         """Ranks of a node's children; () for a leaf."""

@@ -16,6 +16,8 @@ class MadeOf:
     Attributes:
         about: lossless if all parts are, in need of all that they need; None if one says nothing.
         most_pending: tokens that the parts may have pending, at most, as far as they say.
+        most_off_trunk: of these, tokens that may follow one another, at most.
+        trees: token trees that the parts may draft, as far as they say.
         named_tags: for which a policy is there, here or within one of the parts.
 
     Raises:
@@ -27,6 +29,9 @@ class MadeOf:
     def __init__(self, parts: Sequence[Policy], tags: Iterable[str] = ()) -> None:
         self.about = _about(parts)
         self.most_pending = max(getattr(part, "most_pending", 0) for part in parts)
+        self.most_off_trunk = max(getattr(part, "most_off_trunk", getattr(part, "most_pending", 0)) for part in parts)
+        trees = [tree for part in parts for tree in getattr(part, "trees", ())]
+        self.trees = tuple(dict.fromkeys(trees))
         self.named_tags = frozenset(tags).union(*(getattr(part, "named_tags", ()) for part in parts))
 
 

@@ -16,6 +16,7 @@ from ..forward.model_forward import ModelForward
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from ..timing.clock import Clock, Mark, between_s, mark
+from ..trees.tree_placement import TreeRow, on_trees
 from .sampler import Sampler
 
 
@@ -78,9 +79,22 @@ class Executor:
         return self._forwards[level]
 
     def feed(
-        self, level: int, states: Sequence[RequestState], fed: Sequence[list[int]], keep: slice | Tensor
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        fed: Sequence[list[int]],
+        keep: slice | Tensor,
+        *,
+        trees: Sequence[TreeRow] | None = None,
     ) -> Tensor:
         """Feed each request a list of tokens; there must be room (`StateManager.reserve`).
+
+        Args:
+            level: of the member.
+            states: of the requests, in the order of the cache's rows.
+            fed: to each.
+            keep: the tokens whose logits are wanted.
+            trees: of each request, how its tokens hang together; None where they are runs.
 
         Returns:
             `[N, V]` logits after the kept of the T tokens.
@@ -90,7 +104,7 @@ class Executor:
         ids = torch.from_numpy(np.array(flat)).to(self.device(level))
         for state, tokens in zip(states, fed, strict=True):
             self.note_fed(level, state, tokens)
-        return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep)
+        return self.feed_ids(level, states, [len(tokens) for tokens in fed], ids, keep, trees=trees)
 
     def note_fed(self, level: int, state: RequestState, tokens: Sequence[int]) -> None:
         """A member's cache holds so many more tokens of a request."""
@@ -101,12 +115,21 @@ class Executor:
             held += tokens
 
     def feed_ids(
-        self, level: int, states: Sequence[RequestState], counts: Sequence[int], ids: Tensor, keep: slice | Tensor
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        counts: Sequence[int],
+        ids: Tensor,
+        keep: slice | Tensor,
+        *,
+        trees: Sequence[TreeRow] | None = None,
     ) -> Tensor:
         """As `feed`, for tokens `[T]` that are on the device already and noted in `state.fed`."""
         cache, device = self.manager.cache(level), self.device(level)
         start = mark(device)
         placement = cache.place([state.request_id for state in states], counts)
+        if trees is not None:
+            placement = on_trees(placement, cache, trees)
         placed = mark(device)
         logits = self._forwards[level](ids, placement, cache, keep)
         self._marked.append((len(states), sum(counts), start, placed, mark(device)))
@@ -131,3 +154,15 @@ class Executor:
             self._forwards_run.append((rows, tokens, 1, between_s(start, end)))
         self._marked.clear()
         return self._forwards_run
+
+
+def kept_last(device: torch.device, feeds: Sequence[Sequence[int]], counts: Sequence[int]) -> slice | Tensor:
+    """Of packed tokens, the last so many of each request."""
+    if len(feeds) == 1:
+        return slice(len(feeds[0]) - counts[0], None)
+    kept: list[int] = []
+    end = 0
+    for feed, count in zip(feeds, counts, strict=True):
+        end += len(feed)
+        kept.extend(range(end - count, end))
+    return torch.from_numpy(np.array(kept, dtype=np.int64)).to(device)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...decoding.contract import Draft, Verify
+from ...decoding.contract import Step
 from ...decoding.session import Session
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
@@ -23,7 +23,7 @@ class RollbackProcessor:
         self._foreign = foreign
         self._beside = beside
 
-    def before(self, items: Sequence[tuple[Session, Draft | Verify]], level: int, *, verify: bool) -> list[list[int]]:
+    def before(self, items: Sequence[tuple[Session, Step]], level: int, *, verify: bool) -> list[list[int]]:
         """Roll a member back to what the next step may use of its cache; returns the tokens it must be fed.
 
         What it missed while it sat out is among them. A verifier is fed the position before the first token it judges

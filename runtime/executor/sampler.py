@@ -110,10 +110,14 @@ class SameToken(Sampler):
 
     def write(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The argmax, of logits and noise if coupled."""
-        if self.sampling.mode == "coupled":
-            noise = [noise_of(state).at(position) for state, position in zip(states, positions, strict=True)]
-            logits = logits + torch.from_numpy(np.stack(noise)).to(logits.device)
-        return _best(logits)
+        return _best(self.scores(logits, states, positions))
+
+    def scores(self, logits: Tensor, states: Sequence[RequestState], positions: Sequence[int]) -> Tensor:
+        """`[N, V]` what the token written is the argmax of; arguments as of `write`."""
+        if self.sampling.mode == "greedy":
+            return logits
+        noise = [noise_of(state).at(position) for state, position in zip(states, positions, strict=True)]
+        return logits + torch.from_numpy(np.stack(noise)).to(logits.device)
 
     def verdicts(self, logits: Tensor, judgings: Sequence[Judging]) -> list[Verdict | None]:
         """Keep the tokens the verifier writes itself, or those its rule accepts."""

@@ -6,8 +6,6 @@ Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabu
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ...decoding.results import Deferred, Failed, Judged
@@ -18,7 +16,7 @@ from ..state.request_state import PendingView, RequestState
 from .captured_verdicts import Row, verdicts_captured
 from .distances import Distances, Judgement, OpDistances
 from .errors import NonFiniteLogitsError, without_room
-from .executor import Executor
+from .executor import Executor, kept_last
 from .rollback_processor import RollbackProcessor
 from .sampler import Judging, Verdict
 
@@ -110,18 +108,8 @@ class VerifyProcessor:
         order = self._manager.cache(level).in_order([one.state.request_id for one in fed])
         fed = [fed[index] for index in order]
         states, feeds = [one.state for one in fed], [one.tokens for one in fed]
-        return self._executor.feed(level, states, feeds, self._kept(level, fed))
-
-    def _kept(self, level: int, fed: Sequence[_Fed]) -> slice | Tensor:
-        """Of each request's packed tokens the last ones that are kept."""
-        if len(fed) == 1:
-            return slice(len(fed[0].tokens) - fed[0].num_kept, None)
-        kept: list[int] = []
-        end = 0
-        for one in fed:
-            end += len(one.tokens)
-            kept.extend(range(end - one.num_kept, end))
-        return torch.from_numpy(np.array(kept, dtype=np.int64)).to(self._executor.device(level))
+        keep = kept_last(self._executor.device(level), feeds, [one.num_kept for one in fed])
+        return self._executor.feed(level, states, feeds, keep)
 
     def _judge(
         self, level: int, rows: Sequence[Row], logits: Tensor, verdicts: Sequence[Verdict | None] | None

@@ -109,6 +109,10 @@ class ForcedWorld(TorchWorld):
         """Raises ArgumentError: outcomes are decided for one step of a request at a time."""
         raise ArgumentError(f"nobody works ahead in a forced run, got {items[0][1]} of {items[0][0].request_id}")
 
+    def check_tree(self, level: int) -> None:
+        """Raises ValueError: decisions are forced on runs of tokens only."""
+        raise ValueError("a forced run drafts no token trees")
+
     def _told_to_draft(self, items: Sequence[DraftItem], decided: Sequence[Drafted]) -> list[DraftItem]:
         """The steps with which the models draft as many tokens as was decided."""
         self._sampler.told = {}

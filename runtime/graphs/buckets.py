@@ -37,6 +37,8 @@ def bucket_of(placement: Placement, cache: MemberKV, *, further: int = 0) -> Buc
         cache: where it was placed.
         further: tokens that each row may come to hold beyond those, in the same bucket.
     """
+    if placement.tree:
+        return None
     rows = placement.rows
     # Rows that do not stand side by side are known to the device only; asking it would be a wait.
     needed = rows.stop if isinstance(rows, slice) else cache.num_rows

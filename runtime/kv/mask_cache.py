@@ -65,6 +65,17 @@ class MaskCache(MemberKV):
         self._valid[row, slots[num_tokens] :] = False
         del slots[num_tokens:]
 
+    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
+        """See `MemberKV`; moves nothing: what is not kept becomes a hole."""
+        row = self.rows[request_id]
+        slots = self._slots[row]
+        if num_tokens == len(slots):
+            return
+        live = [slots[num_tokens + index] for index in kept]
+        self._valid[row, slots[num_tokens] :] = False
+        self._valid[row, live] = True
+        slots[num_tokens:] = live
+
     def _reach(self, row: int) -> int:
         # Truncating moves slots and leaves the old ones as they were.
         return self._furthest

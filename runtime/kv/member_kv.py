@@ -40,9 +40,7 @@ class KVShape:
 
 
 class MemberKV(ABC):
-    """One member's cache for all running requests. All methods but the properties mutate it.
-
-    Rolling back moves no data; growing and truncating do.
+    """One member's cache for all running requests; all methods but the properties mutate it, few of them move data.
 
     Attributes:
         shape: of one slot.
@@ -109,6 +107,10 @@ class MemberKV(ABC):
         self._shorten(self.rows[request_id], num_tokens)
 
     @abstractmethod
+    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
+        """Keep of a request its first `num_tokens` tokens and, of those after them, these, by ascending index."""
+
+    @abstractmethod
     def _shorten(self, row: int, num_tokens: int) -> None:
         """Only the first tokens of this row are live; it holds more."""
 
@@ -140,8 +142,7 @@ class MemberKV(ABC):
     def extra_bytes(self, request_ids: Sequence[str], counts: Sequence[int], further: Sequence[int] = ()) -> int:
         """Memory that `reserve` would add."""
         rows, slots = self._needed(request_ids, counts, further)
-        extra_slots = rows * slots - self.held_slots
-        return extra_slots * self.shape.bytes_per_slot if extra_slots else 0
+        return (rows * slots - self.held_slots) * self.shape.bytes_per_slot
 
     def place(self, request_ids: Sequence[str], counts: Sequence[int]) -> Placement:
         """Append `counts[i]` tokens to each request; grows where needed. The next forward must write them.

@@ -29,6 +29,7 @@ class Placement(NamedTuple):
         pad: `[B, Q]` index into T of every token, requests padded with their own last token; None if all counts
             are equal.
         unpad: `[T]` index of every token in B x Q; None as `pad`.
+        tree: whether slots say nothing of positions and the mask is all there is; such a forward is not captured.
     """
 
     counts: tuple[int, ...]
@@ -39,6 +40,7 @@ class Placement(NamedTuple):
     mask: Tensor | None
     pad: Tensor | None
     unpad: Tensor | None
+    tree: bool = False
 
     @property
     def longest(self) -> int:

@@ -42,6 +42,14 @@ class SlotCache(MemberKV):
         self._most[row] = self._reach(row)
         self._lengths[row] = num_tokens
 
+    def keep_path(self, request_id: str, num_tokens: int, kept: Sequence[int]) -> None:
+        """See `MemberKV`; moves what is kept to the slots of its positions."""
+        row, end = self.rows[request_id], num_tokens + len(kept)
+        if list(kept) != list(range(len(kept))):
+            slots = torch.tensor(kept, device=self.shape.device) + num_tokens
+            self._kv[:, row, num_tokens:end] = self._kv[:, row].index_select(1, slots)
+        self._shorten(row, end)
+
     def _reach(self, row: int) -> int:
         return max(self._most[row], self._lengths[row])
 

@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ...traces.tries.trie import Trie
+from ...traces.tries.trie import TreeRanks, Trie, columns_of
 from ...whole_files import whole_file, write_whole
 
 _FINGERPRINT_FILE = "fingerprint"
@@ -56,7 +56,9 @@ class Parts:
 
     def keep(self, number: int, trie: Trie, ties: Ties) -> None:
         """Write a finished request."""
-        columns = {field.name: getattr(trie, field.name) for field in fields(Trie)}
+        columns = columns_of(trie)
+        if trie.ranks is not None:
+            columns |= {field.name: getattr(trie.ranks, field.name) for field in fields(TreeRanks)}
         with whole_file(self._file(number)) as part, part.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, ties=np.array(ties, dtype=np.int64), **columns)
 
@@ -69,8 +71,11 @@ class Parts:
         file = self._file(number)
         try:
             with np.load(file, allow_pickle=False) as columns:
-                trie = Trie(**{field.name: columns[field.name] for field in fields(Trie)})
-                return trie, Ties(*columns["ties"].tolist())
+                arrays = {field.name: columns[field.name] for field in fields(Trie) if field.name != "ranks"}
+                ranks = None
+                if "rank" in columns:
+                    ranks = TreeRanks(**{field.name: columns[field.name] for field in fields(TreeRanks)})
+                return Trie(**arrays, ranks=ranks), Ties(*columns["ties"].tolist())
         except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 

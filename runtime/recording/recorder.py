@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...arguments import ArgumentError
+from ...decoding.trees.shapes import tree_shape
 from ...progress import Progress
 from ...traces.meta import Closure, CostTable, NearTies, ProfileTaken, Sampling, check_title
 from ...traces.tries.meta import TrieMeta
@@ -31,6 +32,7 @@ from .finished_requests import Parts, Ties
 from .near_ties import BOUNDS
 from .recorded_members import model_info, ngram_info
 from .request_trie import RequestRecorder, TrieOptions
+from .tree_branches import TreeSpec
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
@@ -95,7 +97,11 @@ def record(
         raise ArgumentError("`prompts` must hold at least one, got none")
     requests = list(zip(prompts, pool.tokens_of(prompts, max_new_tokens), strict=True))
     options = TrieOptions(
-        sampling=sampling, closure=closure, max_new_tokens=max_new_tokens, eos_token_ids=pool.eos_token_ids
+        sampling=sampling,
+        closure=closure,
+        max_new_tokens=max_new_tokens,
+        eos_token_ids=pool.eos_token_ids,
+        trees=_tree_specs(pool, closure),
     )
     meta = _meta(pool, options, title)
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, requests, options))
@@ -120,6 +126,22 @@ def _check_recordable(pool: ModelPool) -> None:
                 f"a pool to record must share one tokenizer, got member {member.name!r} with its own "
                 "(leave it out of the pool file to record the others)"
             )
+
+
+def _tree_specs(pool: ModelPool, closure: Closure) -> tuple[TreeSpec, ...]:
+    """The trees that are asked for; raises ArgumentError for one that no model of the pool drafts."""
+    names = [member.name for member in _recorded(pool)]
+    for tree in closure.trees:
+        if tree.model not in names[:-1]:
+            raise ArgumentError(
+                f"`trees` must be of a model below the target ({', '.join(names[:-1])}), got {tree.model!r}"
+            )
+    drafters = sorted({names.index(tree.model) for tree in closure.trees})
+    return tuple(
+        TreeSpec(model, drafters.index(model), tree_shape(tree.shape))
+        for tree in closure.trees
+        for model in [names.index(tree.model)]
+    )
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:

@@ -23,10 +23,11 @@ from transformers import PreTrainedModel
 from ...traces.meta import Closure, Sampling
 from ...traces.tries.closure import Branches, grow
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
-from ...traces.tries.trie import Ints, Trie
+from ...traces.tries.trie import Ints, TreeRanks, Trie
 from ..next_token_views import Views, scores, view
 from ..sampling.coupled_noise import RequestNoise
 from .near_ties import near_ties
+from .tree_branches import Context, Known, TreeBranches, TreeSpec, Trunk, contexts_of, tree_drafters, with_own_log_prob
 from .tree_forward import TreeForward, causal_mask, tree_mask
 
 Floats32 = NDArray[np.float32]
@@ -41,6 +42,7 @@ class TrieOptions:
         closure: which contexts off the trunk are kept.
         max_new_tokens: longest trunk, >= 1.
         eos_token_ids: each ends an answer; may be none.
+        trees: that are recorded from every context of the trunk.
         max_rows: most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
     """
 
@@ -48,6 +50,7 @@ class TrieOptions:
     closure: Closure
     max_new_tokens: int
     eos_token_ids: tuple[int, ...]
+    trees: tuple[TreeSpec, ...] = ()
     max_rows: int = 128
 
 
@@ -100,14 +103,17 @@ class RequestRecorder:
         self._options = options
         self._noise = noise
         self._columns: list[dict[str, NDArray[Any]]] = []
+        self._ranks: TreeRanks | None = None
         self._num_nodes = 0
         self.near_ties = self.trunk_near_ties = 0
 
     def record(self) -> Trie:
         """The trie of the request: trunk first, parents before their children."""
         trunk, target_logits = self._write_trunk()
-        off_trunk = self._view_trunk(trunk, target_logits)
+        off_trunk, contexts = self._view_trunk(trunk, target_logits)
         self._grow(off_trunk)
+        if contexts:
+            self._grow_trees(contexts)
         return self._trie()
 
     def _write_trunk(self) -> tuple[Ints, Tensor]:
@@ -127,13 +133,14 @@ class RequestRecorder:
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 
-    def _view_trunk(self, trunk: Ints, target_logits: Tensor) -> Contexts:
-        """Keep the trunk's T + 1 contexts; returns the contexts one token off it."""
+    def _view_trunk(self, trunk: Ints, target_logits: Tensor) -> tuple[Contexts, list[Context]]:
+        """Keep the trunk's T + 1 contexts; returns the contexts one token off it, and what trees grow from, if any."""
         tokens = np.concatenate([self._prompt, trunk])
         mask, count = causal_mask(0, len(tokens)), len(trunk) + 1
         logits = [forward.append(tokens, range(len(tokens)), mask, num_logits=count) for forward in self._forwards[:-1]]
         depth = np.arange(count, dtype=np.int32)
         seen = self._view([*logits, target_logits], depth)
+        contexts = self._contexts(logits, seen, depth)
         noise = None if self._noise is None else self._noise.rows(depth[:-1].tolist())
         ties = near_ties(target_logits[:-1], self._options.sampling, noise)
         self.trunk_near_ties = int(ties.sum())
@@ -147,7 +154,35 @@ class RequestRecorder:
         allowance[:, -1] = 0
         slots = (len(self._prompt) - 1 + depth).astype(np.int32)
         path = np.zeros((count, 0), dtype=np.int32)
-        return self._children(seen, depth, depth, allowance=allowance, last_trunk_slot=slots, path=path)
+        return self._children(seen, depth, depth, allowance=allowance, last_trunk_slot=slots, path=path), contexts
+
+    def _contexts(self, logits: Sequence[Tensor], seen: Views, depth: Ints) -> list[Context]:
+        """`[Q]` contexts for trees, from the logits `[Q, V]` of the models below the target; none without trees."""
+        if not self._options.trees:
+            return []
+        noise = None if self._noise is None else self._noise.rows(depth.tolist())
+        drafters = [logits[model] for _, model in tree_drafters(self._options.trees)]
+        return contexts_of(seen, [scores(each, self._options.sampling, noise) for each in drafters])
+
+    def _grow_trees(self, contexts: list[Context]) -> None:
+        """Keep what token trees hold beyond the closure."""
+        known = Known.of(self._columns)
+        options, prompt = self._options, len(self._prompt)
+        trunk = Trunk(contexts, prompt - 1, options.max_new_tokens, frozenset(options.eos_token_ids))
+        branches = TreeBranches(trunk, known, self._forwards, self._evaluate_behind, self._keep)
+        for tree in options.trees:
+            branches.record(tree)
+        self._ranks = branches.ranks()
+        if options.sampling.mode == "greedy":  # the very numbers of the token itself
+            own = np.concatenate([part["own_log_prob"] for part in self._columns], axis=-1)
+            self._ranks = with_own_log_prob(self._ranks, own, [model for _, model in tree_drafters(options.trees)])
+
+    def _evaluate_behind(self, token: Ints, depth: Ints, mask: NDArray[Any]) -> tuple[Views, list[Context]]:
+        """Every model's view of contexts; see `tree_branches.Evaluate`."""
+        positions = len(self._prompt) - 1 + depth
+        logits = [forward.append(token, positions, mask) for forward in self._forwards]
+        seen = self._view(logits, depth)
+        return seen, self._contexts(logits, seen, depth)
 
     def _grow(self, off_trunk: Contexts) -> None:
         """Keep contexts one token off the trunk and all the closure has below them.
@@ -235,7 +270,10 @@ class RequestRecorder:
 
     def _trie(self) -> Trie:
         names = self._columns[0]
-        return Trie(**{name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names})
+        columns: dict[str, Any] = {
+            name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names
+        }
+        return Trie(**columns, ranks=self._ranks)
 
 
 def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:

@@ -94,6 +94,12 @@ class StateManager:
             del fed[num_tokens:]
             self.caches[level].roll_back(state.request_id, num_tokens)
 
+    def keep_path(self, state: RequestState, level: int, num_tokens: int, kept: Sequence[int]) -> None:
+        """Let a member hold of a request its first tokens and, of those fed after them, these, by ascending index."""
+        fed = state.fed[level]
+        fed[num_tokens:] = [fed[num_tokens + index] for index in kept]
+        self.caches[level].keep_path(state.request_id, num_tokens, kept)
+
     # -- memory
 
     def reserve(
@@ -200,12 +206,19 @@ class StateManager:
         for level, cache in self.caches.items():
             fed = state.fed.get(level, [])
             held = session.cached[level]
+            # A pending tree's drafter holds nodes beyond the text, in its own order.
+            grew = (
+                session.tree is not None
+                and level == session.drafters[0]
+                and held == session.num_prompt + len(session.emitted)
+            )
+            beyond = session.tree.num_fed if session.tree is not None and grew else 0
             problem = None
             if cache.length(state.request_id) != len(fed):
                 problem = f"holds {cache.length(state.request_id)} tokens, but was fed {len(fed)}"
-            elif level not in foreign and len(fed) != held:
-                problem = f"holds {len(fed)} tokens, not {held}"
-            elif level not in foreign and fed != context[:held]:
+            elif level not in foreign and len(fed) != held + beyond:
+                problem = f"holds {len(fed)} tokens, not {held + beyond}"
+            elif level not in foreign and fed[:held] != context[:held]:
                 problem = "holds another text"
             else:
                 problem = _misplaced(cache, state.request_id)

@@ -67,8 +67,12 @@ class TrieAnswers:
 
     def signal(self, session: Session, index: int) -> Signal:
         """The drafter's recorded view at the context of pending token `index`; NaN if none is recorded."""
-        node = session.places[index - 1] if index else session.place
-        return self._signal_at(self._open[session.request_id], session.drafters[index], node)
+        tables, level = self._open[session.request_id], session.drafters[index]
+        if session.tree is not None:
+            parent = session.tree.parents[index]
+            signal = self._signal_at(tables, level, session.place if parent < 0 else session.places[parent])
+            return signal._replace(prob=exp(tables.own_log_prob[level][session.places[index]]))
+        return self._signal_at(tables, level, session.places[index - 1] if index else session.place)
 
     def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
         if node < 0 or level < self.num_free:

@@ -6,6 +6,7 @@ Lists hold pointers: their integers are shared, and what few policies look at is
 
 from collections import OrderedDict
 from copy import copy
+from itertools import pairwise
 from math import nan
 from typing import Any, Self
 from weakref import WeakValueDictionary
@@ -13,6 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from ...decoding.trees.growth import Branches
 from ...traces.tries.meta import TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.trie import TrieRequest
@@ -51,12 +53,14 @@ class RequestTables:
         token: `[N]` token that leads to each node; built at first use, as what follows.
         tvd: `[L][L][N]` by verifier and drafter level, symmetric, zero for a member and itself, NaN for a model-free
             member, which has no distribution.
+        branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
+            branches are not recorded.
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_num_free", "_pairs", "_record", "child", "entropy", "gap",
-                 "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id", "token", "top_log_prob",
-                 "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_record", "branches", "child",
+                 "entropy", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id", "token",
+                 "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
     token: list[int]
     tvd: list[list[list[float]]]
@@ -65,11 +69,13 @@ class RequestTables:
     gap: list[list[float]]
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
+    branches: list[dict[int, tuple[int, Branches]]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
         # Not the trie, which may be part of an array of many requests.
         self._record, self._num_free, self._pairs = record, num_free, meta.pairs
+        self._drafters = meta.tree_drafters
         trie = record.trie
         self._distances = trie.tvd.copy()
         free: list[list[int]] = [[] for _ in range(num_free)]
@@ -88,11 +94,31 @@ class RequestTables:
         listed: list[Any]
         if name == "tvd":
             listed = self._by_levels(self._distances.tolist())
+        elif name == "branches":
+            listed = self._branches()
         elif name == "token":
             listed = self._record.trie.token.tolist()
         else:
             listed = [[] for _ in range(self._num_free)] + getattr(self._record.trie, name).tolist()
         setattr(self, name, listed)
+        return listed
+
+    def _branches(self) -> list[dict[int, tuple[int, Branches]]]:
+        """Branches by level and node, from what the recording holds by node and rank."""
+        trie = self._record.trie
+        listed: list[dict[int, tuple[int, Branches]]] = [{} for _ in self.next_token]
+        if trie.ranks is None:
+            return listed
+        for row, model in enumerate(self._drafters):
+            rank, ranked = trie.ranks.rank[row], trie.ranks.ranked[row].tolist()
+            nodes = np.flatnonzero(rank >= 0)
+            nodes = nodes[np.lexsort((rank[nodes], trie.parent[nodes]))]
+            parents, starts = np.unique(trie.parent[nodes], return_index=True)
+            tokens, log_probs = trie.token[nodes].tolist(), trie.ranks.branch_log_prob[row][nodes].tolist()
+            places = nodes.tolist()
+            for parent, (start, end) in zip(parents.tolist(), pairwise([*starts.tolist(), len(nodes)]), strict=True):
+                found = Branches(tokens[start:end], log_probs[start:end], places[start:end])
+                listed[self._num_free + model][parent] = ranked[parent], found
         return listed
 
     def _by_levels(self, pairs: list[list[float]]) -> list[list[list[float]]]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ...decoding.prefill import Start, prefill_before
-from ...policies.about import ALL_OBSERVABLES
+from ...policies.about import ALL_OBSERVABLES, BRANCHES
 from ...policies.default_policies import default_policies
 from ...policies.oracles.foresight import Answer, Foreseen
 from ...traces.tries.recording import TrieRecording
@@ -22,7 +22,7 @@ class TrieTables(TablesByRequest):
         super().__init__(trace)
         self.pool = recorded_pool(trace)
         self._fitted = Fallback(trace)
-        self.observables = ALL_OBSERVABLES
+        self.observables = ALL_OBSERVABLES if trace.meta.closure.trees else ALL_OBSERVABLES - BRANCHES
         self.default_start = Start.prefill
         names = default_policies(self.pool)
         # Not for `agree`, whose recording would have to be as deep as the longest chain it may ever choose.

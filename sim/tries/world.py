@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from ...decoding.overlap.turns import in_turns
 from ...decoding.overlap.world import OverlapItem
 from ...decoding.pool import Pool
-from ...decoding.results import DraftResults, OverlapResults, VerifyResults, made
+from ...decoding.results import DraftResults, Judged, OverlapResults, VerifyResults, made
 from ...decoding.session import Session
+from ...decoding.trees.world import TreeItem
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
-from ..charges import draft_forwards, total_s, verify_forward
+from ..charges import draft_forwards, total_s, tree_forwards, verify_forward
 from ..cost.base import CostModel, OperationCost
 from ..operation_charges import OperationCharges
 from ..placement import Placement
@@ -20,6 +21,7 @@ from .agreement_rates import Fallback
 from .answers import TrieAnswers
 from .recorded_quality import recorded_quality
 from .request_tables import TablesByRequest
+from .trees import drafted_tree, judged_tree
 
 
 class ReplayWorld(TrieAnswers):
@@ -97,9 +99,35 @@ class ReplayWorld(TrieAnswers):
             seconds = total_s(forwards)
         return made(DraftResults, (drafted, forwards, seconds, 1.0))
 
+    def check_tree(self, level: int) -> None:
+        """Raises ValueError for a member whose branches are not recorded, and for seconds that know no trees."""
+        meta, name = self._tables.trace.meta, self._pool.names[level]
+        if name not in {tree.model for tree in meta.closure.trees}:
+            raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
+        if self._charges is None and self._cost.draft_terms(name) is not None:
+            raise ValueError(
+                f"cost {self._cost.name} charges drafts by {name} by the round, which says nothing of trees"
+            )
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
+        """Grow every request's tree, then charge the operation: a forward for each layer."""
+        drafted = [drafted_tree(self._open[session.request_id], session, step, level) for session, step in items]
+        if self._charges is not None:
+            forwards, seconds = self._charges.draft_trees(level, items, drafted)
+        else:
+            forwards = tree_forwards(self._cost, self._pool.names[level], items, drafted, level)
+            seconds = total_s(forwards)
+        return DraftResults(drafted, forwards, seconds)
+
+    def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
+        """Walk every request's tree, then charge the operation: one forward over all nodes."""
+        return self._charged(level, items, [judged_tree(self._open[one.request_id], one, level) for one, _ in items])
+
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
-        judged = [self.judged(session, step, level) for session, step in items]
+        return self._charged(level, items, [self.judged(session, step, level) for session, step in items])
+
+    def _charged(self, level: int, items: Sequence[VerifyItem], judged: list[Judged]) -> VerifyResults:
         if self._charges is not None:
             forward, seconds = self._charges.verify(level, items)
         else:

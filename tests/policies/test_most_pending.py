@@ -15,6 +15,8 @@ TEXTS = {
     "adaedl,threshold=0,step=0,most=9": 9,
     "svip,h=9": 12,
     f"specdec++,head={HEAD},h=1,most=9": 9,
+    "tree,shape=3x2": 9,
+    "tree-dynamic,beams=3,depth=4,tokens=11": 11,
     "ngram,tokens=3": 3,
     "ngram-model,tokens=2,window=5": 5,
     "suffix,most=4,factor=4": 4,

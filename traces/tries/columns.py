@@ -15,7 +15,7 @@ from ..errors import TraceFormatError
 from ..folder import NODES
 from .meta import TrieMeta
 from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
-from .trie import Ints, Trie, TrieRequest, split
+from .trie import Ints, TreeRanks, Trie, TrieRequest, split
 
 Codes = NDArray[np.uint16]
 
@@ -49,6 +49,9 @@ class NodeColumns:
     entropy: Codes  # [M, N] codes
     own_log_prob: Codes  # [M, N] codes
     tvd: Codes  # [P, N] codes
+    rank: Ints  # [D, N]
+    ranked: Ints  # [D, N]
+    branch_log_prob: Codes  # [D, N] codes
 
 
 class RequestRow(NamedTuple):
@@ -85,6 +88,7 @@ def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_r
     for name, grid in GRIDS.items():
         values = np.concatenate([getattr(trie, name) for trie in tries], axis=-1)
         arrays[name] = _encode(values, grid, name, path)
+    arrays |= _joined_ranks(tries, meta, path)
     request_of = np.repeat(np.arange(first_request, first_request + len(sizes), dtype=np.int32), sizes)
     return NodeColumns(request=request_of, **arrays)
 
@@ -93,7 +97,29 @@ def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     """The tries of validated columns, `num_nodes` of each request."""
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
     values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}
-    return split(Trie(**arrays, **values), num_nodes)
+    ranks = None
+    if len(columns.rank):
+        branch_log_prob = LOG_PROBS.decode(columns.branch_log_prob)
+        ranks = TreeRanks(rank=columns.rank, ranked=columns.ranked, branch_log_prob=branch_log_prob)
+    return split(Trie(**arrays, **values, ranks=ranks), num_nodes)
+
+
+def _joined_ranks(tries: Sequence[Trie], meta: TrieMeta, path: Path) -> dict[str, Any]:
+    """Branches of all requests: no rows where no trees are recorded."""
+    wanted, num_nodes = len(meta.tree_drafters), sum(trie.num_nodes for trie in tries)
+    known = [trie.ranks for trie in tries if trie.ranks is not None]
+    found = {len(ranks.rank) for ranks in known} | ({0} if len(known) < len(tries) else set())
+    if found - {wanted}:
+        rule = f"must be branches of {wanted} models in every request, as closure.trees says"
+        raise TraceFormatError(path / NODES, "rank", rule, f"{sorted(found)}")
+    if not wanted:
+        none = np.zeros((0, num_nodes), dtype=np.int32)
+        return {"rank": none, "ranked": none, "branch_log_prob": none.astype(np.uint16)}
+    joined = {
+        name: np.concatenate([getattr(ranks, name) for ranks in known], axis=-1)
+        for name in ("rank", "ranked", "branch_log_prob")
+    }
+    return joined | {"branch_log_prob": _encode(joined["branch_log_prob"], LOG_PROBS, "branch_log_prob", path)}
 
 
 def _check_arrays(meta: TrieMeta, trie: Trie, request_id: str, path: Path) -> None:

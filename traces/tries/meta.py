@@ -71,6 +71,14 @@ class TrieMeta(Record):
         return self
 
     @model_validator(mode="after")
+    def _trees(self) -> "TrieMeta":
+        below = self.model_names[:-1]
+        others = [tree.model for tree in self.closure.trees if tree.model not in below]
+        if others:
+            raise ValueError(f"closure.trees must name models below the target ({', '.join(below)}), got {others}")
+        return self
+
+    @model_validator(mode="after")
     def _replayable(self) -> "TrieMeta":
         if self.sampling.mode == "rejection":
             raise ValueError("a recording is greedy or coupled; rejection sampling draws again for every chain")
@@ -113,6 +121,11 @@ class TrieMeta(Record):
     def model_names(self) -> tuple[str, ...]:
         """Names of the recorded models, smallest first."""
         return tuple(model.name for model in self.models)
+
+    @property
+    def tree_drafters(self) -> tuple[int, ...]:
+        """Indices of the models whose branches are recorded, ascending: the rows of `TreeRanks`."""
+        return tuple(sorted({self.model_names.index(tree.model) for tree in self.closure.trees}))
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:

@@ -86,7 +86,10 @@ class TrieRecording:
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
         """See `Recording`."""
         requests = shifted_requests(self.meta, self.requests, shifts, seed)
-        meta = self.meta.model_copy(update={"name": shifted_name(self.meta.name, shifts)})
+        # Turned over, a model's next token is none of the branches that were recorded.
+        closure = self.meta.closure.model_copy(update={"trees": ()})
+        update = {"name": shifted_name(self.meta.name, shifts), "closure": closure}
+        meta = self.meta.model_copy(update=update)
         return replace(self, meta=meta, requests=requests)
 
     def _what_if(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ REQUEST_SCHEMA = pa.schema(
     ]
 )
 _SMALL_VOCABULARY = 65536
+_RANKS = ("rank", "ranked")
 _FLAT_TYPES = {"request": pa.int32(), "parent": pa.int32(), "depth": pa.int32(), "on_trunk": pa.bool_()}
 
 
@@ -94,7 +95,7 @@ def to_table(columns: NodeColumns, meta: TrieMeta, path: Path) -> pa.Table:
 def from_table(table: pa.Table, meta: TrieMeta) -> NodeColumns:
     """The columns of a table of the right schema, not validated yet."""
     arrays: dict[str, Any] = {}
-    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("next_token", *GRIDS)}
+    rows: dict[str, list[NDArray[Any]]] = {name: [] for name in ("next_token", *GRIDS, *_RANKS, "branch_log_prob")}
     for name, attribute, row, _ in _layout(meta):
         array = table.column(name).to_numpy()
         if row is None:
@@ -103,8 +104,10 @@ def from_table(table: pa.Table, meta: TrieMeta) -> NodeColumns:
             rows[attribute].append(array)
     if meta.sampling.mode == "greedy":
         rows["top_log_prob"] = rows["next_log_prob"]
+        own = [rows["own_log_prob"][model] for model in meta.tree_drafters]
+        rows["branch_log_prob"] = [np.where(rank < 0, 0, log) for rank, log in zip(rows["rank"], own, strict=True)]
     for attribute, parts in rows.items():
-        kind = np.int32 if attribute == "next_token" else np.uint16
+        kind = np.int32 if attribute in ("next_token", *_RANKS) else np.uint16
         arrays[attribute] = np.stack(parts).astype(kind) if parts else np.empty((0, len(table)), kind)
     token = arrays["token"].astype(np.int32)
     arrays["token"] = np.where((arrays["parent"] == -1) & (token == 0), -1, token).astype(np.int32)
@@ -125,3 +128,9 @@ def _layout(meta: TrieMeta) -> Iterator[tuple[str, str, int | None, pa.DataType]
                 yield f"{model}.{attribute}", attribute, row, pa.uint16()
     for row, (low, high) in enumerate(meta.pairs):
         yield f"tvd.{meta.model_names[low]}.{meta.model_names[high]}", "tvd", row, pa.uint16()
+    for row, place in enumerate(meta.tree_drafters):
+        model = meta.model_names[place]
+        for attribute in _RANKS:
+            yield f"{model}.{attribute}", attribute, row, pa.int16()
+        if meta.sampling.mode == "coupled":
+            yield f"{model}.branch_log_prob", "branch_log_prob", row, pa.uint16()

@@ -69,7 +69,7 @@ def _shifted_trie(meta: TrieMeta, record: TrieRequest, turnings: Mapping[int, Tu
         for node in refused.tolist():
             taken = {*trie.next_token[:, node].tolist(), *next_token[:, node].tolist(), *meta.eos_token_ids}
             next_token[model, node] = _another(taken, meta.vocab_size)
-    return replace(trie, next_token=next_token)
+    return replace(trie, next_token=next_token, ranks=None)
 
 
 def _another(taken: set[int], vocab_size: int) -> int:

@@ -7,12 +7,31 @@ Node 0 is the prompt; a node is its parent's context and one token more; parents
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeRanks:
+    """Branches of the models that draft token trees. Letter: D such models (`TrieMeta.tree_drafters`).
+
+    Attributes:
+        rank: `[D, N]` place of this node's token among the model's branches at the parent, 0 the best; -1 where none is
+            recorded.
+        ranked: `[D, N]` how many of the model's branches here were asked for: all of that rank are children, but for
+            tokens that sampling leaves out.
+        branch_log_prob: `[D, N]` what the model gives to this node's token as a branch, nats, <= 0: the log of the
+            softmax of the scores that tokens are chosen by (its log-probability if greedy); 0 where rank is -1.
+    """
+
+    rank: Ints
+    ranked: Ints
+    branch_log_prob: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +50,7 @@ class Trie:
         entropy: `[M, N]` nats, >= 0.
         own_log_prob: `[M, N]` log-probability each model gave, at the parent, to this node's token (0 at the root).
         tvd: `[P, N]` total variation distance of each pair of models here, 0 to 1.
+        ranks: branches of token trees; None where none are recorded.
     """
 
     parent: Ints
@@ -44,6 +64,7 @@ class Trie:
     entropy: Floats
     own_log_prob: Floats
     tvd: Floats
+    ranks: TreeRanks | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -78,8 +99,21 @@ class Trie:
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     """The tries of requests whose nodes lie one after another, `num_nodes` each; views, nothing is copied."""
     ends = accumulate(num_nodes, initial=0)
-    columns = [(field.name, getattr(joined, field.name)) for field in fields(Trie)]
-    return tuple(Trie(**{name: column[..., start:end] for name, column in columns}) for start, end in pairwise(ends))
+    return tuple(_part(joined, slice(start, end)) for start, end in pairwise(ends))
+
+
+def _part(trie: Trie, nodes: slice) -> Trie:
+    columns = {name: column[..., nodes] for name, column in columns_of(trie).items()}
+    ranks = trie.ranks
+    if ranks is None:
+        return Trie(**columns)
+    parts = {field.name: getattr(ranks, field.name)[:, nodes] for field in fields(TreeRanks)}
+    return Trie(**columns, ranks=TreeRanks(**parts))
+
+
+def columns_of(trie: Trie) -> dict[str, Any]:
+    """Its arrays by name, but for those of `ranks`."""
+    return {field.name: getattr(trie, field.name) for field in fields(Trie) if field.name != "ranks"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

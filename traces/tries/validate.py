@@ -86,6 +86,7 @@ def check_nodes(
     nodes.check_children()
     nodes.check_trunk()
     nodes.check_quantities()
+    nodes.check_branches()
 
 
 def _check_order(columns: NodeColumns, expected: NDArray[np.int64], path: Path, first_row: int) -> None:
@@ -207,3 +208,32 @@ class _Nodes:
             wrong = top != following if self.meta.sampling.mode == "greedy" else top > following
             rule = "must equal next_log_prob if greedy, else be at least that; its code is wrong"
             self.refuse(wrong, f"{name}.top_log_prob", rule, top)
+
+    def check_branches(self) -> None:
+        """Ranks of a node's children count up from 0, at most as many as were asked for, best first."""
+        parent_row, is_root, greedy = self.parent_row, self.columns.parent == -1, self.meta.sampling.mode == "greedy"
+        for row, model in enumerate(self.meta.tree_drafters):
+            name, rank, ranked = self.meta.model_names[model], self.columns.rank[row], self.columns.ranked[row]
+            branch, own = self.columns.branch_log_prob[row], self.columns.own_log_prob[model]
+            self.refuse(is_root & (rank != -1), f"{name}.rank", "must be -1 at the root", rank)
+            inside = "must be -1 or a rank below those asked for at the parent"
+            self.refuse((rank < -1) | (rank >= np.where(is_root, 0, ranked[parent_row])), f"{name}.rank", inside, rank)
+            self.refuse(ranked < 0, f"{name}.ranked", "must be >= 0", ranked)
+            first = (rank == 0) & (self.columns.token != self.columns.next_token[model][parent_row])
+            self.refuse(first, f"{name}.rank", "must be 0 of the model's next token only", rank)
+            nodes = np.flatnonzero(rank >= 0)
+            nodes = nodes[np.lexsort((rank[nodes], parent_row[nodes]))]
+            follows = np.zeros(len(nodes), dtype=np.bool_)
+            follows[1:] = parent_row[nodes[1:]] == parent_row[nodes[:-1]]
+            wrong = np.zeros(len(rank), dtype=np.bool_)
+            wrong[nodes] = rank[nodes] != np.where(follows, np.roll(rank[nodes], 1) + 1, 0)
+            self.refuse(wrong, f"{name}.rank", "must count up from 0 among the children of a node", rank)
+            wrong[nodes] = follows & (branch[nodes] < np.roll(branch[nodes], 1))
+            best = "must not grow with the rank; its code is wrong"
+            self.refuse(wrong, f"{name}.branch_log_prob", best, branch)
+            count = np.bincount(parent_row[nodes], minlength=len(rank))
+            self.refuse((ranked > 0) & (count == 0), f"{name}.ranked", "must have its branches as children", ranked)
+            self.refuse((rank < 0) & (branch != 0), f"{name}.branch_log_prob", "must be 0 without a rank", branch)
+            if greedy:
+                other = (rank >= 0) & (branch != own)
+                self.refuse(other, f"{name}.branch_log_prob", "must equal own_log_prob if greedy", branch)

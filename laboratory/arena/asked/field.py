@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from inspect import Parameter, signature
 
 from ....arguments import ArgumentError
-from ....policies.about import about_of
+from ....policies.about import BRANCHES, about_of
 from ....policies.check import check_pool
 from ....policies.options import PolicyClass
 from ....policies.registry import own_policies
@@ -14,9 +14,10 @@ from ....policies.spec import PolicySpec
 def default_field() -> tuple[str, ...]:
     """Every policy of this package, with its defaults, in the order of the registry.
 
-    Not among them are oracles, which see ahead, and those that must be given something: a chain, or another policy.
+    Not among them are oracles, which see ahead, those of token trees, which few recordings hold, and those that must be
+    given something: a chain, or another policy.
     """
-    return tuple(name for name, kind in own_policies().items() if not _sees_ahead(kind) and not _must_be_told(kind))
+    return tuple(name for name, kind in own_policies().items() if not _left_out(kind) and not _must_be_told(kind))
 
 
 def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> tuple[PolicySpec, ...]:
@@ -41,9 +42,9 @@ def asked_field(policies: Sequence[str] | None, added: Sequence[str] | None) -> 
     return tuple(specs)
 
 
-def _sees_ahead(kind: PolicyClass) -> bool:
+def _left_out(kind: PolicyClass) -> bool:
     about = about_of(kind)
-    return about is not None and about.oracle
+    return about is not None and (about.oracle or about.observes >= BRANCHES)
 
 
 def _must_be_told(kind: PolicyClass) -> bool:

@@ -15,13 +15,14 @@ from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tr
 from paceline.runtime.world import Memory
 from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded_pool import recorded_pool
-from paceline.traces.meta import Closure, Sampling
+from paceline.traces.meta import Closure, Sampling, TreeClosure
 
 from ...unit_cost import UnitCost
 from ..tiny_decoders import tiny_decoder, without_cache
 from .window_pools import ENDS, FAMILIES, WINDOW, generated, stock, write_window_pool
 
 GREEDY = Sampling(mode="greedy")
+TREES = tuple(TreeClosure(model="draft", shape=shape) for shape in ("3x2x1", "beam=4,depth=4"))
 NUM_TOKENS = 30
 # All but one are longer than the window.
 PROMPTS = tuple(
@@ -30,7 +31,7 @@ PROMPTS = tuple(
         ("a", "hello there, how do you do?", "the cat, the cat, the ca", "we go on and on, we go")
     )
 )
-POLICIES = ("plain", "draft:5/target", "ngram:3/draft:4/target")
+POLICIES = ("plain", "draft:5/target", "ngram:3/draft:4/target", "tree,shape=3x2x1", "tree-dynamic,depth=4,tokens=8")
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -74,7 +75,7 @@ def test_the_trunk_is_the_text_of_generate_and_replay_gives_it(pool_and_answers,
         pool,
         PROMPTS,
         sampling=GREEDY,
-        closure=Closure(kind="monotone", reach=8, run=6),
+        closure=Closure(kind="monotone", reach=8, run=6, trees=TREES),
         max_new_tokens=NUM_TOKENS,
         out=tmp_path / "w.trace",
     )

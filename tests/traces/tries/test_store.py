@@ -3,7 +3,7 @@ import json
 import os
 import pickle
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
-from paceline.traces import SyntheticSpec, TraceFormatError, Trie, TrieRecording, make_trace, read_trace, write_trace
+from paceline.traces import SyntheticSpec, TraceFormatError, TrieRecording, make_trace, read_trace, write_trace
 from paceline.traces.folder import TRIE_FILES as FILES
+from paceline.traces.tries.trie import columns_of
 
 from ...strategies import traces
 
@@ -24,10 +25,10 @@ def assert_equal(one: TrieRecording, other: TrieRecording):
     assert len(one.requests) == len(other.requests)
     for left, right in zip(one.requests, other.requests, strict=True):
         assert replace(left, trie=None) == replace(right, trie=None)
-        for field in fields(Trie):
-            here, there = getattr(left.trie, field.name), getattr(right.trie, field.name)
+        for name in columns_of(left.trie):
+            here, there = getattr(left.trie, name), getattr(right.trie, name)
             assert here.dtype == there.dtype
-            np.testing.assert_array_equal(here, there, err_msg=field.name)
+            np.testing.assert_array_equal(here, there, err_msg=name)
 
 
 def content(path: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from paceline.laboratory.arena.asked.field import asked_field, default_field
 def test_the_default_field_sees_nothing_ahead_and_needs_no_option():
     field = default_field()
     assert {"plain", "two-level", "specrouter", "cas-spec", "hedgespec", "banditspec"} <= set(field)
-    assert not {"oracle-chain", "oracle-window", "chain", "per-tag", "guarded"} & set(field)
+    assert not {"oracle-chain", "oracle-window", "chain", "per-tag", "guarded", "tree", "tree-dynamic"} & set(field)
     assert [spec.label for spec in asked_field(None, None)] == list(field)
 
 

@@ -1,0 +1,1 @@
+"""Policies that draft token trees."""

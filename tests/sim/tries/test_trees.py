@@ -1,0 +1,108 @@
+"""Token trees in replay: what they cost, and that nothing beyond the record is guessed."""
+
+import pytest
+from paceline.decoding.contract import PolicyError, Verify
+from paceline.decoding.trees.draft_tree import DraftTree
+from paceline.decoding.trees.shapes import tree_shape
+from paceline.policies import make_policy
+from paceline.runtime.recording.recorder import record
+from paceline.sim.recorded_pool import recorded_pool
+from paceline.sim.simulate import Scenario, simulate
+from paceline.sim.tries.tables import TrieTables
+from paceline.sim.unrecorded_error import UnrecordedTreeError
+from paceline.studies.both_worlds import made_up_cost
+from paceline.studies.record import tree_of
+from paceline.traces.meta import Closure, Sampling
+
+from ...tiny_models import random_prompts, tiny_pool_of_four
+
+GREEDY = Sampling(mode="greedy")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    closure = Closure(kind="monotone", reach=5, run=3, trees=(tree_of("draft:3x2x1"),))
+    out = tmp_path_factory.mktemp("trees") / "a.trace"
+    return record(
+        tiny_pool_of_four(), random_prompts(3, seed=3), sampling=GREEDY, closure=closure, max_new_tokens=12, out=out
+    )
+
+
+class Trees:
+    """One shape, and no say of what it needs."""
+
+    def __init__(self, draft, text):
+        self.tree, self.verify = DraftTree(draft, tree_shape(text)), Verify("target")
+        self.outcomes = []
+
+    def decide(self, seen):
+        if not seen.num_pending and seen.has_room:
+            return self.tree
+        for pending, parent in zip(seen.pending, seen.parents, strict=True):
+            assert 0 < pending.signal.prob <= 1
+            assert parent < seen.num_pending
+        return self.verify
+
+    def learn(self, outcome):
+        self.outcomes.append(outcome)
+
+
+def replayed(recording, policy, *, strict=True):
+    cost = made_up_cost(recording.meta.model_names)
+    return simulate(Scenario(tables=TrieTables(recording), cost=cost, strict=strict), policy, "trees")
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "3", "2x2", "3x2x1", "0+0.0+0.0.0+2", "beam=1,depth=3", "beam=2,depth=2,tokens=3"]
+)
+def test_trees_within_the_record_replay(recording, text):
+    policy = Trees("draft", text)
+    log = replayed(recording, policy)
+    assert not log.requests["divergent_tokens"].any()
+    for outcome in policy.outcomes:
+        assert outcome.num_drafted <= tree_shape(text).most_nodes
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("text", ["4", "3x3", "1x1x1x1", "beam=3,depth=2"])
+def test_trees_beyond_the_record_are_an_error_and_never_guessed(recording, text, strict):
+    with pytest.raises(UnrecordedTreeError, match="needs branches outside the recording; record with `trees`"):
+        replayed(recording, Trees("draft", text), strict=strict)
+
+
+def test_trees_of_another_drafter_are_refused(recording):
+    with pytest.raises(PolicyError, match="holds no trees by mid; record with --trees mid:4x2x1"):
+        replayed(recording, Trees("mid", "2"))
+
+
+def test_a_recording_without_trees_refuses_their_policies(recording, tmp_path):
+    plain = record(
+        tiny_pool_of_four(),
+        random_prompts(1),
+        sampling=GREEDY,
+        closure=Closure(kind="monotone", reach=2, run=2),
+        max_new_tokens=3,
+        out=tmp_path / "a.trace",
+    )
+    with pytest.raises(ValueError, match="needs branches of tokens, which recording a does not hold"):
+        replayed(plain, make_policy("tree,shape=2", recorded_pool(plain)))
+
+
+def test_a_layer_is_a_forward_and_a_tree_is_judged_in_one(recording):
+    """The first forward reads the text; the next two are fed the nodes with children; the target all, and the root."""
+    policy = Trees("draft", "3x2x1")
+    log = replayed(recording, policy)
+    steps, ops = log.steps, log.ops
+    whole = [place for place in range(len(steps["op"])) if steps["kind"][place] == 3 and steps["drafted"][place] == 15]
+    assert whole
+    for place in whole:
+        op, judge = steps["op"][place], steps["op"][place] + 1
+        assert steps["asked"][place] == 15
+        assert ops["num_forwards"][op] == 3
+        catch_up = ops["new_tokens"][op] - 3 - 6
+        assert catch_up >= 1
+        seconds = sum(0.125 * (1 + (new - 1) / 64) for new in (catch_up, 3, 6))
+        assert ops["duration_s"][op] == pytest.approx(seconds)
+        assert ops["num_forwards"][judge] == 1
+        assert ops["new_tokens"][judge] == 16
+        assert steps["judged"][place + 1] == 15
