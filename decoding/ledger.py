@@ -24,6 +24,7 @@ class OpRecord(NamedTuple):
         new_tokens: fed in these, over all rows.
         start_s: seconds since the run began.
         duration_s: seconds.
+        asked_tokens, hit_tokens, entered_blocks, evicted_blocks: of the member's prefix cache, as in `PrefixCounts`.
     """
 
     kind: int
@@ -33,6 +34,10 @@ class OpRecord(NamedTuple):
     new_tokens: int
     start_s: float
     duration_s: float
+    asked_tokens: int = 0
+    hit_tokens: int = 0
+    entered_blocks: int = 0
+    evicted_blocks: int = 0
 
 
 class StepRecord(NamedTuple):
@@ -73,7 +78,8 @@ def op_record(kind: int, level: int, num_rows: int, results: Ran, start_s: float
     for _, new, repeats, _ in results.forwards:
         num_forwards += repeats if new else 0
         new_tokens += repeats * new
-    return made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, results.duration_s))
+    seconds, prefixes = results.duration_s, results.prefixes
+    return made(OpRecord, (kind, level, num_rows, num_forwards, new_tokens, start_s, seconds, *prefixes))
 
 
 def drafted_record(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
+from .prefixes.counts import NO_COUNTS, PrefixCounts
 from .trees.growth import Tree
 
 # `made(Drafted, (...))`, all fields given, is `Drafted(...)` at half the price: for what replay makes in every step.
@@ -94,12 +95,14 @@ class RowResults(NamedTuple, Generic[Row]):
         forwards: what ran, deferred rows left out.
         duration_s: of the operation, seconds.
         free_kv_share: share of KV memory that is free after the operation, 0 to 1.
+        prefixes: what the member's prefix cache did.
     """
 
     rows: Rows[Row]
     forwards: list[Forward]
     duration_s: float
     free_kv_share: float = 1.0
+    prefixes: PrefixCounts = NO_COUNTS
 
 
 class DraftResults(RowResults[Drafted]):
@@ -121,11 +124,13 @@ class PartRun(NamedTuple):
         after_s: seconds from the beginning of the operation to that of the part.
         forwards: what ran.
         duration_s: of the part, seconds.
+        prefixes: what its member's prefix cache did.
     """
 
     after_s: float
     forwards: list[Forward]
     duration_s: float
+    prefixes: PrefixCounts = NO_COUNTS
 
 
 class OverlapResults(NamedTuple):
@@ -147,6 +152,11 @@ class OverlapResults(NamedTuple):
     def forwards(self) -> list[Forward]:
         """What ran, in all parts."""
         return [forward for part in self.parts for forward in part.forwards]
+
+    @property
+    def prefixes(self) -> PrefixCounts:
+        """What the parts' prefix caches did, in all."""
+        return PrefixCounts(*map(sum, zip(*(part.prefixes for part in self.parts), strict=True)))
 
 
 Results = DraftResults | VerifyResults | OverlapResults

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from ..policies.spec import make_policy
 from ..runtime.kv.member_kv import MemberKV
+from ..runtime.memory import CacheKind, Memory
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
 from ..runtime.run import Run, sessions_of
-from ..runtime.world import CacheKind, Memory, TorchWorld
+from ..runtime.world import TorchWorld
 from .model_runs import GREEDY
 
 

@@ -98,6 +98,9 @@ class ToyWorld:
         forward = _forward(level, rows)
         return VerifyResults(rows, [forward], forward[3])
 
+    def check_ahead(self) -> None:
+        """Every member may."""
+
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Compute every part from its whole context."""
         return in_turns(self, levels, items)

@@ -52,9 +52,8 @@ class RunLedger:
         """Operations that finished one after another, and their steps.
 
         Args:
-            ops: `[N]` by OP_FIELDS.
-            steps: `[M]` by STEP_FIELDS, but for `part`, which is 0; `op` counts from the first of these operations, -1
-                is a Commit.
+            ops: `[N]` by OP_FIELDS; what is left out is 0, as it is of `steps`.
+            steps: `[M]` by STEP_FIELDS; `op` counts from the first of these operations, -1 is a Commit.
         """
         first = self._last_op + 1
         self._last_op += len(ops["kind"])
@@ -133,11 +132,10 @@ def _row_type(fields: tuple[str, ...]) -> np.dtype[np.void]:
 
 
 def _packed(fields: tuple[str, ...], columns: Columns) -> bytes:
-    """Rows of columns."""
+    """Rows of columns, of which the first is there; others that are left out are 0."""
     table = np.zeros(len(columns[fields[0]]), _row_type(fields))
-    for field in fields:
-        if field != "part":
-            table[field] = columns[field]
+    for field in columns.keys() & set(fields):
+        table[field] = columns[field]
     return table.tobytes()
 
 

@@ -1,12 +1,12 @@
 """Whether two runs of one policy are the same, step by step: a replay in the simulator and a run of the real models.
 
-Both worlds share the loop and the session, and neither has a clock, so everything that is counted has to be equal: the
-steps of each request in order, the operations they were part of, and every committed token. Seconds are not compared.
-Where a lossy policy takes the replay out of its record, the comparison ends: what is modelled cannot agree.
+Both worlds share the loop and the session, and neither has a clock, so all that is counted has to be equal: the steps
+of each request in order, their operations with what prefix caches did in them, and every committed token. Where a lossy
+policy takes the replay out of its record, the comparison ends: what is modelled cannot agree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from .record_exit import RecordExit, record_exits
 
 AROUND = 12  # tokens that a difference shows on either side
 
-# What is compared of a step and of an operation: all but seconds, and what is modelled, which one world alone does.
+# What is compared: all but seconds, and what is modelled, which one world alone does.
 _STEP_FIELDS = tuple(name for name in StepRecord._fields if name not in ("request_id", "modelled", "end_s"))
 _OP_FIELDS = tuple(name for name in OpRecord._fields if name not in ("start_s", "duration_s"))
 
@@ -69,6 +69,8 @@ class Agreement:
         num_steps: steps that were compared and found alike: those of all operations before the first difference.
         num_ops: these operations.
         num_tokens: committed tokens that were compared and found alike.
+        num_asked_tokens, num_hit_tokens, num_evicted_blocks: of the prefix caches, compared operation by operation and
+            found alike; 0 without these caches.
         num_other_answers: requests whose whole answers are not the same, those that left the record not among them.
         difference: the first one, None if there is none.
         num_replayed: steps of the replay, compared or not.
@@ -81,6 +83,9 @@ class Agreement:
     num_steps: int
     num_ops: int
     num_tokens: int
+    num_asked_tokens: int
+    num_hit_tokens: int
+    num_evicted_blocks: int
     num_other_answers: int
     difference: Difference | None
     num_replayed: int
@@ -155,12 +160,16 @@ def compare_runs(
         parted = [at for at in parted if at.start < known_end]
     end = min(parted).start if parted else known_end
     alike = [step for steps in ours.steps.values() for step in steps if step.start < end]
+    ops = {step.op_index: step.op for step in alike if step.op}
     return Agreement(
         policy=replayed.meta["policy"],
         num_requests=len(ours.steps),
         num_steps=len(alike),
-        num_ops=len({step.op_index for step in alike if step.op}),
+        num_ops=len(ops),
         num_tokens=sum(len(step.tokens) for step in alike),
+        num_asked_tokens=sum(op.asked_tokens for op in ops.values()),
+        num_hit_tokens=sum(op.hit_tokens for op in ops.values()),
+        num_evicted_blocks=sum(op.evicted_blocks for op in ops.values()),
         num_other_answers=_num_other_answers(ours, theirs, {each.request_id for each in left}),
         difference=_difference(min(parted), ours, theirs, replayed.meta["members"]) if parted else None,
         num_replayed=num_replayed,
@@ -171,8 +180,8 @@ def compare_runs(
 
 def joined(agreements: Sequence[Agreement]) -> Agreement:
     """One of all requests, from those of one policy on some requests each, in the order of the runs."""
-    counted = ("num_requests", "num_steps", "num_ops", "num_tokens", "num_other_answers", "num_replayed", "num_left")
-    sums = {name: sum(getattr(agreement, name) for agreement in agreements) for name in counted}
+    counts = [field.name for field in fields(Agreement) if field.name.startswith("num_")]
+    sums = {name: sum(getattr(agreement, name) for agreement in agreements) for name in counts}
     difference = next((agreement.difference for agreement in agreements if agreement.difference), None)
     left = next((agreement.left for agreement in agreements if agreement.left), None)
     return replace(agreements[0], **sums, difference=difference, left=left)
@@ -286,4 +295,6 @@ def _told(step: _Step, members: Sequence[str]) -> str:
         left = f" ({did.escalated} escalated)" if did.escalated else ""
         what = f"verify by {member}: {did.accepted} of {did.judged} accepted{left}, {own}, {did.emitted} committed"
     rows, forwards, fed = step.op.num_rows, step.op.num_forwards, step.op.new_tokens
-    return f"{what} (operation {step.op_index}: rows {rows}, forwards {forwards}, tokens fed {fed})"
+    asked, hit, entered, evicted = step.op[-4:]
+    found = f", of {asked} tokens {hit} cached, blocks entered {entered}, evicted {evicted}" if asked + entered else ""
+    return f"{what} (operation {step.op_index}: rows {rows}, forwards {forwards}, tokens fed {fed}{found})"

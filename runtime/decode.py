@@ -23,6 +23,7 @@ from .ahead.pace import AheadKind
 from .driver import INTERRUPTED, Driver, OnCommit
 from .fit import check_fit
 from .forward.forward_choice import ForwardKind
+from .memory import Memory
 from .pools.pool import ModelPool
 from .prompts import Prompt
 from .run import Run, sessions_of
@@ -30,7 +31,7 @@ from .timing.plain_speed import plain_step_s
 from .timing.priced_seconds import Prices
 from .tokenizers.stop_strings import make_ending, text_before_stop
 from .tokenizers.text_stream import TextStream
-from .world import Memory, TorchWorld
+from .world import TorchWorld
 
 OnToken = Callable[[str, int, str], None]
 

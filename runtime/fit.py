@@ -7,8 +7,8 @@ import torch
 from ..arguments import ArgumentError
 from ..decoding.session import Session
 from .kv.device_memory import total_bytes
+from .memory import Memory
 from .pools.loaded_members import LoadedMembers
-from .world import Memory
 
 
 def check_fit(pool: LoadedMembers, sessions: Sequence[Session], memory: Memory) -> None:

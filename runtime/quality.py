@@ -19,6 +19,7 @@ from ..traces.tries.stored_resolution import LOG_PROBS
 from .answer_check import is_right
 from .decode import Output, decode, whole
 from .forward.forward_choice import ForwardKind
+from .memory import Memory
 from .next_token_views import scores
 from .pools.loaded_members import loaded_pool
 from .pools.pool import ModelPool
@@ -26,7 +27,6 @@ from .prompts import Prompt
 from .recording.tree_forward import text_logits
 from .sampling.coupled_noise import noise_of
 from .sampling.truncation import truncated
-from .world import Memory
 
 
 class Alone(TypedDict, total=False):

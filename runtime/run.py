@@ -72,6 +72,7 @@ class Run:
             "max_new_tokens": max_new_tokens,
             "batch": batch,
             "cache": self.world.memory.cache,
+            "prefix_cache": None if (size := self.world.memory.prefixes) is None else asdict(size),
             "forward": self.world.forward_names,
             "members": list(self.members.names),
             "lossless": about.lossless if (about := about_of(self.timed.wrapped)) else None,
@@ -79,8 +80,19 @@ class Run:
             "policy_s": self.timed.seconds,
             "phases": asdict(self.world.phases),
             "overlap": asdict(self.world.ahead),
+            **self._sharing(),
             "processes": 1 if (ranks := self.world.pool.ranks) is None else ranks.num_ranks,
         }
+
+    def _sharing(self) -> dict[str, Any]:
+        """With prefix caches, how each member attends to what rows share: only fused forwards can do so once."""
+        memory = self.world.memory
+        if memory.prefixes is None:
+            return {}
+        how = memory.shared_attention
+        names = self.world.forward_names
+        each = {name: how if kind == "fused" else kind for name, kind in names.items()}
+        return {"shared_attention": each, "shared_attention_asked": how}
 
     def _lossy_steps(self) -> bool:
         """Whether steps may have changed the text, or under rejection sampling what it follows."""

@@ -1,14 +1,13 @@
 """The world of real models: operations of the loop are batched forwards of transformers models."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-import torch
-
-from ..arguments import ArgumentError, check_least, check_within
+from ..arguments import ArgumentError
 from ..decoding.contract import Draft, Step
 from ..decoding.overlap.world import OverlapItem
+from ..decoding.prefixes.counts import PrefixCounts
+from ..decoding.prefixes.pool_prefixes import PoolPrefixes
 from ..decoding.results import Deferred, DraftResults, Failed, Forward, OverlapResults, Row, VerifyResults
 from ..decoding.rules.signal import Signal
 from ..decoding.session import Session
@@ -25,59 +24,20 @@ from .executor.sampler import Sampler, make_sampler
 from .executor.verify_processor import Chunk, VerifyProcessor
 from .forward.forward_choice import ForwardKind
 from .forward.model_forward import ModelForward
-from .kv.mask_cache import MaskCache
 from .kv.member_kv import MemberKV
+from .memory import Memory
 from .pools.loaded_members import LoadedMembers
 from .sampling.chance import Chance, SeededChance
 from .sampling.coupled_noise import noise_of
 from .state.errors import CacheDesyncError
+from .state.prefix_sharing import PrefixSharing
 from .state.request_state import RequestState
+from .state.shareable import check_shareable
 from .state.state_manager import StateManager
 from .timing.clock import Clock, SharedClock
 from .trees.tree_processors import TreeProcessors
 
-CacheKind = Literal["slots", "mask"]
-CACHES: tuple[CacheKind, ...] = ("slots", "mask")
 Item = TypeVar("Item", DraftItem, VerifyItem, OverlapItem, TreeItem)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """How keys and values are kept.
-
-    Attributes:
-        cache: `slots` (a slot is a position) or `mask` (append-only with a validity mask).
-        limit_bytes: of all members' caches on a device together: one number for each device, or by the name of the
-            device, as `cuda:0`. None, and a device that is not named, is whatever the device has.
-        dead_share: of `mask`: share of the columns in use that may be dead before they are truncated, in (0, 1].
-
-    Raises:
-        ArgumentError: an unknown kind of cache, no byte at all, or a share out of range.
-    """
-
-    cache: CacheKind = "slots"
-    limit_bytes: int | Mapping[str, int] | None = None
-    dead_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.cache not in CACHES:
-            raise ArgumentError(f"`cache` must be one of {', '.join(CACHES)}, got {self.cache!r}")
-        limits = self.limit_bytes
-        for limit in limits.values() if isinstance(limits, Mapping) else () if limits is None else (limits,):
-            check_least("`limit_bytes`", limit, 1)
-        check_within("`dead_share`", self.dead_share, "(0, 1]")
-
-    def limits(self, devices: Iterable[torch.device]) -> dict[torch.device, int]:
-        """Bytes by device, of the pool's devices that have a limit; raises ArgumentError for other devices."""
-        named = {str(device): device for device in devices}
-        if self.limit_bytes is None:
-            return {}
-        if not isinstance(self.limit_bytes, Mapping):
-            return dict.fromkeys(named.values(), self.limit_bytes)
-        for name in self.limit_bytes:
-            if name not in named:
-                raise ArgumentError(f"`limit_bytes` must name devices of the pool ({', '.join(named)}), got {name!r}")
-        return {named[name]: limit for name, limit in self.limit_bytes.items()}
 
 
 class TorchWorld:
@@ -129,10 +89,16 @@ class TorchWorld:
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
         self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
-        self.manager = StateManager(names, self._make_cache, limits=self._limits, shared=pool.ranks is not None)
+        prefixes = None if self.memory.prefixes is None else PoolPrefixes(self.memory.prefixes)
+        if prefixes is not None:
+            check_shareable(pool, self._forwards, prefixes.size, self._limits)
+        self.manager = StateManager(
+            names, self._make_cache, limits=self._limits, shared=pool.ranks is not None, prefixes=prefixes
+        )
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
-        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock)
+        sharing = PrefixSharing(self.manager, prefixes)
+        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock, sharing)
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
         rollback = RollbackProcessor(self.manager, foreign=self._foreign)
@@ -187,7 +153,7 @@ class TorchWorld:
         """Let a member draft; requests whose logits or caches are broken fail alone."""
         start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._draft.run(level, sound))
-        return DraftResults(rows, *self._since(start_s))
+        return DraftResults(rows, *self._since(level, start_s))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()) -> VerifyResults:
         """Let a member judge; requests whose logits or caches are broken fail alone.
@@ -203,7 +169,12 @@ class TorchWorld:
         """
         start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._verify.run(level, sound, chunks))
-        return VerifyResults(rows, *self._since(start_s))
+        return VerifyResults(rows, *self._since(level, start_s))
+
+    def check_ahead(self) -> None:
+        """Raises ValueError with prefix caches, whose books are kept for one member at a time."""
+        if self.memory.prefixes is not None:
+            raise ValueError("nobody works ahead over a prefix cache; leave out `prefix_cache`")
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let several members work for the same requests; those whose logits or caches are broken fail alone."""
@@ -212,7 +183,12 @@ class TorchWorld:
         return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
 
     def check_tree(self, level: int) -> None:
-        """Raises ValueError under rejection sampling, whose branches would have to be drawn without replacement."""
+        """Raises ValueError with prefix caches, and under rejection sampling.
+
+        A tree's slots are taken from a row alone; branches would have to be drawn without replacement.
+        """
+        if self.memory.prefixes is not None:
+            raise ValueError("no token trees are drafted over a prefix cache; leave out `prefix_cache`")
         if self.sampling.mode == "rejection":
             raise ValueError("token trees are drafted under greedy and coupled sampling, got rejection")
 
@@ -220,13 +196,13 @@ class TorchWorld:
         """Let a member draft trees; requests whose logits or caches are broken fail alone."""
         start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._trees.drafter.run(level, sound))
-        return DraftResults(rows, *self._since(start_s))
+        return DraftResults(rows, *self._since(level, start_s))
 
     def verify_trees(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Let a member judge trees; requests whose logits or caches are broken fail alone."""
         start_s = self._begin(level, items)
         rows = self._on_sound(items, lambda sound: self._trees.verifier.run(level, sound))
-        return VerifyResults(rows, *self._since(start_s))
+        return VerifyResults(rows, *self._since(level, start_s))
 
     def _begin(self, level: int, items: Sequence[tuple[Session, Step]]) -> float:
         """The time at which an operation starts, seconds."""
@@ -238,9 +214,10 @@ class TorchWorld:
             self.manager.states[session.request_id].forget_all_but(session.places)
         return start_s
 
-    def _since(self, start_s: float) -> tuple[list[Forward], float, float]:
-        """Of the operation that ran: its forwards, its seconds, and the share of memory that is free."""
-        return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share
+    def _since(self, level: int, start_s: float) -> tuple[list[Forward], float, float, PrefixCounts]:
+        """Of the operation that ran: its forwards, its seconds, the memory that is free, and what was shared."""
+        counts = self._executor.sharing.take_counts(level)
+        return list(self._executor.forwards_run()), self.clock.now_s() - start_s, self.manager.free_share, counts
 
     def _on_sound(
         self, items: Sequence[Item], run: Callable[[Sequence[Item]], list[Row | Failed | Deferred]]
@@ -260,9 +237,7 @@ class TorchWorld:
 
     def _make_cache(self, level: int) -> MemberKV:
         forward = self._forwards[level]
-        if self.memory.cache == "mask":
-            return MaskCache(forward.kv_shape, dead_share=self.memory.dead_share)
-        return forward.slot_cache(limit_bytes=self._limits.get(forward.kv_shape.device))
+        return self.memory.make_cache(forward, self._limits.get(forward.kv_shape.device))
 
     def _foreign_drafters(self) -> dict[int, ForeignDrafter]:
         drafters = {}

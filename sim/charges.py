@@ -130,7 +130,7 @@ def _token_forwards(cost: CostModel, model: str, fed: Sequence[tuple[int, int, i
     num_rows, new_tokens, context_tokens = len(rows), sum([row[0] for row in rows]), sum([row[1] for row in rows])
     seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
     held = [(new + held, length) for new, held, length in rows]
-    return [(num_rows, new_tokens, 1, seconds), *_later_forwards(cost, model, held)]
+    return [(num_rows, new_tokens, 1, seconds), *later_forwards(cost, model, held)]
 
 
 def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: int, length: int) -> list[Forward]:
@@ -145,7 +145,7 @@ def _row_forwards(cost: CostModel, model: str, new_tokens: int, context_tokens: 
     return [(1, new_tokens, 1, seconds), (1, 1, length - 1, later_s)]
 
 
-def _later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
+def later_forwards(cost: CostModel, model: str, held: Sequence[tuple[int, int]]) -> list[Forward]:
     """The forwards after the first one of a batched draft, grouped by which rows still run.
 
     Args:

@@ -1,6 +1,6 @@
 """One simulated run: a policy over a recording, on one device, with B requests at a time."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..decoding.loop import Loop
 from ..decoding.observation import Observation
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
+from ..decoding.prefixes.size import PrefixCacheSize
 from ..policies.about import about_of
 from ..runs.ledger import RunLedger
 from ..runs.log import RunLog, with_quality
@@ -42,9 +43,11 @@ class Scenario:
         decide_s: seconds a policy costs per step, 0 to 1e9; None for what the cost knows of it, if anything.
         start: how requests begin; None for the recording's default.
         placement: which members run at the same time where a policy lets them (`decoding.contract.Overlap`).
+        prefixes: of each member's prefix cache; None for none.
 
     Raises:
-        ValueError: batch or decide_s out of range, or a start that the recording does not hold.
+        ValueError: batch or decide_s out of range, a start that the recording does not hold, or prefix caches where
+            no text is recorded, or with a cost that knows more than forwards.
     """
 
     tables: ReplayTables
@@ -55,6 +58,7 @@ class Scenario:
     decide_s: float | None = None
     start: Start | None = None
     placement: Placement = field(default_factory=Placement)
+    prefixes: PrefixCacheSize | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch <= MOST_BATCH:
@@ -62,6 +66,12 @@ class Scenario:
         if self.decide_s is not None:
             check_within("`decide_s`", self.decide_s, f"[0, {MOST_SECONDS:g}]")
         self.tables.prefill_before(self.begins)
+        if self.prefixes is not None:
+            if not isinstance(self.tables, TrieTables):
+                name = self.tables.trace.about.name
+                raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
+            if isinstance(self.cost, OperationCost):
+                raise ArgumentError(f"`prefix_cache` goes with a cost of forwards, got `cost` {self.cost.name}")
 
     @property
     def begins(self) -> Start:
@@ -105,9 +115,14 @@ def simulate(
     """
     recording = scenario.tables
     check_observed(policy, name, recording)
+    about = about_of(policy)
+    if scenario.prefixes is not None and about is not None and about.oracle:
+        raise ArgumentError(f"policy {name} is an oracle, which cannot foresee what a `prefix_cache` will hold")
     prefill_before = recording.prefill_before(scenario.begins)
     grant_foresight(policy, name, recording, scenario.cost, prefill_before, seed=scenario.seed, strict=scenario.strict)
-    log = None if stepwise else _walked(scenario, policy, name, prefill_before, outputs)
+    log = (
+        None if stepwise or scenario.prefixes is not None else _walked(scenario, policy, name, prefill_before, outputs)
+    )
     return _looped(scenario, policy, name, prefill_before, outputs) if log is None else log
 
 
@@ -153,6 +168,8 @@ def _looped(
     world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=lambda: loop.load.now_s)
     if isinstance(world, ReplayWorld):
         world.placement = scenario.placement
+        if scenario.prefixes is not None:
+            world.share_prefixes(scenario.prefixes)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
@@ -201,6 +218,7 @@ def _meta(scenario: Scenario, policy: Policy, name: str) -> dict[str, Any]:
         "decide_s": scenario.seconds_to_decide(policy),
         "start": scenario.begins.value,
         "devices": scenario.placement.name,
+        "prefix_cache": None if scenario.prefixes is None else asdict(scenario.prefixes),
         "members": list(scenario.tables.pool.names),
         "lossless": None if about is None else about.lossless,
     }

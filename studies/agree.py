@@ -10,20 +10,21 @@ from ..counted import counted
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
 from ..decoding.prefill import Start, start_of
+from ..decoding.prefixes.size import prefix_cache_size
 from ..policies.about import check_tags
 from ..policies.default_policies import default_policies
 from ..progress import Progress, quiet, tracked
-from ..reports.tables.agreement import agreement_table, difference_text, record_exit_line, total_line
-from ..reports.tables.comparison import start_words
+from ..reports.tables.agreement import agreement_table, difference_text, prefix_line, record_exit_line, total_line
+from ..reports.tables.comparison import prefix_words, start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
 from ..runs.same_steps import Agreement
+from ..runtime.memory import CacheKind
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording.near_ties import near_ties_along
-from ..runtime.world import CacheKind
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
 from .both_worlds import BothWorlds
@@ -65,7 +66,7 @@ class Agreements(Printed):
             f"pool {meta['pool']} and recording {meta['trace']} ({sampling.words}; {closure['kind']}, reach "
             f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
             f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
-            f"{start_words(meta)}"
+            f"{start_words(meta)}{prefix_words(meta)}"
         )
         return [replace(agreement_table(self.policies), title=head)]
 
@@ -79,7 +80,10 @@ class Agreements(Printed):
         if not self.agree:
             ties = counted(self.meta["near_ties"], "near tie")
             lines.append(f"the recording holds {ties}: choices between two tokens that rounding may flip")
-        return [*lines, total_line(self.policies)]
+        lines.append(total_line(self.policies))
+        if self.meta["prefix_cache"] is not None:
+            lines.append(prefix_line(self.policies))
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/agree.md): `meta`, the verdict, and per policy its `Agreement`, and near ties."""
@@ -108,6 +112,8 @@ def agree(
     run: int | None = None,
     lossless: bool = False,
     threads: int = 1,
+    prefix_cache: int | None = None,
+    block_tokens: int | None = None,
 ) -> Agreements:
     """Run policies in both worlds, on a recording and on the models, and compare every step.
 
@@ -127,11 +133,13 @@ def agree(
         run: most of them by a member after a larger one's; None is `reach`.
         lossless: refuse policies that may commit other text than the target's.
         threads: CPU threads of torch, where a pool is loaded.
+        prefix_cache: blocks of each member's prefix cache, in both worlds, >= 1; None for none.
+        block_tokens: of one of these blocks, >= 1; 16 if None.
 
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
-    begins = start_of(start)
+    begins, prefixes = start_of(start), prefix_cache_size(prefix_cache, block_tokens)
     given = None if policies is None else named_policies(policies)
     for policy in given or ():
         refuse_oracle(policy.made_by, policy.name)
@@ -150,7 +158,14 @@ def agree(
     else:
         replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
-        pool=models, recording=replayed, prompts=requests, batch=batch, cache=cache, start=begins, lossless=lossless
+        pool=models,
+        recording=replayed,
+        prompts=requests,
+        batch=batch,
+        cache=cache,
+        start=begins,
+        lossless=lossless,
+        prefixes=prefixes,
     )
     return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
 
@@ -203,6 +218,7 @@ def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
         "batch": worlds.batch,
         "cache": worlds.cache,
         "start": worlds.start.value,
+        "prefix_cache": None if worlds.prefixes is None else asdict(worlds.prefixes),
     }
 
 

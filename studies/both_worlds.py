@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from ..arguments import ArgumentError
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
+from ..decoding.prefixes.size import PrefixCacheSize
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.same_steps import Agreement, compare_runs, joined
 from ..runtime.decode import decode, whole
+from ..runtime.memory import CacheKind, Memory
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
-from ..runtime.world import CacheKind, Memory
 from ..sim.cost.cost_file import FileCost
 from ..sim.cost.figures import CostLine
 from ..sim.simulate import Scenario, simulate
@@ -46,6 +47,7 @@ class BothWorlds:
         cache: how the runtime keeps keys and values.
         start: how requests begin.
         lossless: whether only lossless policies were asked for.
+        prefixes: of each member's prefix cache, in both worlds; None for none.
     """
 
     pool: ModelPool
@@ -55,6 +57,7 @@ class BothWorlds:
     cache: CacheKind
     start: Start
     lossless: bool
+    prefixes: PrefixCacheSize | None = None
 
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
@@ -107,7 +110,9 @@ class BothWorlds:
     def _replay(self, policy: NamedPolicy, *, strict: bool) -> Replay:
         tables = TrieTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
-        scenario = Scenario(tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start)
+        scenario = Scenario(
+            tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.prefixes
+        )
         decider = policy.admitted(tables.pool, lossless=self.lossless)
         watch = StepWatch(tables.pool.target)
         tokens: dict[str, list[int]] = {}
@@ -127,7 +132,7 @@ class BothWorlds:
             name=name,
             batch=self.batch,
             start=self.start,
-            memory=Memory(cache=self.cache),
+            memory=Memory(cache=self.cache, prefixes=self.prefixes),
             prices=made_up_cost(self.recording.meta.model_names),
         )
         outputs, ran = whole(found)  # half a run proves nothing

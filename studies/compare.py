@@ -10,13 +10,13 @@ from pydantic import with_config
 from ..reports.comparison import Comparison
 from ..traces.recording import Recording
 from .comparing.policy_runs import run_policies
-from .comparing.setting import STRICT, SettingOptions, check_kinds, setting_of
+from .comparing.setting import STRICT, SharingOptions, check_kinds, setting_of
 from .comparing.views import device_range, oracles_of, regret_in, tags_of, with_oracles
 from .named_policies import PoliciesGiven, named_policies
 
 
 @with_config(STRICT)
-class Asked(SettingOptions):
+class Asked(SharingOptions):
     """Further keywords of `compare`."""
 
     batch: int
@@ -34,7 +34,7 @@ def compare(
     regret: bool = False,
     log: str | Path | None = None,
     devices: str | Mapping[str, str] | None = None,
-    **options: Unpack[SettingOptions],
+    **options: Unpack[SharingOptions],
 ) -> Comparison:
     """Compare policies on one recording: speed-up over the target alone, acceptance, seconds by model.
 
@@ -48,7 +48,8 @@ def compare(
         log: new folder for each policy's run log at the first seed.
         devices: where members run that a policy lets work at the same time; see `Setting`.
         options: `cost`, `scale`, `tensor_parallel`, `extrapolate`, `models`, `on`, `measured_on`,
-            `shift_acceptance`, `seed`, `seeds`, `start`, `decide_s`, `strict`, `lossless`; see `Setting`.
+            `shift_acceptance`, `seed`, `seeds`, `start`, `decide_s`, `strict`, `lossless`, `prefix_cache`,
+            `block_tokens`; see `Setting`.
 
     Raises:
         ValueError: an argument or a policy that will not do, in one line.

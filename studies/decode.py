@@ -15,18 +15,19 @@ from ..reports.summary import Summary, summarise_run
 from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
-from ..reports.tables.run import run_table
+from ..reports.tables.run import prefix_lines, run_table
 from ..runs.log import RunLog, with_quality, write_run_log
 from ..runtime.ahead.pace import AheadKind, check_ahead
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward.forward_choice import ForwardKind
+from ..runtime.kv.placement import SHARED_KINDS
+from ..runtime.memory import Memory
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, text_qualities
-from ..runtime.world import Memory
 from ..traces.meta import Sampling
 from .named_policies import PolicyGiven, named_policy
 from .pool import load_pool
@@ -68,8 +69,12 @@ class Decoded(Printed):
         return [run_table(summary, remarks, start=start_words(meta))]
 
     def lines(self) -> Sequence[str]:
-        """None: the answers are in `outputs`."""
-        return []
+        """What prefix caches found, and who reads them row by row all the same; the answers are in `outputs`."""
+        how: Mapping[str, str] = self.log.meta.get("shared_attention", {})
+        apart = [f"{name} ({kind})" for name, kind in how.items() if kind not in SHARED_KINDS]
+        asked = apart and self.log.meta["shared_attention_asked"] == "on"
+        told = [f"attention over what rows share is computed row by row in {', '.join(apart)}"] if asked else []
+        return [*prefix_lines(self.log), *told]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/runtime.md): `meta`, `summary` and `outputs`."""

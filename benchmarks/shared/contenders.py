@@ -15,10 +15,10 @@ from paceline.policies import make_policy
 from paceline.runs.log import RunLog
 from paceline.runtime.decode import decode
 from paceline.runtime.forward.forward_choice import ForwardKind
+from paceline.runtime.memory import CacheKind, Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.world import CacheKind, Memory
 from shared.hand_written import speculate
 
 Texts = list[list[int]]

@@ -51,6 +51,8 @@ def agree(
     run: GivenRunOption = None,
     limit: models.LimitOption = None,
     lossless: LosslessOption = False,
+    prefix_cache: models.PrefixCacheOption = None,
+    block_tokens: models.BlockTokensOption = None,
     threads: models.ThreadsOption = 1,
     json: JsonOption = None,
 ) -> None:
@@ -76,6 +78,8 @@ def agree(
         run=run,
         lossless=lossless,
         threads=threads,
+        prefix_cache=prefix_cache,
+        block_tokens=block_tokens,
     )
     show(json, found)
     if not found.agree:

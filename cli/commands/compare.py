@@ -9,6 +9,7 @@ from ...studies.open_recording import open_recording
 from ...studies.sweep import sweep as sweep_chains
 from ..options import comparison as options
 from ..options.load import ServedAsked
+from ..options.models import BlockTokensOption, PrefixCacheOption
 from ..options.parsing import batches
 from ..output import JsonOption, check_json_path, show
 from .serving.compare_under_load import show_under_load
@@ -24,6 +25,8 @@ def compare(
     regret: options.RegretOption = False,
     sweep: options.SweepOption = None,
     devices: options.DevicesOption = None,
+    prefix_cache: PrefixCacheOption = None,
+    block_tokens: BlockTokensOption = None,
     json: JsonOption = None,
     log: options.LogOption = None,
     served: ServedAsked,
@@ -33,7 +36,8 @@ def compare(
     With --workload: policies that serve requests as they arrive, a row for each rate and policy.
     """
     check_json_path(json, log, *([] if setting.cost is None else [Path(setting.cost)]))
-    beside = {"by_tag": by_tag, "regret": regret, "devices": devices}
+    shared = {"prefix_cache": prefix_cache, "block_tokens": block_tokens}
+    beside = {**shared, "by_tag": by_tag, "regret": regret, "devices": devices}
     if served.workload is not None:
         _refuse_beside("--workload", **beside, sweep=sweep, batch=setting.batch != "1")
         show_under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
@@ -50,7 +54,7 @@ def compare(
         raise ValueError(f"--batch takes several numbers with --sweep only, got {setting.batch!r}")
     recording = open_recording(trace)
     found = compare_policies(
-        recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, devices=devices, **under
+        recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, devices=devices, **shared, **under
     )
     show(json, found, partial(found.tables, detail=detail))
 

@@ -25,7 +25,7 @@ def in_turns(world: World, levels: tuple[int, ...], items: Sequence[OverlapItem]
     for number, level in enumerate(levels):
         results = _run(world, level, number, items, [each[number][1] for each in spans])
         answers.append(results)
-        parts.append(PartRun(now_s, results.forwards, results.duration_s))
+        parts.append(PartRun(now_s, results.forwards, results.duration_s, results.prefixes))
         now_s += results.duration_s
     rows = [together(row) for row in zip(*[answer.rows for answer in answers], strict=True)]
     return OverlapResults(rows, parts, now_s, answers[-1].free_kv_share)

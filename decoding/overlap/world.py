@@ -19,6 +19,10 @@ OverlapItem = tuple[Session, Overlap]
 class AheadWorld(Protocol):
     """Carries out every part of an `Overlap`; what `decoding.world.World` says of its operations holds here as well."""
 
+    def check_ahead(self) -> None:
+        """Raises ValueError where no member may work ahead in this run, with the reason."""
+        ...
+
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let the members at `levels` do their parts for `[B]` requests, whatever runs at the same time."""
         ...
@@ -52,5 +56,8 @@ def check_known(world: object, step: object, level: int) -> None:
     """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises ValueError."""
     if isinstance(step, DraftTree):
         tree_world(world, level)
-    elif isinstance(step, Overlap) and not isinstance(world, AheadWorld):
-        raise ValueError(f"nobody works ahead here: {type(world).__name__} carries out one step of a request at a time")
+    elif isinstance(step, Overlap):
+        if not isinstance(world, AheadWorld):
+            name = type(world).__name__
+            raise ValueError(f"nobody works ahead here: {name} carries out one step of a request at a time")
+        world.check_ahead()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ..session import Session
 from .block_texts import START, Tokens
-from .counts import PrefixCounts
+from .counts import NO_COUNTS, PrefixCounts
 from .member_prefixes import Entered, Hit, MemberPrefixes
 from .size import PrefixCacheSize
 
@@ -27,12 +27,12 @@ class PoolPrefixes:
         size: of each member's cache.
     """
 
-    __slots__ = ("_asked_tokens", "_entered_blocks", "_evicted_blocks", "_hit_tokens", "_members", "size")
+    __slots__ = ("_counts", "_members", "size")
 
     def __init__(self, size: PrefixCacheSize) -> None:
         self.size = size
         self._members: dict[int, MemberPrefixes] = {}
-        self._asked_tokens = self._hit_tokens = self._entered_blocks = self._evicted_blocks = 0
+        self._counts: dict[int, PrefixCounts] = {}
 
     def member(self, level: int) -> MemberPrefixes:
         """The cache of a member."""
@@ -49,7 +49,7 @@ class PoolPrefixes:
         """
         first, second = list(range(len(sessions))), list[int]()
         member, size = self.member(level), self.size.block_tokens
-        due = [index for index in first if not member.holds(sessions[index].request_id)]
+        due = [index for index in first if self._is_due(level, sessions[index])]
         if len(due) < 2:
             return first, second
         coming: set[tuple[int, Tokens]] = set()
@@ -67,21 +67,22 @@ class PoolPrefixes:
 
     def look_up(self, level: int, session: Session) -> Hit | None:
         """At a member's first forward for a request, what it need not read; None at any other forward."""
-        member = self.member(level)
-        if member.holds(session.request_id):
+        if not self._is_due(level, session):
             return None
         text = _committed(session)
-        hit = member.look_up(session.request_id, text)
+        hit = self.member(level).look_up(session.request_id, text)
         session.hold_prefix(level, hit.num_tokens)
-        self._asked_tokens += len(text)
-        self._hit_tokens += hit.num_tokens
+        self._count(level, PrefixCounts(len(text), hit.num_tokens, 0, 0))
         return hit
 
     def enter(self, level: int, session: Session) -> Entered | None:
-        """After a forward that read all of a request's committed text; None if no block of it is full and missing."""
+        """After a forward that read all of a request's committed text; None if no block of it is full and missing.
+
+        None as well for a request that was not looked up: steps of other kinds read its beginning.
+        """
         member, size = self.member(level), self.size.block_tokens
         num_tokens = session.num_prompt + len(session.emitted)
-        if not member.missing(session.request_id, num_tokens):
+        if not member.holds(session.request_id) or not member.missing(session.request_id, num_tokens):
             return None
 
         def tokens_of(index: int) -> Tokens:
@@ -91,8 +92,8 @@ class PoolPrefixes:
 
         before = member.num_evicted
         entered = member.enter(session.request_id, tokens_of, num_tokens)
-        self._entered_blocks += len(entered.blocks) - entered.num_shared
-        self._evicted_blocks += member.num_evicted - before
+        num_new = len(entered.blocks) - entered.num_shared
+        self._count(level, PrefixCounts(0, 0, num_new, member.num_evicted - before))
         return entered
 
     def release(self, request_id: str) -> None:
@@ -100,11 +101,17 @@ class PoolPrefixes:
         for member in self._members.values():
             member.release(request_id)
 
-    def take_counts(self) -> PrefixCounts:
-        """What was done since the last call."""
-        counts = PrefixCounts(self._asked_tokens, self._hit_tokens, self._entered_blocks, self._evicted_blocks)
-        self._asked_tokens = self._hit_tokens = self._entered_blocks = self._evicted_blocks = 0
-        return counts
+    def take_counts(self, level: int) -> PrefixCounts:
+        """What was done by a member since the last call."""
+        return self._counts.pop(level, NO_COUNTS)
+
+    def _count(self, level: int, more: PrefixCounts) -> None:
+        known = self._counts.get(level, NO_COUNTS)
+        self._counts[level] = PrefixCounts(*[one + other for one, other in zip(known, more, strict=True)])
+
+    def _is_due(self, level: int, session: Session) -> bool:
+        """Whether the member has read nothing of a request."""
+        return not session.cached[level] and not self.member(level).holds(session.request_id)
 
 
 def _committed(session: Session) -> Tokens:

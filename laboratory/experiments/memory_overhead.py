@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ...counted import counted
+from ...runtime.memory import CacheKind
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ...runtime.world import CacheKind
 from ..cache_watch import Held, watch_caches
 from ..chains import chain
 from ..findings.finding import ExperimentSetting, Finding

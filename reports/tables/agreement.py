@@ -23,6 +23,17 @@ def total_line(agreements: Sequence[Agreement]) -> str:
     return f"compared {counted(num_steps, 'step')}, {counted(num_tokens, 'token')}: {verdict}"
 
 
+def prefix_line(agreements: Sequence[Agreement]) -> str:
+    """What of the prefix caches was compared, operation by operation, over all policies."""
+    asked = sum(row.num_asked_tokens for row in agreements)
+    hit = sum(row.num_hit_tokens for row in agreements)
+    evicted = sum(row.num_evicted_blocks for row in agreements)
+    return (
+        f"prefix caches alike in both worlds: {hit:,} of {counted(asked, 'token')} found, "
+        f"{counted(evicted, 'block')} evicted"
+    )
+
+
 def record_exit_line(agreement: Agreement, left: RecordExit) -> str:
     """Where a policy left the record, and how much of the run lies before that."""
     return (

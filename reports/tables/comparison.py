@@ -65,7 +65,7 @@ def comparison_title(meta: dict[str, Any], comparison: SideBySide) -> str:
     return (
         f"{kind} {meta['trace']} ({origin}), {counted(first.requests, 'request')}, "
         f"{counted(first.output_tokens, 'token')}{_what_if(meta)}; cost {meta['cost']}{_where(meta)}, batch {batch}, "
-        f"seed {meta['seed']}{start_words(meta)}{_devices(meta)}{deciding}{trust}"
+        f"seed {meta['seed']}{start_words(meta)}{prefix_words(meta)}{_devices(meta)}{deciding}{trust}"
     )
 
 
@@ -77,6 +77,16 @@ def start_words(meta: Mapping[str, Any]) -> str:
     """
     start = meta.get("start", "")
     return f", start {start}" if start and start != DEFAULT_STARTS.get(meta.get("kind", ""), "prefill") else ""
+
+
+def prefix_words(meta: Mapping[str, Any]) -> str:
+    """The prefix caches of a run, to stand in a title, a comma before it; empty without them.
+
+    Args:
+        meta: of a comparison or a run log.
+    """
+    size = meta.get("prefix_cache")
+    return f", prefix caches of {size['num_blocks']} blocks of {size['block_tokens']} tokens" if size else ""
 
 
 def _where(meta: dict[str, Any]) -> str:

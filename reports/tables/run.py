@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ...counted import counted
+from ...runs.log import RunLog
 from ..summary import LevelSummary, Summary
 from .grid import Grid, table
 from .quality import REJECTION_REMARK, quality_line
@@ -61,3 +62,17 @@ def _troubles(summary: Summary) -> str:
     if summary.thrashed:
         troubles.append(f"{counted(summary.thrashed, 'request')} slower than the target alone")
     return "".join(f"; {trouble}" for trouble in troubles)
+
+
+def prefix_lines(log: RunLog) -> Sequence[str]:
+    """A line for each member that looked texts up; none without prefix caches."""
+    lines = []
+    for level, name in enumerate(log.meta["members"]):
+        ran = log.ops["level"] == level
+        asked, hit, evicted = (int(log.ops[key][ran].sum()) for key in ("asked_tokens", "hit_tokens", "evicted_blocks"))
+        if asked:
+            lines.append(
+                f"prefix cache of {name}: {hit / asked:.1%} of {counted(asked, 'token')} found, "
+                f"{counted(evicted, 'block')} evicted"
+            )
+    return lines

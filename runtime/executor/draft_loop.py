@@ -28,10 +28,20 @@ def write(executor: Executor, sampler: Sampler, level: int, writings: Sequence[W
         writings: in the order of the cache's rows.
     """
     running = write_captured(executor, sampler, level, writings)
-    if not running:
-        return
+    if running:
+        go_on(executor, sampler, level, running, first_logits(executor, level, running))
+
+
+def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) -> Tensor:
+    """`[B, V]` after the texts of requests, which the member reads; otherwise as `write`."""
+    states = [writing.state for writing in writings]
+    last = _last(executor.device(level), writings)
+    return executor.feed(level, states, [writing.feed for writing in writings], last)
+
+
+def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
+    """As `write`, from the logits `[B, V]` on that each request's first token is chosen from."""
     states = [writing.state for writing in running]
-    logits = executor.feed(level, states, [writing.feed for writing in running], _last(executor.device(level), running))
     asks = any(writing.stop is not None for writing in running)
     while True:
         start_s = executor.clock.now_s()

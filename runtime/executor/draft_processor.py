@@ -3,16 +3,22 @@
 Letters: B requests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import isfinite
 
+import torch
+from torch import Tensor
+
+from ...decoding.prefixes.member_prefixes import Hit
 from ...decoding.prompt_lookup import looked_up
 from ...decoding.results import Deferred, Drafted, Failed
 from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
 from ...decoding.world import DraftItem
 from ..pools.loaded_members import LoadedMember
+from ..state.errors import KVMemoryError
 from ..state.request_state import PendingView
-from .draft_loop import write
+from .draft_loop import first_logits, go_on, write
 from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .foreign_drafter import ForeignDrafter
@@ -52,21 +58,75 @@ class DraftProcessor:
         if self._members[level].model is None:
             return [self._look_up(level, item) for item in items]
         foreign = self._foreign.get(level)
+        if self._executor.sharing.on and foreign is None:
+            return self._run_sharing(level, items)
         writings = self._writings(level, items) if foreign is None else foreign.writings(items)
         able = [writing for writing in writings if writing.most > 0]
         counts = [len(writing.feed) for writing in able]
         further = [writing.most - 1 for writing in able]
         refused = self._manager.reserve(level, [writing.state for writing in able], counts, further)
         ready = [writing for writing in able if writing.state.request_id not in refused]
-        order = self._manager.cache(level).in_order([writing.state.request_id for writing in ready])
         sampler = self._executor.sampler if foreign is None else foreign.sampler
-        write(self._executor, sampler, level, [ready[index] for index in order])
+        write(self._executor, sampler, level, self._ordered(level, ready))
         return [
             without_room(refused[writing.state.request_id])
             if writing.state.request_id in refused
             else self._drafted(level, item, writing)
             for item, writing in zip(items, writings, strict=True)
         ]
+
+    def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
+        """As `run`, with a prefix cache: what only some requests of the operation need to read, only these do."""
+        able = [item for item in items if min(item[1].tokens, item[0].room) > 0]
+        writings: dict[str, Writing] = {}
+        started: dict[str, Tensor] = {}
+        refused: dict[str, KVMemoryError | None] = {}
+        for wave in self._executor.sharing.waves(level, able):
+            found = self._executor.sharing.find(level, [session for session, _ in wave])
+            made = self._writings(level, wave)
+            writings |= {writing.state.request_id: writing for writing in made}
+            refused |= self._reserve_wave(level, made, found, started)
+            self._executor.sharing.attach(level, found, refused)
+            ready = self._ordered(level, [each for each in made if each.state.request_id not in refused])
+            if ready:
+                logits = first_logits(self._executor, level, ready)
+                started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
+                broken = [name for name, row in started.items() if not isfinite(float(row.amax()))]
+                self._executor.sharing.absorb(level, [each.state for each in ready], broken)
+        refused |= self._reserve_rest(level, [writings[name] for name in started])
+        going = self._ordered(level, [writings[name] for name in started if name not in refused])
+        if going:
+            logits = torch.stack([started[each.state.request_id] for each in going])
+            go_on(self._executor, self._executor.sampler, level, going, logits)
+        nothing = Drafted([], [])
+        return [
+            without_room(refused[name])
+            if name in refused
+            else (self._drafted(level, item, writings[name]) if name in writings else nothing)
+            for item in items
+            for name in [item[0].request_id]
+        ]
+
+    def _reserve_wave(
+        self, level: int, made: Sequence[Writing], found: Mapping[str, Hit], kept: Collection[str]
+    ) -> dict[str, KVMemoryError | None]:
+        """Room for what is copied from the prefix cache, for the first forward, and for those after it."""
+        copied = self._executor.sharing.copied(found)
+        counts = [copied + len(writing.feed) for writing in made]
+        further = [writing.most - 1 for writing in made]
+        return self._manager.reserve(level, [writing.state for writing in made], counts, further, kept=kept)
+
+    def _reserve_rest(self, level: int, started: Sequence[Writing]) -> dict[str, KVMemoryError | None]:
+        """Room for the forwards after the first, which another wave, or the end of one, may have taken away."""
+        more = [writing for writing in started if writing.most > 1]
+        done = [writing.state.request_id for writing in started if writing.most == 1]
+        further = [writing.most - 2 for writing in more]
+        return self._manager.reserve(level, [writing.state for writing in more], [1] * len(more), further, kept=done)
+
+    def _ordered(self, level: int, writings: Sequence[Writing]) -> list[Writing]:
+        """In the order of the cache's rows."""
+        order = self._manager.cache(level).in_order([writing.state.request_id for writing in writings])
+        return [writings[index] for index in order]
 
     def _writings(self, level: int, items: Sequence[DraftItem]) -> list[Writing]:
         feeds = self._rollback.before(items, level, verify=False)

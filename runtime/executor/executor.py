@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...decoding.results import Forward
 from ..forward.model_forward import ModelForward
+from ..state.prefix_sharing import PrefixSharing
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
 from ..timing.clock import Clock, Mark, between_s, mark
@@ -50,15 +51,22 @@ class Executor:
         manager: caches and requests.
         sampler: of the run.
         clock: measures.
+        sharing: the prefix caches of the run; None for none.
 
     Attributes:
         phases: seconds since the beginning of the run, of forwards whose marks were read.
     """
 
     def __init__(
-        self, forwards: Mapping[int, ModelForward], manager: StateManager, sampler: Sampler, clock: Clock
+        self,
+        forwards: Mapping[int, ModelForward],
+        manager: StateManager,
+        sampler: Sampler,
+        clock: Clock,
+        sharing: PrefixSharing | None = None,
     ) -> None:
         self.manager = manager
+        self.sharing = sharing or PrefixSharing(manager, None)
         self.sampler = sampler
         self.clock = clock
         self._forwards_run: list[Forward] = []

@@ -54,27 +54,51 @@ class VerifyProcessor:
 
         Chunks are fed in the same forward; raises MemoryError where one has no room.
         """
+        results: dict[str, Judged | Failed | Deferred] = {}
+        for wave in [items] if chunks else self._executor.sharing.waves(level, items):
+            results |= self._run_wave(level, wave, chunks, frozenset(results))
+        return [results[session.request_id] for session, _ in items]
+
+    def _run_wave(
+        self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk], kept: frozenset[str]
+    ) -> dict[str, Judged | Failed | Deferred]:
+        """What one forward gives; requests of `kept` ran before it in the same operation."""
+        sharing = self._executor.sharing
+        found = sharing.find(level, [session for session, _ in items])
         rows, read = self._rows(level, items), self._reads(level, chunks)
         fed = [(row.state, len(row.feed)) for row in rows] + [(state, len(tokens)) for state, tokens in read]
-        refused = self._manager.reserve(level, [state for state, _ in fed], [count for _, count in fed])
+        copied = sharing.copied(found)
+        counts = [count + copied for _, count in fed]
+        refused = self._manager.reserve(level, [state for state, _ in fed], counts, kept=kept)
         for state, tokens in read:
             if state.request_id in refused:
                 raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
+        sharing.attach(level, found, refused)
         ready = [row for row in rows if row.state.request_id not in refused]
         results: dict[str, Judged | Failed | Deferred] = {
             request_id: without_room(error) for request_id, error in refused.items()
         }
         if ready:
-            order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
-            ready = [ready[index] for index in order]
-            captured = None if read else verdicts_captured(self._executor, level, ready)
-            logits, verdicts = captured or (self._logits(level, ready, read), None)
-            start_s = self._executor.clock.now_s()
-            results |= self._judge(level, ready, logits, verdicts)
-            self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
+            results |= self._verdicts(level, ready, read)
         elif read:
             self._feed(level, [_Fed(state, tokens, 0) for state, tokens in read])
-        return [results[session.request_id] for session, _ in items]
+        return results
+
+    def _verdicts(
+        self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]
+    ) -> dict[str, Judged | Failed | Deferred]:
+        """Run the forward, and judge."""
+        order = self._manager.cache(level).in_order([row.state.request_id for row in rows])
+        rows = [rows[index] for index in order]
+        captured = None if read else verdicts_captured(self._executor, level, rows)
+        logits, verdicts = captured or (self._logits(level, rows, read), None)
+        if self._executor.sharing.on:
+            broken = _broken(rows, logits)
+            self._executor.sharing.absorb(level, [row.state for row in rows], broken)
+        start_s = self._executor.clock.now_s()
+        results = self._judge(level, rows, logits, verdicts)
+        self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
+        return results
 
     def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[Row]:
         feeds = self._rollback.before(items, level, verify=True)
@@ -156,3 +180,15 @@ class VerifyProcessor:
         self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted)
         tvd = judging.distances.first(accepted + 1)
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
+
+
+def _broken(rows: Sequence[Row], logits: Tensor) -> list[str]:
+    """The requests whose `[N, V]` logits are not finite."""
+    sound = logits.amax(dim=-1).isfinite().tolist()
+    broken, start = [], 0
+    for row in rows:
+        end = start + len(row.views) + 1
+        if not all(sound[start:end]):
+            broken.append(row.state.request_id)
+        start = end
+    return broken

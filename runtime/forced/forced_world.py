@@ -11,8 +11,7 @@ from typing import Any, overload
 
 from ...arguments import ArgumentError
 from ...decoding.contract import Draft
-from ...decoding.overlap.world import OverlapItem
-from ...decoding.results import Drafted, DraftResults, Judged, OverlapResults, VerifyResults
+from ...decoding.results import Drafted, DraftResults, Judged, VerifyResults
 from ...decoding.rules.draft_stops import Stop, token_factor
 from ...decoding.rules.signal import Signal
 from ...decoding.session import Session
@@ -105,9 +104,9 @@ class ForcedWorld(TorchWorld):
             ]
         return ran._replace(rows=rows)
 
-    def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
-        """Raises ArgumentError: outcomes are decided for one step of a request at a time."""
-        raise ArgumentError(f"nobody works ahead in a forced run, got {items[0][1]} of {items[0][0].request_id}")
+    def check_ahead(self) -> None:
+        """Raises ValueError: outcomes are decided for one step of a request at a time."""
+        raise ValueError("nobody works ahead in a forced run")
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError: decisions are forced on runs of tokens only."""

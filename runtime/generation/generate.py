@@ -21,9 +21,9 @@ from ...decoding.request_tokens import Ending
 from ...decoding.session import Session
 from ...runs.log import RunLog
 from ..forward.forward_choice import CHECKED_POSITIONS
+from ..memory import CacheKind
 from ..pools.live_pool import live_pool
 from ..pools.loaded_members import loaded_pool
-from ..world import CacheKind
 from .honoured_options import (
     Limits,
     SamplingMode,

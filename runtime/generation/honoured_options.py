@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from ...traces.meta import Sampling
-from ..world import CacheKind, Memory
+from ..memory import CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]
 

@@ -16,9 +16,10 @@ from ...runs.log import RunLog
 from ...traces.meta import Sampling
 from ..driver import OnCommit
 from ..fit import check_fit
+from ..memory import Memory
 from ..pools.loaded_members import LoadedMembers
 from ..run import Run
-from ..world import Memory, TorchWorld
+from ..world import TorchWorld
 
 PolicyLike = str | Policy | Callable[[Pool], Policy]
 

@@ -177,13 +177,14 @@ class MemberKV(ABC):
 
     def read(self, layer: int, placement: Placement) -> tuple[Tensor, Tensor]:
         """Keys and values `[B, H, S, D]` of one layer, as views where the rows stand side by side."""
-        rows, num_slots = placement.rows, placement.num_slots
-        if isinstance(rows, slice):
-            both = self._kv[layer, rows, :num_slots]
-        else:
-            both = self._kv[layer, :, :num_slots].index_select(0, rows)
-        keys, values = both.permute(2, 0, 3, 1, 4).unbind(0)
+        keys, values = self._slots_read(layer, placement).permute(2, 0, 3, 1, 4).unbind(0)
         return keys, values
+
+    def _slots_read(self, layer: int, placement: Placement) -> Tensor:
+        """`[B, S, 2, H, D]` of one layer."""
+        rows, num_slots = placement.rows, placement.num_slots
+        kv = self._kv[layer, :, :num_slots]
+        return kv[rows] if isinstance(rows, slice) else kv.index_select(0, rows)
 
     def truncate(self) -> None:
         """Give back the memory of what is not live: free rows, and slots beyond those of the longest text."""

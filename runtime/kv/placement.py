@@ -5,7 +5,7 @@ Letters: B requests, T new tokens of all of them (request after request), Q the 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Places = slice | Tensor  # one run, or indices
+
+
+SharedKind = Literal["auto", "on", "off"]
+SHARED_KINDS: tuple[SharedKind, ...] = ("auto", "on", "off")
+
+
+class Prefix(NamedTuple):
+    """What a forward reads out of a prefix cache, in front of the rows' own slots. Letter: P the most of one request.
+
+    Attributes:
+        slots: `[B, P]` of the store of blocks; after a request's last one any.
+        num_common: of these P the first so many are the same for all requests: held once, they may be read once.
+        own: the placement in the rows alone.
+        attention: whether attention over what is common is computed once for all rows: always, never, or where that is
+            quicker.
+    """
+
+    slots: Tensor
+    num_common: int
+    own: "Placement"
+    attention: SharedKind = "auto"
+
+    @property
+    def num_slots(self) -> int:
+        """P."""
+        return self.slots.shape[1]
 
 
 class Placement(NamedTuple):
@@ -24,12 +50,13 @@ class Placement(NamedTuple):
         positions: of the new tokens in their texts: a slice if it is one run, else `[T]`.
         written: where keys and values are written: (row, slots) if it is one run, else `[T]` indices into all slots of
             all rows.
-        num_slots: S; slots 0 to S - 1 of the rows are read.
+        num_slots: S; slots 0 to S - 1 of the rows are read, after those of `prefix`, which are among the S.
         mask: `[B, 1, Q, S]` bool, True where a token looks; None if every token may look at all S slots.
         pad: `[B, Q]` index into T of every token, requests padded with their own last token; None if all counts
             are equal.
         unpad: `[T]` index of every token in B x Q; None as `pad`.
         tree: whether slots say nothing of positions and the mask is all there is; such a forward is not captured.
+        prefix: what is read out of a prefix cache; None for nothing.
     """
 
     counts: tuple[int, ...]
@@ -41,6 +68,7 @@ class Placement(NamedTuple):
     pad: Tensor | None
     unpad: Tensor | None
     tree: bool = False
+    prefix: Prefix | None = None
 
     @property
     def longest(self) -> int:

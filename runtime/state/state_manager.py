@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import torch
 
+from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
 from ..kv.member_kv import SLOT_STEP, MemberKV
 from .errors import CacheDesyncError, KVMemoryError
@@ -24,6 +25,7 @@ class StateManager:
         make_cache: builds the cache of a level when a request first needs it.
         limits: bytes of all caches on a device, >= 1 (checked by `Memory`); of those not named, whatever they have.
         shared: whether other processes do the same. They would not know that a device here is full, so it is an error.
+        prefixes: prefix caches of the members, from which requests are released; None for none.
 
     Attributes:
         states: of running requests, by id.
@@ -39,6 +41,7 @@ class StateManager:
         *,
         limits: Mapping[torch.device, int] | None = None,
         shared: bool = False,
+        prefixes: PoolPrefixes | None = None,
     ) -> None:
         self.states: dict[str, RequestState] = {}
         self.caches: dict[int, MemberKV] = {}
@@ -48,6 +51,7 @@ class StateManager:
         self._make_cache = make_cache
         self._limits = limits or {}
         self._shared = shared
+        self._prefixes = prefixes
 
     @property
     def held_bytes(self) -> int:
@@ -103,7 +107,13 @@ class StateManager:
     # -- memory
 
     def reserve(
-        self, level: int, states: Sequence[RequestState], counts: Sequence[int], further: Sequence[int] | None = None
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        counts: Sequence[int],
+        further: Sequence[int] | None = None,
+        *,
+        kept: Collection[str] = (),
     ) -> dict[str, KVMemoryError | None]:
         """Make room in a member's cache for a forward, and for those of one token each after it.
 
@@ -112,6 +122,7 @@ class StateManager:
             states: of the requests.
             counts: tokens of each request in the first forward, >= 1.
             further: tokens of each after it, one a forward, >= 0; None for none.
+            kept: requests that give up nothing, since they ran in the same operation; none of `states`.
 
         Returns:
             The requests without room, which have given up all memory they had: None where it may come back when others
@@ -130,7 +141,7 @@ class StateManager:
                 self._truncate(caches)
                 truncated = True
                 continue
-            victim = self._youngest(caches, wanted)
+            victim = self._youngest(caches, wanted, kept)
             asked = wanted.pop(victim.request_id, None)
             if asked is None:
                 self.evicted.append(victim.request_id)
@@ -170,14 +181,17 @@ class StateManager:
             with suppress(*(() if self._shared else (torch.OutOfMemoryError,))):
                 cache.truncate()
 
-    def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str]) -> RequestState:
-        """The latest admitted request that holds memory in these caches or wants some here."""
+    def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str], kept: Collection[str]) -> RequestState:
+        """The latest admitted request that holds memory in these caches or wants some here, and may lose it."""
         holders = {request_id for cache in caches for request_id in cache.rows}
-        return max((self.states[request_id] for request_id in holders | set(wanted)), key=lambda state: state.number)
+        able = (holders | set(wanted)).difference(kept)
+        return max((self.states[request_id] for request_id in able), key=lambda state: state.number)
 
     def _release(self, request_id: str) -> None:
         for cache in self.caches.values():
             cache.free(request_id)
+        if self._prefixes is not None:
+            self._prefixes.release(request_id)
 
     def _too_long(self, level: int, state: RequestState, count: int) -> KVMemoryError:
         cache = self.cache(level)

@@ -56,7 +56,7 @@ class PricedSeconds:
         for number, (level, part) in enumerate(zip(op.levels, results.parts, strict=True)):
             verifies = not (op.drafts and number == len(op.levels) - 1)
             forwards, duration_s = self._run(op, level, part.forwards, verifies=verifies)
-            parts.append(PartRun(whole_s, forwards, duration_s))
+            parts.append(PartRun(whole_s, forwards, duration_s, part.prefixes))
             whole_s += duration_s
         self._now_s += whole_s
         return results._replace(parts=parts, duration_s=whole_s)

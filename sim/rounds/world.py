@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ...decoding.pool import Pool
+from ...decoding.prefixes.counts import NO_COUNTS
 from ...decoding.results import Drafted, DraftResults, Forward, VerifyResults, made
 from ...decoding.session import Session
 from ...decoding.world import DraftItem, VerifyItem
@@ -74,13 +75,13 @@ class RoundsWorld(RoundAnswers):
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self.drafted(session, step, level) for session, step in items]
         forwards = self._draft_forwards(items, drafted, level)
-        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0))
+        return made(DraftResults, (drafted, forwards, total_s(forwards), 1.0, NO_COUNTS))
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Compare what is pending with the target's text, then charge the operation."""
         judged = [self.judged(session, step, level) for session, step in items]
         forwards = self._verify_forwards(items, level)
-        return made(VerifyResults, (judged, forwards, total_s(forwards), 1.0))
+        return made(VerifyResults, (judged, forwards, total_s(forwards), 1.0, NO_COUNTS))
 
     def _verify_forwards(self, items: Sequence[VerifyItem], level: int) -> list[Forward]:
         if self._measured is not None and len(items) == 1:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from ...decoding.overlap.turns import in_turns
 from ...decoding.overlap.world import OverlapItem
 from ...decoding.pool import Pool
+from ...decoding.prefixes.counts import NO_COUNTS
+from ...decoding.prefixes.pool_prefixes import PoolPrefixes
+from ...decoding.prefixes.size import PrefixCacheSize
 from ...decoding.results import DraftResults, Judged, OverlapResults, VerifyResults, made
 from ...decoding.session import Session
 from ...decoding.trees.world import TreeItem
@@ -17,6 +20,7 @@ from ..charges import draft_forwards, total_s, tree_forwards, verify_forward
 from ..cost.base import CostModel, OperationCost
 from ..operation_charges import OperationCharges
 from ..placement import Placement
+from ..prefix_charges import PrefixCharges
 from .agreement_rates import Fallback
 from .answers import TrieAnswers
 from .recorded_quality import recorded_quality
@@ -52,6 +56,7 @@ class ReplayWorld(TrieAnswers):
         self._cost = cost
         self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
         self.placement = Placement()
+        self._sharing: PrefixCharges | None = None
         self.num_divergent: dict[str, int] = {}
         self.quality: dict[str, TextQuality] = {}
 
@@ -68,6 +73,11 @@ class ReplayWorld(TrieAnswers):
                 prefill_before=prefill_before,
             )
 
+    def share_prefixes(self, size: PrefixCacheSize) -> None:
+        """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""
+        assert self._charges is None
+        self._sharing = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
+
     def open(self, session: Session) -> None:
         """Start at the root of the request's trie."""
         self._open[session.request_id] = self._tables.of(session.request_id)
@@ -78,6 +88,8 @@ class ReplayWorld(TrieAnswers):
         request_id = session.request_id
         if self._charges is not None:
             self._charges.close(request_id)
+        if self._sharing is not None:
+            self._sharing.close(request_id)
         recorded = self._open.pop(request_id)
         anchors = self._anchors.pop(request_id, {})
         quality = recorded_quality(recorded, self._pool.target_level, session.emitted, anchors)
@@ -92,15 +104,20 @@ class ReplayWorld(TrieAnswers):
                 return DraftResults(looked_up, [], self._charges.lookup_s(len(items)))
             return DraftResults(looked_up, [], self._cost.lookup_s * len(items))
         drafted = [self.drafted(session, step, level) for session, step in items]
+        if self._sharing is not None:
+            forwards = self._sharing.draft(level, items, drafted)
+            return DraftResults(drafted, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
         if self._charges is not None:
             forwards, seconds = self._charges.draft(level, items, drafted)
         else:
             forwards = draft_forwards(self._cost, self._pool.names[level], items, drafted, level)
             seconds = total_s(forwards)
-        return made(DraftResults, (drafted, forwards, seconds, 1.0))
+        return made(DraftResults, (drafted, forwards, seconds, 1.0, NO_COUNTS))
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError for a member whose branches are not recorded, and for seconds that know no trees."""
+        if self._sharing is not None:
+            raise ValueError("no token trees are drafted over a prefix cache; leave out `prefix_cache`")
         meta, name = self._tables.trace.meta, self._pool.names[level]
         if name not in {tree.model for tree in meta.closure.trees}:
             raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
@@ -125,7 +142,11 @@ class ReplayWorld(TrieAnswers):
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
-        return self._charged(level, items, [self.judged(session, step, level) for session, step in items])
+        judged = [self.judged(session, step, level) for session, step in items]
+        if self._sharing is not None:
+            forwards = self._sharing.verify(level, items)
+            return VerifyResults(judged, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
+        return self._charged(level, items, judged)
 
     def _charged(self, level: int, items: Sequence[VerifyItem], judged: list[Judged]) -> VerifyResults:
         if self._charges is not None:
@@ -133,7 +154,12 @@ class ReplayWorld(TrieAnswers):
         else:
             forward = verify_forward(self._cost, self._pool.names[level], items, level)
             seconds = forward[3]
-        return made(VerifyResults, (judged, [forward], seconds, 1.0))
+        return made(VerifyResults, (judged, [forward], seconds, 1.0, NO_COUNTS))
+
+    def check_ahead(self) -> None:
+        """Raises ValueError with prefix caches, which the runtime's members that work at once do not keep either."""
+        if self._sharing is not None:
+            raise ValueError("nobody works ahead over a prefix cache; leave out `prefix_cache`")
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Walk every part in the same trie, then let parts on several devices run at once."""

@@ -1,7 +1,7 @@
 """What a comparison is run under, as it was asked for: the recording, the seconds, the what-ifs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from ...arguments import ArgumentError
 from ...decoding.prefill import Start, start_of
+from ...decoding.prefixes.size import prefix_cache_size
 from ...sim.cost.base import CostModel, OperationCost
 from ...sim.cost.make import OnDevice, default_cost, make_cost, measured_on_device
 from ...sim.cost.what_if.other_device import Reading
@@ -55,6 +56,14 @@ class SettingOptions(ReplayOptions, total=False):
     start: Start | str | None
 
 
+@with_config(STRICT)
+class SharingOptions(SettingOptions, total=False):
+    """Further keywords of `compare`, which replays texts."""
+
+    prefix_cache: int | None
+    block_tokens: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What policies are compared under.
@@ -81,6 +90,8 @@ class Setting:
         allow_foreign_profile: take a profile of another machine as `cost`.
         strict: refuse what is not recorded instead of modelling it.
         lossless: refuse policies that may commit other text than the target's.
+        prefix_cache: blocks of each member's prefix cache, >= 1; None for none.
+        block_tokens: of one of these blocks, >= 1; 16 if None.
 
     Raises:
         ArgumentError: an argument out of range, or without the one that it goes with.
@@ -104,8 +115,11 @@ class Setting:
     allow_foreign_profile: bool = False
     strict: bool = False
     lossless: bool = False
+    prefix_cache: int | None = None
+    block_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        prefix_cache_size(self.prefix_cache, self.block_tokens)
         if not LEAST_SEEDS <= self.seeds <= MOST_SEEDS:
             raise ArgumentError(f"`seeds` must be in [{LEAST_SEEDS}, {MOST_SEEDS}], got {self.seeds}")
         if self.start is not None:
@@ -162,6 +176,7 @@ class Setting:
             decide_s=self.decide_s,
             start=None if self.start is None else start_of(self.start),
             placement=placement_of(self.devices, tables.pool),
+            prefixes=prefix_cache_size(self.prefix_cache, self.block_tokens),
         )
         return Scenarios(self.recording, first, self.shift_acceptance or {}, self.seeds)
 
@@ -191,11 +206,12 @@ class Setting:
             "decide_s": None if self._profiled_deciding(first) else self.decide_s or 0.0,
             "start": first.begins.value,
             "devices": first.placement.name,
+            "prefix_cache": None if first.prefixes is None else asdict(first.prefixes),
         }
 
 
 def setting_of(
-    recording: Recording | str | Path | None, batch: int, options: ReplayOptions | SettingOptions
+    recording: Recording | str | Path | None, batch: int, options: ReplayOptions | SettingOptions | SharingOptions
 ) -> Setting:
     """What is asked for, of the recording with the shapes that `models` gives; raises as `Recording.with_shapes`.
 

@@ -28,10 +28,10 @@ from paceline.policies import (
 )
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
-from paceline.runtime.world import Memory
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
 from paceline.sim.tries.tables import TrieTables

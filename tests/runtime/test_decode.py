@@ -7,8 +7,8 @@ import pytest
 from paceline.policies import Commit, Draft, make_policy
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.decode import decode
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 
 from .conftest import ALPHABET

@@ -19,8 +19,8 @@ from paceline.policies import (
     Verify,
 )
 from paceline.policies.lossless.chain import Chain
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 
 from .offline import COUPLED, GREEDY, NUM_TOKENS, PROMPTS, Offline, trunk

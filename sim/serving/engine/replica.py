@@ -8,6 +8,7 @@ from functools import partial
 from typing import cast
 
 from ....decoding.ledger import VERIFY, op_record
+from ....decoding.prefixes.counts import NO_COUNTS
 from ....decoding.results import Forward, VerifyResults, made
 from ....decoding.world import DraftOp, Op, VerifyOp
 from ....traces.workloads.arrival import Arrival
@@ -217,7 +218,7 @@ class Replica:
         if self._memory.members[level] is not None and behind(op, self._budget):
             op, self._kept = within_budget(op, self._budget)
             duration_ps, caught_up = catch_up(world, op, self._budget)
-        rows, forwards, _, _ = results = op.run(world)
+        rows, forwards, *_ = results = op.run(world)
         if caught_up:
             forwards = caught_up + forwards
         duration_ps += world.duration_ps
@@ -234,8 +235,8 @@ class Replica:
             assert not self._batch.waiting or any(self._memory.used_blocks), "who waits beside an empty batch"
             return None
         level = self._target
-        judged, forwards, duration_s, _ = self._world.verify(level, step.rows, step.chunks)
-        results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share))
+        judged, forwards, duration_s, *_ = self._world.verify(level, step.rows, step.chunks)
+        results = made(VerifyResults, (judged, forwards, duration_s, self._memory.free_share, NO_COUNTS))
         end_ps = start_ps + self._world.duration_ps
         if self._memory.host is not None:
             end_ps += self._memory.host.take_load_ps(start_ps)

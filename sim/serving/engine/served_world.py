@@ -8,6 +8,7 @@ from typing import Protocol, cast
 
 from ....decoding.contract import Verify
 from ....decoding.pool import Pool
+from ....decoding.prefixes.counts import NO_COUNTS
 from ....decoding.results import DraftResults, Forward, VerifyResults, made
 from ....decoding.rules.signal import Signal
 from ....decoding.session import Session
@@ -101,7 +102,7 @@ class ServedWorld:
         else:
             drafted = [answers.drafted(session, step, level) for session, step in items]
             forwards, self.duration_ps = self._charges.drafted(level, items, drafted)
-        return made(DraftResults, (drafted, forwards, to_s(self.duration_ps), 1.0))
+        return made(DraftResults, (drafted, forwards, to_s(self.duration_ps), 1.0, NO_COUNTS))
 
     def verify(self, level: int, items: Sequence[VerifyItem], chunks: Sequence[VerifyItem] = ()) -> VerifyResults:
         """See `EngineWorld`."""
@@ -109,7 +110,7 @@ class ServedWorld:
         if self._rows is not None:
             self._rows[:] = [cast(ServedSession, session).serial for session, _ in (*items, *chunks)]
         forward, self.duration_ps = self._charges.verified(level, [*items, *chunks] if chunks else items)
-        return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0))
+        return made(VerifyResults, (judged, [forward], to_s(self.duration_ps), 1.0, NO_COUNTS))
 
     def catch_up(self, level: int, sessions: Sequence[Session]) -> None:
         """See `EngineWorld`."""

@@ -8,6 +8,7 @@ unusual after all (memory is short, rows that lag, a Commit that ends a request)
 from typing import cast
 
 from ....decoding.contract import Draft, Verify
+from ....decoding.prefixes.counts import NO_COUNTS
 from ....decoding.results import Results, made
 from ....decoding.world import Op
 from ....traces.workloads.exact_seconds import PS_PER_S
@@ -58,8 +59,8 @@ class SteadyReplica(Replica):
 
     def _begin(self, op: Op, results: Results, now_ps: int, end_ps: int) -> None:
         """Let an operation run that ends when others may look."""
-        rows, forwards, duration_s, _ = results
-        told = made(results.__class__, (rows, forwards, duration_s, self._memory.free_share))
+        rows, forwards, duration_s, *_ = results
+        told = made(results.__class__, (rows, forwards, duration_s, self._memory.free_share, NO_COUNTS))
         num_forwards = 1 if op.level == self._target else 0
         self._going = made(Going, (op, told, [], [], op.level, num_forwards, now_ps, end_ps))
         self.end_ps = end_ps

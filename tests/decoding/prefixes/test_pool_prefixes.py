@@ -8,6 +8,7 @@ from paceline.decoding.prefixes.pool_prefixes import PoolPrefixes
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.decoding.session import Session
 
+LEVEL = 1
 POOL = Pool((Member(name="draft"), Member(name="target")))
 
 
@@ -31,11 +32,11 @@ def read(prefixes, level, sessions):
 def test_of_requests_with_one_prompt_the_first_reads_it():
     prefixes = PoolPrefixes(PrefixCacheSize(num_blocks=4, block_tokens=4))
     sessions = [session_of(str(number), range(16)) for number in range(5)]
-    assert prefixes.waves(1, sessions) == ([0], [1, 2, 3, 4])
-    assert read(prefixes, 1, sessions) == 16 + 4  # of each other one the last token
-    assert prefixes.take_counts() == (5 * 16, 4 * 15, 4, 0)
-    assert prefixes.take_counts() == NO_COUNTS
-    assert prefixes.waves(1, sessions) == ([0, 1, 2, 3, 4], [])
+    assert prefixes.waves(LEVEL, sessions) == ([0], [1, 2, 3, 4])
+    assert read(prefixes, LEVEL, sessions) == 16 + 4  # of each other one the last token
+    assert prefixes.take_counts(LEVEL) == (5 * 16, 4 * 15, 4, 0)
+    assert prefixes.take_counts(LEVEL) == NO_COUNTS
+    assert prefixes.waves(LEVEL, sessions) == ([0, 1, 2, 3, 4], [])
     assert prefixes.waves(0, sessions) == ([0], [1, 2, 3, 4])  # the other member has read nothing
 
 
@@ -55,18 +56,18 @@ def test_nobody_waits_for_less_than_a_block():
 def test_tokens_are_fed_or_found(texts, num_blocks, block_tokens):
     prefixes = PoolPrefixes(PrefixCacheSize(num_blocks=num_blocks, block_tokens=block_tokens))
     sessions = [session_of(str(number), text) for number, text in enumerate(texts)]
-    first, second = prefixes.waves(0, sessions)
+    first, second = prefixes.waves(LEVEL, sessions)
     assert sorted(first + second) == list(range(len(texts)))
     assert first[0] == 0
-    fed = read(prefixes, 0, sessions)
-    counts = prefixes.take_counts()
+    fed = read(prefixes, LEVEL, sessions)
+    counts = prefixes.take_counts(LEVEL)
     assert fed + counts.hit_tokens == counts.asked_tokens == sum(map(len, texts))
-    assert prefixes.member(0).num_blocks == counts.entered_blocks - counts.evicted_blocks <= num_blocks
+    assert prefixes.member(LEVEL).num_blocks == counts.entered_blocks - counts.evicted_blocks <= num_blocks
     for session in sessions:
         prefixes.release(session.request_id)
     again = [session_of(f"again{number}", text) for number, text in enumerate(texts)]
     if sum(map(len, texts)) <= num_blocks * block_tokens:  # all of it is kept
-        read(prefixes, 0, again)
-        assert prefixes.take_counts().hit_tokens >= sum(
+        read(prefixes, LEVEL, again)
+        assert prefixes.take_counts(LEVEL).hit_tokens >= sum(
             (len(text) - 1) // block_tokens * block_tokens for text in texts
         )

@@ -3,7 +3,8 @@
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.runtime.ahead.pace import TRIED, Pace
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.memory import Memory
+from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
 from ..offline import COUPLED, GREEDY, Offline

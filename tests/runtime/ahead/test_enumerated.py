@@ -6,7 +6,7 @@ after it, so they still follow their drafter's distribution after that very text
 
 import pytest
 from paceline.policies import Draft, Overlap, Verify
-from paceline.runtime.world import Memory
+from paceline.runtime.memory import Memory
 
 from ..sampling.test_lossless_enumeration import PLAIN, TOP_K, distance
 

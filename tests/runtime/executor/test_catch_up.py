@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 from paceline.policies import Verify
 from paceline.policies.lossless.chain import Chain
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 
 from ..offline import COUPLED, GREEDY, Offline, in_double, logits_after
 

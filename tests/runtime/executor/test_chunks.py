@@ -7,9 +7,10 @@ from paceline.decoding.loop import Loop
 from paceline.decoding.world import VerifyOp
 from paceline.policies import make_policy
 from paceline.runs.ledger import RunLedger
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.run import sessions_of
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 
 from ..offline import GREEDY, PROMPTS, in_double, trunk
 

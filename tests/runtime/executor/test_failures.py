@@ -11,10 +11,11 @@ from paceline.policies.lossless.chain import Chain
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
 from paceline.runtime.executor.errors import NonFiniteLogitsError
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.state.errors import CacheDesyncError
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
 from ..conftest import ALPHABET, noisy

@@ -21,9 +21,10 @@ from paceline.decoding.results import Deferred, Failed
 from paceline.decoding.session import Session
 from paceline.decoding.world import DraftOp, VerifyOp
 from paceline.policies import Draft, Verify
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.sampling.coupled_noise import RequestNoise
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
 from ...decoding.strategies import legal_steps

@@ -9,8 +9,8 @@ from paceline.policies import ConfidenceBelow, EntropyAbove, GapBelow, ProductBe
 from paceline.policies.lossless.chain import Chain
 from paceline.runtime.forward import forward_choice
 from paceline.runtime.forward.forward_choice import ForwardKind
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 
 from ..offline import COUPLED, GREEDY, PROMPTS, Offline, in_double, with_models

@@ -9,8 +9,9 @@ from paceline.runtime.kv.mask_cache import MaskCache
 from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape, MemberKV
 from paceline.runtime.kv.placement import side_by_side
 from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.memory import Memory
 from paceline.runtime.state.errors import KVMemoryError
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 
 from ..offline import COUPLED, GREEDY, PROMPTS, Offline, in_double
 

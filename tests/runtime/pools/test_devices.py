@@ -12,11 +12,12 @@ from paceline.decoding.session import Session
 from paceline.runtime.executor.distances import stacked_on
 from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape
 from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.submodel import make_submodel
 from paceline.runtime.state.request_state import RequestState
 from paceline.runtime.state.state_manager import StateManager
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 

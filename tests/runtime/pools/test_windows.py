@@ -7,12 +7,12 @@ from paceline.policies import make_policy
 from paceline.reports.summary import summarise_run
 from paceline.runtime.decode import decode
 from paceline.runtime.forward.layer_masks import layer_windows, within_window
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.recording.tree_forward import TreeForward, causal_mask, tree_mask
-from paceline.runtime.world import Memory
 from paceline.sim import Scenario, TrieTables, simulate
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.traces.meta import Closure, Sampling, TreeClosure

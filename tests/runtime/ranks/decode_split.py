@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from paceline.progress import quiet
+from paceline.runtime.memory import Memory
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.ranks.ranks import leave
-from paceline.runtime.world import Memory
 from paceline.studies.decode import decode
 from paceline.studies.pool import load_pool
 from paceline.traces.meta import Sampling

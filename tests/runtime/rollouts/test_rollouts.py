@@ -7,12 +7,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
+from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.decoding.rollouts.branching import rollouts_of
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.sampling.coupled_noise import RequestNoise
-from paceline.runtime.world import Memory
 from paceline.traces.meta import Sampling
 
 from ..conftest import ALPHABET
@@ -75,6 +76,34 @@ def test_every_path_is_what_its_prompt_alone_is_answered(tiny_pool, paths, polic
     assert all(one.text == tiny_pool.decode(list(one.tokens)) for one in outputs)
     assert log.meta["rollouts"] == BRANCHING
     assert len(outputs) == 2 * rollouts_of(BRANCHING).num_paths
+
+
+@pytest.mark.parametrize("shared_attention", ["on", "off", "auto"])
+@pytest.mark.parametrize("cache", ["slots", "mask"])
+@pytest.mark.parametrize("num_blocks", [6, 60])
+def test_a_prefix_cache_changes_no_path(tiny_pool, paths, shared_attention, cache, num_blocks):
+    """Whether paths share blocks, whether some are evicted, and whether attention over them is computed once."""
+    prefixes = PrefixCacheSize(num_blocks=num_blocks, block_tokens=4)
+    memory = Memory(cache=cache, prefixes=prefixes, shared_attention=shared_attention)
+    outputs, log = rolled(tiny_pool, memory=memory, batch=6, forward="fused")
+    answered = {one.request_id: (one.parent, one.depth, list(one.tokens)) for one in outputs if not one.error}
+    assert answered == paths
+    assert log.meta["shared_attention"] == dict.fromkeys(["draft", "mid", "slim", "target"], shared_attention)
+
+
+def test_outputs_say_which_members_attend_row_by_row(tiny_pool):
+    memory = Memory(prefixes=PrefixCacheSize(num_blocks=60, block_tokens=4), shared_attention="on")
+    _, log = rolled(tiny_pool, memory=memory, forward="modules")
+    assert log.meta["shared_attention"] == dict.fromkeys(["draft", "mid", "slim", "target"], "modules")
+    _, log = rolled(tiny_pool, rollouts="1@0")
+    assert "shared_attention" not in log.meta
+
+
+def test_shared_attention_goes_with_a_prefix_cache():
+    with pytest.raises(ArgumentError, match=r"`shared_attention` goes with `prefix_cache`, got on without one"):
+        Memory(shared_attention="on")
+    with pytest.raises(ArgumentError, match=r"`shared_attention` must be one of auto, on, off, got 'often'"):
+        Memory(shared_attention="often")
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,12 +18,13 @@ from paceline.policies.lossless.via_sd_lossless import ViaSDLossless
 from paceline.policies.lossy.pyramid_sd import PyramidSD
 from paceline.runs.ledger import RunLedger
 from paceline.runtime.executor import sampler
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import LoadedMember, loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.sampling import rejection
 from paceline.runtime.sampling.chance import SeededChance
 from paceline.runtime.sampling.truncation import truncated
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -10,8 +10,9 @@ from paceline.decoding.loop import Loop
 from paceline.decoding.session import Session
 from paceline.policies import make_policy
 from paceline.runs.ledger import RunLedger
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
-from paceline.runtime.world import Memory, TorchWorld
+from paceline.runtime.world import TorchWorld
 from paceline.sim.device import device_process
 
 from ..conftest import ALPHABET

@@ -13,12 +13,12 @@ from paceline.decoding.trees.growth import ROOT, Growth
 from paceline.decoding.trees.shapes import tree_shape
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
+from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.recording.recorder import record
 from paceline.runtime.recording.tree_forward import text_logits
 from paceline.runtime.sampling.coupled_noise import noise_of
 from paceline.runtime.trees.ranked import ranked
-from paceline.runtime.world import Memory
 from paceline.studies.agree import agree
 from paceline.studies.record import tree_of
 from paceline.traces.meta import Closure, Sampling

@@ -1,0 +1,87 @@
+"""The runtime's side of prefix caches: what `decoding.prefixes` decides, done to the caches of a state manager.
+
+Without prefix caches all of it does nothing, and an operation is one wave.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+from ...decoding.contract import Draft, Verify
+from ...decoding.prefixes.counts import NO_COUNTS, PrefixCounts
+from ...decoding.prefixes.member_prefixes import Hit
+from ...decoding.prefixes.pool_prefixes import PoolPrefixes
+from ...decoding.session import Session
+from ..kv.prefixed_kv import PrefixedKV
+from .request_state import RequestState
+from .state_manager import StateManager
+
+Item = TypeVar("Item", bound=tuple[Session, Draft | Verify])
+
+
+class PrefixSharing:
+    """Mutates prefix caches, caches, request states, and what sessions say is cached.
+
+    Args:
+        manager: caches and requests.
+        prefixes: the caches' logic, which the manager releases requests from; None for no prefix caches.
+    """
+
+    def __init__(self, manager: StateManager, prefixes: PoolPrefixes | None) -> None:
+        self._manager = manager
+        self._prefixes = prefixes
+
+    @property
+    def on(self) -> bool:
+        """Whether there are prefix caches."""
+        return self._prefixes is not None
+
+    def waves(self, level: int, items: Sequence[Item]) -> list[Sequence[Item]]:
+        """The requests of an operation by the forward that is their first, or next, in it; one or two, no empty one."""
+        if self._prefixes is None:
+            return [items]
+        waves = self._prefixes.waves(level, [session for session, _ in items])
+        return [[items[index] for index in wave] for wave in waves if wave]
+
+    def find(self, level: int, sessions: Sequence[Session]) -> dict[str, Hit]:
+        """Look up the texts of requests that a member has not read; what is found need not be fed."""
+        found: dict[str, Hit] = {}
+        if self._prefixes is not None:
+            for session in sessions:
+                hit = self._prefixes.look_up(level, session)
+                if hit is not None:
+                    found[session.request_id] = hit
+                    state = self._manager.states[session.request_id]
+                    state.fed[level] = [*session.prompt, *session.emitted][: hit.num_tokens]
+        return found
+
+    def copied(self, found: Mapping[str, Hit]) -> int:
+        """The most slots that a row takes for what is copied into it."""
+        return max((hit.branch.num_equal for hit in found.values() if hit.branch is not None), default=0)
+
+    def attach(self, level: int, found: Mapping[str, Hit], refused: Collection[str]) -> None:
+        """Let requests read what was found, but for those that were refused memory."""
+        if found:
+            cache = self._cache(level)
+            cache.attach([(request_id, hit) for request_id, hit in found.items() if request_id not in refused])
+
+    def absorb(self, level: int, states: Sequence[RequestState], broken: Collection[str]) -> None:
+        """After a forward: let what it computed enter, but for requests with broken logits."""
+        if self._prefixes is None:
+            return
+        entered = []
+        for state in states:
+            if state.request_id not in broken:
+                blocks = self._prefixes.enter(level, state.session)
+                if blocks is not None and blocks.blocks:
+                    entered.append((state.request_id, blocks))
+        if entered:
+            self._cache(level).absorb(entered)
+
+    def take_counts(self, level: int) -> PrefixCounts:
+        """What the operation of a member that has just ended did."""
+        return NO_COUNTS if self._prefixes is None else self._prefixes.take_counts(level)
+
+    def _cache(self, level: int) -> PrefixedKV:
+        cache = self._manager.cache(level)
+        assert isinstance(cache, PrefixedKV)
+        return cache

@@ -1,0 +1,83 @@
+"""What operations cost where members have prefix caches: what is cached is not fed, and rows may wait for others.
+
+The logic is that of the runtime (`decoding.prefixes`), called at the same moments; blocks hold nothing here.
+Letters: B requests of an operation.
+"""
+
+from collections.abc import Sequence
+
+from ..decoding.contract import Draft, Verify
+from ..decoding.pool import Pool
+from ..decoding.prefixes.counts import PrefixCounts
+from ..decoding.prefixes.pool_prefixes import PoolPrefixes
+from ..decoding.results import Drafted, Forward
+from ..decoding.session import Session
+from ..decoding.world import DraftItem, VerifyItem
+from .charges import draft_forwards, later_forwards, verify_forward
+from .cost.base import CostModel
+
+Item = tuple[Session, Draft | Verify]
+
+
+class PrefixCharges:
+    """Charges operations, and keeps what their members have read. Mutated by each.
+
+    Args:
+        cost: seconds of forwards.
+        pool: the members in level order.
+        prefixes: their caches.
+    """
+
+    def __init__(self, cost: CostModel, pool: Pool, prefixes: PoolPrefixes) -> None:
+        self._cost = cost
+        self._pool = pool
+        self._prefixes = prefixes
+
+    def close(self, request_id: str) -> None:
+        """A request refers to nothing more."""
+        self._prefixes.release(request_id)
+
+    def counts(self, level: int) -> PrefixCounts:
+        """What the operation of a member that has just ended did."""
+        return self._prefixes.take_counts(level)
+
+    def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Forward]:
+        """The forwards of a Verify, one or two."""
+        name, forwards = self._pool.names[level], []
+        for wave in self._prefixes.waves(level, [session for session, _ in items]):
+            if wave:
+                rows = [items[index] for index in wave]
+                self._look_up(level, rows)
+                forwards.append(verify_forward(self._cost, name, rows, level))
+                self._enter(level, rows)
+        return forwards
+
+    def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
+        """The forwards of a Draft: one or two that read, then one a token while any row still drafts."""
+        name = self._pool.names[level]
+        rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
+        if self._cost.draft_terms(name) is not None:  # whole drafts: none has a first forward
+            return draft_forwards(self._cost, name, items, drafted, level)
+        forwards: list[Forward] = []
+        held: list[tuple[int, int]] = []
+        for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
+            if wave:
+                reading = [rows[index] for index in wave]
+                self._look_up(level, [item for item, _ in reading])
+                fed = [item[0].feed(level, verify=False) for item, _ in reading]
+                new_tokens, context_tokens = sum(new for new, _ in fed), sum(kept for _, kept in fed)
+                seconds = self._cost.forward_s(
+                    name, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens
+                )
+                forwards.append((len(fed), new_tokens, 1, seconds))
+                held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
+                self._enter(level, [item for item, _ in reading])
+        return [*forwards, *later_forwards(self._cost, name, held)]
+
+    def _look_up(self, level: int, items: Sequence[Item]) -> None:
+        for session, _ in items:
+            self._prefixes.look_up(level, session)
+
+    def _enter(self, level: int, items: Sequence[Item]) -> None:
+        for session, _ in items:
+            self._prefixes.enter(level, session)
