@@ -79,8 +79,7 @@ class TorchWorld:
     ) -> None:
         devices = {member.model.device for member in pool.members if member.model is not None}
         self.clock = Clock(devices) if pool.ranks is None else SharedClock(devices, pool.ranks)
-        self.pool = pool
-        self.sampling = sampling
+        self.pool, self.sampling = pool, sampling
         self._make_chance, self._debug, self._num_opened = make_chance, debug, 0
         self.memory = memory or Memory()
         if forward == "graphs" and self.memory.cache != "slots":
@@ -89,9 +88,7 @@ class TorchWorld:
         self.forward_names = {pool.members[level].name: forward.name for level, forward in self._forwards.items()}
         names = [member.name for member in pool.members]
         self._limits = self.memory.limits(forward.kv_shape.device for forward in self._forwards.values())
-        prefixes = None if self.memory.prefixes is None else PoolPrefixes(self.memory.prefixes)
-        if prefixes is not None:
-            check_shareable(pool, self._forwards, prefixes.size, self._limits)
+        prefixes = self._prefixes()
         self.manager = StateManager(
             names, self._make_cache, limits=self._limits, shared=pool.ranks is not None, prefixes=prefixes
         )
@@ -106,6 +103,14 @@ class TorchWorld:
         self._verify = VerifyProcessor(pool.members, self._executor, rollback)
         self._trees = TreeProcessors.over(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
+
+    def _prefixes(self) -> PoolPrefixes | None:
+        """The members' prefix caches, if the run has them; raises ArgumentError for a pool that cannot."""
+        size = self.memory.prefixes
+        if size is None:
+            return None
+        check_shareable(self.pool, self._forwards, size, self._limits)
+        return PoolPrefixes(size)
 
     def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
         graphs, whole = "graphs" in self.forward_names.values(), self.pool.ranks is None

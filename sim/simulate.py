@@ -1,5 +1,6 @@
 """One simulated run: a policy over a recording, on one device, with B requests at a time."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -165,11 +166,7 @@ def _looped(
 ) -> RunLog:
     """The run step by step."""
     recording = scenario.tables
-    world = recording.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=lambda: loop.load.now_s)
-    if isinstance(world, ReplayWorld):
-        world.placement = scenario.placement
-        if scenario.prefixes is not None:
-            world.share_prefixes(scenario.prefixes)
+    world = _world(scenario, lambda: loop.load.now_s)
     ledger = RunLedger()
     decide_s = scenario.seconds_to_decide(policy)
     loop = Loop(pool=recording.pool, policy=policy, name=name, world=world, ledger=ledger, decide_s=decide_s, view=view)
@@ -196,6 +193,16 @@ def _looped(
     with paused_collector():
         env.run()
     return _logged(scenario, policy, name, ledger, world)
+
+
+def _world(scenario: Scenario, now_s: Callable[[], float]) -> RecordedWorld:
+    """Where a run step by step happens; `now_s` reads its clock."""
+    world = scenario.tables.world(scenario.cost, seed=scenario.seed, strict=scenario.strict, now_s=now_s)
+    if isinstance(world, ReplayWorld):
+        world.placement = scenario.placement
+        if scenario.prefixes is not None:
+            world.share_prefixes(scenario.prefixes)
+    return world
 
 
 def _logged(scenario: Scenario, policy: Policy, name: str, ledger: RunLedger, world: RecordedWorld) -> RunLog:

@@ -19,7 +19,7 @@ from ..reports.tables.comparison import prefix_words, start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
 from ..runs.same_steps import Agreement
-from ..runtime.memory import CacheKind
+from ..runtime.memory import CacheKind, Memory
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
@@ -139,14 +139,12 @@ def agree(
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
-    begins, prefixes = start_of(start), prefix_cache_size(prefix_cache, block_tokens)
-    given = None if policies is None else named_policies(policies)
-    for policy in given or ():
-        refuse_oracle(policy.made_by, policy.name)
+    begins = start_of(start)
+    memory = Memory(cache=cache, prefixes=prefix_cache_size(prefix_cache, block_tokens))
+    given = _asked_for(policies)
     if recording is not None and (closure, reach, run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
-    sampling = sampling or Sampling(mode="greedy")
-    everyone = prompts_of(prompts)
+    sampling, everyone = sampling or Sampling(mode="greedy"), prompts_of(prompts)
     requests = _first(everyone, limit)
     models = load_pool(pool, threads=threads)
     members = loaded_pool(models)
@@ -158,16 +156,17 @@ def agree(
     else:
         replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(
-        pool=models,
-        recording=replayed,
-        prompts=requests,
-        batch=batch,
-        cache=cache,
-        start=begins,
-        lossless=lossless,
-        prefixes=prefixes,
+        pool=models, recording=replayed, prompts=requests, batch=batch, memory=memory, start=begins, lossless=lossless
     )
     return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
+
+
+def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
+    """The policies that were named, none of which may see ahead."""
+    given = None if policies is None else named_policies(policies)
+    for policy in given or ():
+        refuse_oracle(policy.made_by, policy.name)
+    return given
 
 
 def _first(prompts: Sequence[Prompt], limit: int | None) -> Sequence[Prompt]:
@@ -216,9 +215,9 @@ def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
         "requests": len(worlds.recording.requests),
         "max_new_tokens": max_new_tokens,
         "batch": worlds.batch,
-        "cache": worlds.cache,
+        "cache": worlds.memory.cache,
         "start": worlds.start.value,
-        "prefix_cache": None if worlds.prefixes is None else asdict(worlds.prefixes),
+        "prefix_cache": None if worlds.memory.prefixes is None else asdict(worlds.memory.prefixes),
     }
 
 

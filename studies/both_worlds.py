@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from ..arguments import ArgumentError
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start
-from ..decoding.prefixes.size import PrefixCacheSize
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.same_steps import Agreement, compare_runs, joined
 from ..runtime.decode import decode, whole
-from ..runtime.memory import CacheKind, Memory
+from ..runtime.memory import Memory
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt
@@ -44,20 +43,18 @@ class BothWorlds:
         recording: of the prompts, made from the pool.
         prompts: in the order of the recording.
         batch: requests running at a time.
-        cache: how the runtime keeps keys and values.
+        memory: how the runtime keeps keys and values; its prefix caches are those of the replay, too.
         start: how requests begin.
         lossless: whether only lossless policies were asked for.
-        prefixes: of each member's prefix cache, in both worlds; None for none.
     """
 
     pool: ModelPool
     recording: TrieRecording
     prompts: Sequence[Prompt]
     batch: int
-    cache: CacheKind
+    memory: Memory
     start: Start
     lossless: bool
-    prefixes: PrefixCacheSize | None = None
 
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
@@ -111,7 +108,7 @@ class BothWorlds:
         tables = TrieTables(self.recording)
         cost = made_up_cost(self.recording.meta.model_names)
         scenario = Scenario(
-            tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.prefixes
+            tables=tables, cost=cost, batch=self.batch, strict=strict, start=self.start, prefixes=self.memory.prefixes
         )
         decider = policy.admitted(tables.pool, lossless=self.lossless)
         watch = StepWatch(tables.pool.target)
@@ -132,7 +129,7 @@ class BothWorlds:
             name=name,
             batch=self.batch,
             start=self.start,
-            memory=Memory(cache=self.cache, prefixes=self.prefixes),
+            memory=self.memory,
             prices=made_up_cost(self.recording.meta.model_names),
         )
         outputs, ran = whole(found)  # half a run proves nothing

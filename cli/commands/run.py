@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ...counted import counted
+from ...decoding.prefixes.size import prefix_cache_size
 from ...decoding.rollouts.branching import rollouts_of
 from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
@@ -62,6 +63,9 @@ def run(
     cache: models.CacheOption = "slots",
     kv_limit_mib: models.KVLimitOption = None,
     dead_share: models.DeadShareOption = None,
+    prefix_cache: models.PrefixCacheOption = None,
+    block_tokens: models.BlockTokensOption = None,
+    shared_attention: models.SharedAttentionOption = "auto",
     forward: ForwardOption = "auto",
     start: models.LiveStartOption = "prefill",
     limit: models.LimitOption = None,
@@ -87,6 +91,7 @@ def run(
     mode = sampling.chosen()
     branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
+    prefixes = prefix_cache_size(prefix_cache, block_tokens)
     kv_bytes, most_dead = models.limit_bytes(kv_limit_mib), models.dead_share_of(cache, dead_share)
     devices = named_texts("--device", "DEVICE", device)
     check_json_path(json, out, prompts)
@@ -94,8 +99,8 @@ def run(
     requests = read_prompts(prompts)
     check_pool(pool)
     with needs_torch():
+        from ...runtime.memory import Memory
         from ...runtime.ranks.ranks import leave
-        from ...runtime.world import Memory
         from ...studies.decode import decode
     decoded = decode(
         pool,
@@ -105,7 +110,13 @@ def run(
         max_new_tokens=max_new_tokens,
         limit=limit,
         batch=batch,
-        memory=Memory(cache=cache, limit_bytes=kv_bytes, dead_share=most_dead),
+        memory=Memory(
+            cache=cache,
+            limit_bytes=kv_bytes,
+            dead_share=most_dead,
+            prefixes=prefixes,
+            shared_attention=shared_attention,
+        ),
         forward=forward,
         start=start,
         stop=stop or (),

@@ -50,6 +50,19 @@ KVLimitOption = Annotated[
         "One number for every device, or DEVICE=MIB for each, as cuda:1=4096.",
     ),
 ]
+PrefixCacheOption = Annotated[
+    int | None, typer.Option(help="Blocks of each member's prefix cache; default: none is kept.", min=1)
+]
+BlockTokensOption = Annotated[
+    int | None, typer.Option(help="Of --prefix-cache: tokens of a block; default: 16.", min=1)
+]
+SharedAttentionOption = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        help="With --prefix-cache: compute attention over a prefix that all rows of a fused forward share once: "
+        "always, never, or where that is quicker here."
+    ),
+]
 DeadShareOption = Annotated[
     float | None, typer.Option(help="Of --cache mask: share of dead slots that are truncated, in (0, 1]; 0.5.")
 ]

@@ -19,6 +19,7 @@ from .fused_layer import FusedLayer, fuse_layer, norm_of, rotation_table
 from .fused_support import fused_supports
 from .layer_masks import layer_windows, within_window
 from .product_choice import ProductChooser
+from .shared.shared_attention import SharedAttention
 from .weights import project
 
 
@@ -69,7 +70,9 @@ class FusedForward:
         self.context_tokens = context_tokens
         self._groups = attention.q_proj.out_features // attention.k_proj.out_features
         self._query_heads = self.kv_shape.num_heads * self._groups
-        self._scale = float(attention.scaling)
+        self._attention = SharedAttention(
+            self.kv_shape, groups=self._groups, scale=float(attention.scaling), known=products.known
+        )
         self._windows = layer_windows(model.config)
         self._layers = [fuse_layer(layer, products, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
@@ -90,7 +93,8 @@ class FusedForward:
         hidden = functional.embedding(ids, self._embedding)
         for number, (layer, window) in enumerate(zip(self._layers, self._windows, strict=True)):
             heads = self._heads(layer, hidden, cos, sin)
-            layer.output.add_to(hidden, self._attend(number, heads, placement, cache, masks[window]))
+            narrow = window is not None and placement.num_slots > window
+            layer.output.add_to(hidden, self._attend(number, heads, placement, cache, masks[window], narrow=narrow))
             gate, up = layer.gate_up.of(layer.mlp_norm(hidden)).chunk(2, dim=-1)
             layer.down.add_to(hidden, functional.silu(gate).mul_(up))
         kept = hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)
@@ -126,19 +130,19 @@ class FusedForward:
         turned.mul_(cos).add_(swapped.mul_(sin))
         return heads
 
-    def _attend(self, layer: int, heads: Tensor, placement: Placement, cache: MemberKV, mask: Tensor | None) -> Tensor:
+    def _attend(
+        self, layer: int, heads: Tensor, placement: Placement, cache: MemberKV, mask: Tensor | None, *, narrow: bool
+    ) -> Tensor:
         """Write the keys and values; returns `[T, H G D]`."""
         split, shape = self._query_heads, self.kv_shape
         cache.write(layer, placement, heads[:, split:].view(len(heads), 2, shape.num_heads, shape.head_width))
-        keys, values = cache.read(layer, placement)
         queries = placement.padded(heads[:, :split])
         if self._groups > 1:
             # Query heads of the same keys stand side by side as more queries, so that keys need not be repeated.
             grouped = queries.view(*queries.shape[:2], shape.num_heads, self._groups, shape.head_width)
             queries = grouped.transpose(2, 3).flatten(1, 2)
-        attended = functional.scaled_dot_product_attention(
-            queries.transpose(1, 2), keys, values, attn_mask=mask, scale=self._scale
-        ).transpose(1, 2)
+        attended = self._attention.attend(layer, queries.transpose(1, 2), placement, cache, mask, narrow=narrow)
+        attended = attended.transpose(1, 2)
         if self._groups > 1:
             grouped = attended.view(len(attended), -1, self._groups, *attended.shape[2:])
             attended = grouped.transpose(2, 3)

@@ -182,8 +182,7 @@ class MemberKV(ABC):
 
     def _slots_read(self, layer: int, placement: Placement) -> Tensor:
         """`[B, S, 2, H, D]` of one layer."""
-        rows, num_slots = placement.rows, placement.num_slots
-        kv = self._kv[layer, :, :num_slots]
+        rows, kv = placement.rows, self._kv[layer, :, : placement.num_slots]
         return kv[rows] if isinstance(rows, slice) else kv.index_select(0, rows)
 
     def truncate(self) -> None:

@@ -222,7 +222,9 @@ class Replica:
         if caught_up:
             forwards = caught_up + forwards
         duration_ps += world.duration_ps
-        results = made(results.__class__, (rows, forwards, to_s(duration_ps), self._memory.free_share))
+        results = made(
+            results.__class__, (rows, forwards, to_s(duration_ps), self._memory.free_share, results.prefixes)
+        )
         end_ps = start_ps + duration_ps
         return made(Going, (op, results, [], [], level, 0, start_ps, end_ps))
 

@@ -68,3 +68,12 @@ def test_a_path_that_cannot_start_is_said_and_the_exit_code_tells(tmp_path):
     assert found.code == 1
     assert "paceline: failed: request long.2: must leave long after 29 tokens of answer, which ended after" in found.err
     assert "4 of 8 requests failed" in found.err
+
+
+def test_members_that_share_no_attention_are_named_where_it_is_asked_for(prompts):
+    asked = ("--rollouts", "3@0", "--batch", 3, "--prefix-cache", 8, "--shared-attention", "on")
+    printed = done(*ran(prompts, *asked, "--forward", "modules"))
+    assert "attention over what rows share is computed row by row in draft (modules), mid (modules)" in printed
+    assert "row by row" not in done(*ran(prompts, *asked, "--forward", "fused"))
+    told = refused(*ran(prompts, "--shared-attention", "off"))
+    assert told == "--shared-attention goes with --prefix-cache, got off without one"

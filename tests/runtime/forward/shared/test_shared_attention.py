@@ -1,0 +1,156 @@
+"""A fused forward that attends to a common prefix once gives the logits of one that does not."""
+
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.decoding.prefixes.member_prefixes import Hit
+from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.runtime.forward.fused_forward import FusedForward
+from paceline.runtime.forward.known_choices import KnownChoices
+from paceline.runtime.forward.product_choice import ProductChooser
+from paceline.runtime.forward.shared import shared_attention
+from paceline.runtime.kv.prefixed_kv import PrefixedMaskCache, PrefixedSlotCache
+from paceline.runtime.kv.slot_cache import SlotCache
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+VOCAB = 40
+BLOCK = 4
+SIZE = PrefixCacheSize(num_blocks=24, block_tokens=BLOCK)
+
+
+def model(heads: int, key_heads: int, window: int | None, seed: int = 3) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCAB,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=heads,
+            num_key_value_heads=key_heads,
+            head_dim=16,
+            max_position_embeddings=128,
+            initializer_range=0.3,
+            sliding_window=window,
+            use_sliding_window=window is not None,
+            max_window_layers=1,
+            attn_implementation="sdpa",
+        )
+    ).eval()
+
+
+@cache
+def fused(heads: int, key_heads: int, window: int | None) -> FusedForward:
+    made = model(heads, key_heads, window)
+    products = ProductChooser(only="plain", known=KnownChoices(None))
+    return FusedForward(made, share_weights=False, context_tokens=128, products=products)
+
+
+def feed(forward, cache, texts, counts):
+    """Logits of the last `counts` tokens of texts, request after request."""
+    names = [str(index) for index in range(len(texts))]
+    ids = torch.tensor([token for text, count in zip(texts, counts, strict=True) for token in text[-count:]])
+    return forward(ids, cache.place(names, counts), cache, slice(None))
+
+
+def prefixed(kind, made_by, forward, texts, num_blocks):
+    """A cache in which every text's first blocks lie in the store, as another request computed them."""
+    cache = (
+        PrefixedSlotCache(forward.kv_shape, SIZE)
+        if made_by == "slots"
+        else PrefixedMaskCache(forward.kv_shape, SIZE, dead_share=0.5)
+    )
+    cache.shared_attention = kind
+    plain = SlotCache(forward.kv_shape)
+    blocks = {}
+    for name, text in enumerate(texts):
+        start = tuple(text[: num_blocks * BLOCK])
+        keys = [start[: (index + 1) * BLOCK] for index in range(num_blocks)]
+        feed(forward, plain, [text], [len(text)])
+        for index, key in enumerate(keys):
+            if key not in blocks:
+                blocks[key] = len(blocks)
+                slot = blocks[key] * BLOCK
+                cache._store[:, slot : slot + BLOCK] = plain._kv[:, 0, index * BLOCK : (index + 1) * BLOCK]
+        plain.free("0")
+        cache.attach([(str(name), Hit(num_tokens=len(start), blocks=tuple(blocks[key] for key in keys), branch=None))])
+    return cache
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.sampled_from([(2, 2), (4, 2), (4, 1)]),
+    window=st.sampled_from([None, 2, 7, 20]),
+    made_by=st.sampled_from(["slots", "mask"]),
+    num_common=st.integers(1, 4),
+    num_apart=st.integers(0, 2),
+    own=st.lists(st.integers(1, 9), min_size=2, max_size=5),
+    seed=st.integers(0, 50),
+)
+def test_logits_are_those_without_a_prefix(shape, window, made_by, num_common, num_apart, own, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(count):
+        return torch.randint(VOCAB, (count,), generator=generator).tolist()
+
+    common = tokens(num_common * BLOCK)
+    texts = [[*common, *tokens(num_apart * BLOCK), *tokens(length)] for length in own]
+    forward = fused(*shape, window)
+    plain = SlotCache(forward.kv_shape)
+    before = (num_common + num_apart) * BLOCK
+    feed(forward, plain, [text[:before] for text in texts], [before] * len(texts))
+    expected = feed(forward, plain, texts, own)
+    for kind in ("on", "off"):
+        store = prefixed(kind, made_by, forward, texts, num_common + num_apart)
+        found = feed(forward, store, texts, own)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def watched(monkeypatch):
+    calls = []
+    original = shared_attention.attend_in_two_parts
+
+    def noting(*args, **named):
+        calls.append(len(args[0]))
+        return original(*args, **named)
+
+    monkeypatch.setattr(shared_attention, "attend_in_two_parts", noting)
+    return calls
+
+
+@pytest.mark.parametrize(("kind", "rows", "shared"), [("on", 3, True), ("off", 3, False), ("on", 1, False)])
+def test_only_what_is_asked_for_is_shared(monkeypatch, kind, rows, shared):
+    calls = watched(monkeypatch)
+    forward = fused(4, 2, None)
+    texts = [[*range(8), row] for row in range(rows)]
+    feed(forward, prefixed(kind, "slots", forward, texts, 2), texts, [1] * rows)
+    assert bool(calls) is shared
+
+
+def test_rows_without_a_common_prefix_share_nothing(monkeypatch):
+    calls = watched(monkeypatch)
+    forward = fused(4, 2, None)
+    texts = [[row] * 9 for row in range(3)]
+    feed(forward, prefixed("on", "slots", forward, texts, 2), texts, [1, 1, 1])
+    assert not calls
+
+
+@pytest.mark.parametrize("quicker", ["shared", "alone"])
+def test_the_quicker_way_is_taken_and_remembered(monkeypatch, quicker):
+    timed = []
+
+    def seconds(attend, _):
+        timed.append(attend.__name__)
+        return 1.0 if attend.__name__ == quicker else 2.0
+
+    monkeypatch.setattr(shared_attention, "_seconds", seconds)
+    calls = watched(monkeypatch)
+    forward = fused.__wrapped__(4, 2, None)
+    texts = [[*range(8), row] for row in range(3)]
+    for _ in range(2):
+        feed(forward, prefixed("auto", "slots", forward, texts, 2), texts, [1, 1, 1])
+    assert sorted(timed) == ["alone", "shared"]  # once, at the first layer of the first forward
+    assert len(calls) == (4 if quicker == "shared" else 0)
