@@ -9,6 +9,7 @@ from ..runtime.decode import Output, decode, whole
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
+from ..runtime.world import Memory
 from ..studies.recording_to_agree import matching_trace
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording
@@ -61,11 +62,21 @@ def ran(
     max_new_tokens: int,
     sampling: Sampling = GREEDY,
     batch: int = 1,
+    memory: Memory | None = None,
 ) -> tuple[tuple[Output, ...], RunLog]:
     """Answers and the log; an interrupt ends the experiment."""
     made = make_policy(policy, loaded_pool(pool))
     return whole(
-        decode(pool, made, prompts, sampling=sampling, max_new_tokens=max_new_tokens, name=policy, batch=batch)
+        decode(
+            pool,
+            made,
+            prompts,
+            sampling=sampling,
+            max_new_tokens=max_new_tokens,
+            name=policy,
+            batch=batch,
+            memory=memory,
+        )
     )
 
 

@@ -36,7 +36,7 @@ _KNOWN: Mapping[str, frozenset[Use]] = {
     "baseline": REPLAY | MODELS,
     "scheduler-stress": REPLAY,
     "load-sweep": REPLAY,
-    "sharing": REPLAY,
+    "sharing": REPLAY | MODELS,
     "acceptance-by-level": REPLAY,
     "scheduling-overhead": REPLAY,
     "memory-overhead": MODELS,

@@ -13,6 +13,7 @@ from ...traces.tries.store import read_trace
 from ..findings.finding import ExperimentSetting, Finding
 from ..sharing.grid import cells_table, interaction_table, served_load
 from ..sharing.loads import LOADS
+from ..sharing.on_models import in_both_worlds, models_table
 from ..sharing.sizes import at_batches, at_memories, batch_table, memory_table
 from ..sharing.uncached import uncached, uncached_table
 from ..sharing.words import answer, panels
@@ -21,7 +22,11 @@ SEEDS, FEW_SEEDS = 5, 2
 
 
 def run(setting: ExperimentSetting) -> Finding:
-    """Serve every load in every cell, then with drafts that cache nothing, then in little memory."""
+    """Serve every load in every cell, then with drafts that cache nothing and in other sizes; then run models.
+
+    Raises:
+        TraceFormatError: the recording is not one of this pool and its prompts.
+    """
     trace = read_trace(setting.trace)
     seeds = range(setting.seed, setting.seed + (SEEDS if setting.limit is None else FEW_SEEDS))
     with tempfile.TemporaryDirectory() as name:
@@ -30,6 +35,7 @@ def run(setting: ExperimentSetting) -> Finding:
         without = uncached(found, trace, seeds, limit, folder)
         batches = at_batches(trace, seeds, limit, folder)
         memories = at_memories(trace, seeds, limit, folder)
+    models = in_both_worlds(setting, trace)
     return Finding(
         question="Does sharing of prefixes make speculation worth more or less, and where?",
         tables=(
@@ -38,7 +44,8 @@ def run(setting: ExperimentSetting) -> Finding:
             uncached_table(without),
             batch_table(batches),
             memory_table(memories),
+            models_table(models),
         ),
         panels=panels(found, without, batches),
-        answer=answer(found, without, batches),
+        answer=answer(found, without, batches, models),
     )

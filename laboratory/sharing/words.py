@@ -6,6 +6,7 @@ from ...reports.interval import Interval
 from ..findings.panel import Panel, Series
 from .grid import SPECULATING, STEPS, Served
 from .interaction import LESS, MORE, Interaction
+from .on_models import InBothWorlds, term
 from .serving import ATTENTION, CACHE, OFF, TWO
 from .sizes import AtSize
 from .uncached import Uncached
@@ -50,7 +51,12 @@ def _panel(
     return Panel(title=title, x_label=x_label, y_label=y_label, series=series, kind="bar", categories=names)
 
 
-def answer(found: Sequence[Served], without: Sequence[Uncached], batches: Sequence[AtSize]) -> str:
+def answer(
+    found: Sequence[Served],
+    without: Sequence[Uncached],
+    batches: Sequence[AtSize],
+    models: Mapping[tuple[str, str], InBothWorlds],
+) -> str:
     """What was found, in sentences."""
     pairs = [(one, chain) for one in found for chain in SPECULATING]
     cache, attention = ([one.interaction(chain, *step) for one, chain in pairs] for step in STEPS)
@@ -64,7 +70,20 @@ def answer(found: Sequence[Served], without: Sequence[Uncached], batches: Sequen
         f"{smallest.size} at a time have a term of {smallest.interaction.term.mean:.2f} under {TWO}, at most "
         f"{largest.size} {largest.interaction.term.mean:.2f}: a cache takes the reading of prompts away, so "
         f"whatever speculation does to the writing counts for more, for good or ill. Members below the target that "
-        f"keep no prefix cache of their own cost up to {cost}."
+        f"keep no prefix cache of their own cost up to {cost}. {_on_models(models)}"
+    )
+
+
+def _on_models(models: Mapping[tuple[str, str], InBothWorlds]) -> str:
+    alike = [one for one in models.values() if one.agreement.difference is None]
+    steps = sum(one.agreement.num_steps for one in models.values())
+    terms = [
+        f"{chain} {term(models, chain, 'measured'):.2f}, simulated {term(models, chain, 'simulated'):.2f}"
+        for chain in SPECULATING
+    ]
+    return (
+        f"On the models {len(alike)} of {len(models)} runs took the same {steps:,} steps and found the same tokens as "
+        f"their replay; measured terms of the cache are: {'; '.join(terms)}."
     )
 
 

@@ -1,0 +1,38 @@
+"""Prompts that share text: groups with a head in common, and terms of both worlds from what was found."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from os.path import commonprefix
+
+from paceline.laboratory.findings.finding import ExperimentSetting
+from paceline.laboratory.model_runs import pool_of
+from paceline.laboratory.sharing.on_models import CACHES, PROMPTS_OF_GROUP, in_both_worlds, shared_prompts, term
+from paceline.laboratory.sharing.serving import CACHE, CHAINS, OFF, PLAIN, TWO
+from paceline.shipped import shipped
+from paceline.traces.tries.store import read_trace
+
+
+def test_prompts_of_a_group_share_full_blocks_and_others_share_none():
+    setting = ExperimentSetting()
+    pool, prompts = pool_of(setting), shared_prompts(setting)
+    texts = [pool.encode(one.text) for one in prompts]
+    for start in range(0, len(texts), PROMPTS_OF_GROUP):
+        group = texts[start : start + PROMPTS_OF_GROUP]
+        assert len(commonprefix(group)) >= CACHES[CACHE].block_tokens
+        others = texts[:start] + texts[start + PROMPTS_OF_GROUP :]
+        assert all(len(commonprefix([group[0], other])) < CACHES[CACHE].block_tokens for other in others)
+    assert len({tuple(text) for text in texts}) == len(texts)
+    assert shared_prompts(ExperimentSetting(limit=2)) == prompts[:2]
+
+
+@pytest.mark.slow
+def test_both_worlds_take_the_same_steps_and_find_the_same():
+    found = in_both_worlds(ExperimentSetting(limit=4), read_trace(shipped("recordings", "pico.trace")))
+    assert set(found) == {(chain, sharing) for chain in CHAINS for sharing in (OFF, CACHE)}
+    assert term(found, PLAIN, "simulated") == 1.0 != term(found, TWO, "simulated")
+    for (_, sharing), one in found.items():
+        assert one.agreement.difference is None
+        assert one.simulated_hits == one.measured_hits
+        assert (one.measured_hits > 0) == (sharing == CACHE)
