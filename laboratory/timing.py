@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from ..progress import quiet
 
 RUNS = 7
+Name = TypeVar("Name")
 Result = TypeVar("Result")
 
 
@@ -21,8 +22,8 @@ class Timing(NamedTuple):
 
 
 def in_turns(
-    jobs: Mapping[str, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
-) -> dict[str, list[Result]]:
+    jobs: Mapping[Name, Callable[[], Result]], *, runs: int = RUNS, warm_ups: int = 0
+) -> dict[Name, list[Result]]:
     """What each job gave in its `runs` runs, all jobs in turn, so that a slow spell falls on all alike.
 
     Args:
@@ -30,7 +31,7 @@ def in_turns(
         runs: of each, >= 1.
         warm_ups: runs of each before these, whose results are dropped.
     """
-    given: dict[str, list[Result]] = {name: [] for name in jobs}
+    given: dict[Name, list[Result]] = {name: [] for name in jobs}
     with quiet():  # telling takes time, too
         for turn in range(warm_ups + runs):
             for name, job in jobs.items():
