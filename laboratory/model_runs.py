@@ -6,10 +6,10 @@ from functools import partial
 from ..policies.spec import make_policy
 from ..runs.log import RunLog
 from ..runtime.decode import Output, decode, whole
+from ..runtime.memory import Memory
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import PROMPTS_FILE, Prompt, read_prompts
-from ..runtime.world import Memory
 from ..studies.recording_to_agree import matching_trace
 from ..traces.meta import Sampling
 from ..traces.tries.recording import TrieRecording

@@ -10,10 +10,10 @@ from ...policies.spec import make_policy
 from ...progress import Progress
 from ...runs.log import RunLog
 from ...runs.same_steps import Agreement
+from ...runtime.memory import Memory
 from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
-from ...runtime.world import Memory
 from ...sim.cost.make import default_cost, make_cost
 from ...sim.simulate import Scenario, simulate
 from ...sim.tries.tables import TrieTables
@@ -119,10 +119,9 @@ def _agreements(
                 recording=recording,
                 prompts=prompts,
                 batch=BATCH,
-                cache="slots",
                 start=Start.prefill,
                 lossless=True,
-                prefixes=CACHES[sharing],
+                memory=Memory(prefixes=CACHES[sharing]),
             )
             policy = named_policy(chain)
             replay = worlds.replay(policy)
