@@ -140,7 +140,7 @@ class Overlap:
     `Observation.last` is that one. What stayed is what is pending.
 
     Attributes:
-        steps: two or more, by members of strictly falling level; each a Verify by the rule Exact, but for the last,
+        steps: two or more, by members of strictly falling level; each a Verify by a lossless rule, but for the last,
             which may be a Draft.
 
     Raises:

@@ -5,7 +5,7 @@ engine says stays of it (`decoding.overlap.settle`). Letters: B requests, P part
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import torch
@@ -131,7 +131,11 @@ class Lanes:
             most, each = len(self._members) - 1, (torch.get_num_threads(),)
             self._threads = ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=each)
         coming = [self._threads.submit(make) for make in makers[1:]]
-        return [makers[0](), *[each.result() for each in coming]]
+        try:
+            first = makers[0]()
+        finally:  # nobody may go on writing to caches once this has ended
+            wait(coming)
+        return [first, *[each.result() for each in coming]]
 
     def _lane(self, level: int) -> Lane:
         lane = self._lanes.get(level)
