@@ -24,6 +24,7 @@ META_KEYS = {
     "max_new_tokens",
     "batch",
     "cache",
+    "prefix_cache",
 }
 POLICY_KEYS = {
     "policy",
@@ -32,6 +33,9 @@ POLICY_KEYS = {
     "num_ops",
     "num_tokens",
     "num_other_answers",
+    "num_asked_tokens",
+    "num_hit_tokens",
+    "num_evicted_blocks",
     "difference",
     "num_replayed",
     "num_left",

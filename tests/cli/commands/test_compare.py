@@ -30,6 +30,8 @@ META_KEYS = {
     "seeds",
     "decide_s",
     "start",
+    "devices",
+    "prefix_cache",
     "trust",
     "left_out",
 }
@@ -60,6 +62,8 @@ def test_json_on_standard_output(trace):
         "seeds": 5,
         "decide_s": 0.0,
         "start": "prefill",
+        "devices": "one",
+        "prefix_cache": None,
         "trust": None,
         "left_out": [],
     }
