@@ -205,7 +205,11 @@ def test_replicas_do_not_share_a_policy():
         run.go()
 
 
-@pytest.mark.parametrize("policy", [name for name in own_policies() if not name.startswith(("oracle", "tree"))])
+# Oracles, token trees and members that work ahead are refused under load, by name.
+NOT_SERVED = ("oracle", "tree", "pearl", "dsi", "pipespec")
+
+
+@pytest.mark.parametrize("policy", [name for name in own_policies() if not name.startswith(NOT_SERVED)])
 def test_every_policy_bears_that_requests_are_put_back(policy):
     policy = GIVEN.get(policy, policy)
     arrivals = [Arrival(f"q{index}", index * 3 * 10**8, 20 + index % 9, 70) for index in range(14)]
