@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.policies import make_policy
+from paceline.policies import PolicyError, make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
@@ -68,3 +68,15 @@ def test_requests_that_give_up_memory_find_it_again(tiny_pool, cache):
 def test_sizes_that_leave_no_room_are_refused(tiny_pool):
     with pytest.raises(ArgumentError, match=r"^`limit_bytes` of cpu must be > \d+, which 9 blocks of 4 tokens take"):
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4}, limit_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ("tree", "no token trees are drafted over a prefix cache"),
+        ("pearl,window=2", "nobody works ahead over a prefix cache"),
+    ],
+)
+def test_steps_that_do_not_go_with_it_are_refused_by_name(tiny_pool, policy, says):
+    with pytest.raises(PolicyError, match=says):
+        decoded(tiny_pool, policy, {"num_blocks": 40, "block_tokens": 4})

@@ -3,7 +3,7 @@
 Rows read the prefix from slots of their own, without a prefix cache; from blocks that they share, row by row; and from
 these once for all rows. What `auto` chose on this machine stands last.
 
-python benchmarks/attention [--repeats 9]
+python benchmarks/sharing/attention.py [--repeats 9]
 """
 
 import argparse
