@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ...traces.tries.store import read_trace
 from ..findings.finding import ExperimentSetting, Finding
+from ..model_runs import models_of
 from ..sharing.grid import cells_table, interaction_table, served_load
 from ..sharing.loads import LOADS
-from ..sharing.on_models import in_both_worlds, models_table
+from ..sharing.on_models import in_both_worlds, models_table, shared_prompts
 from ..sharing.sizes import at_batches, at_memories, batch_table, memory_table
 from ..sharing.uncached import uncached, uncached_table
 from ..sharing.words import answer, panels
@@ -26,8 +27,11 @@ def run(setting: ExperimentSetting) -> Finding:
 
     Raises:
         TraceFormatError: the recording is not one of this pool and its prompts.
+        ValueError: a pool with too few prompts.
     """
     trace = read_trace(setting.trace)
+    pool, _ = models_of(setting, trace, 1)
+    prompts = shared_prompts(setting)
     seeds = range(setting.seed, setting.seed + (SEEDS if setting.limit is None else FEW_SEEDS))
     with tempfile.TemporaryDirectory() as name:
         folder, limit = Path(name), setting.limit
@@ -35,7 +39,7 @@ def run(setting: ExperimentSetting) -> Finding:
         without = uncached(found, trace, seeds, limit, folder)
         batches = at_batches(trace, seeds, limit, folder)
         memories = at_memories(trace, seeds, limit, folder)
-    models = in_both_worlds(setting, trace)
+    models = in_both_worlds(pool, prompts, trace)
     return Finding(
         question="Does sharing of prefixes make speculation worth more or less, and where?",
         tables=(

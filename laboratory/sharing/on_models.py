@@ -24,7 +24,7 @@ from ...traces.tries.recording import TrieRecording
 from ..findings.finding import ExperimentSetting
 from ..findings.table import Cell as TableCell
 from ..findings.table import Rows, cell, table
-from ..model_runs import GREEDY, models_of, prompts_of, ran
+from ..model_runs import GREEDY, prompts_of, ran
 from ..timing import in_turns
 from .serving import CACHE, CHAINS, OFF, PLAIN
 
@@ -54,15 +54,8 @@ class InBothWorlds:
     tokens: int
 
 
-def in_both_worlds(setting: ExperimentSetting, trace: TrieRecording) -> dict[Key, InBothWorlds]:
-    """Every chain, with prefix caches and without, by chain and sharing.
-
-    Raises:
-        TraceFormatError: the recording, whose seconds are taken, is not one of the pool.
-        ValueError: a pool with too few prompts.
-    """
-    pool, _ = models_of(setting, trace, 1)
-    prompts = shared_prompts(setting)
+def in_both_worlds(pool: ModelPool, prompts: Sequence[Prompt], trace: TrieRecording) -> dict[Key, InBothWorlds]:
+    """Every chain on these prompts, with prefix caches and without, by chain and sharing; seconds are the trace's."""
     closure = closure_for((), None, REACH, None)
     recording = recording_made_now(pool, prompts, GREEDY, closure, MAX_NEW_TOKENS)
     keys = [(chain, sharing) for sharing in CACHES for chain in CHAINS]
@@ -94,7 +87,11 @@ def in_both_worlds(setting: ExperimentSetting, trace: TrieRecording) -> dict[Key
 
 
 def shared_prompts(setting: ExperimentSetting) -> tuple[Prompt, ...]:
-    """Groups of prompts that begin with the same texts, several of the pool's own one after another."""
+    """Groups of prompts that begin with the same texts, several of the pool's own one after another.
+
+    Raises:
+        ValueError: a pool with too few prompts.
+    """
     num_head, num_all = GROUPS * TEXTS_OF_HEAD, GROUPS * PROMPTS_OF_GROUP
     own = prompts_of(replace(setting, limit=None), num_head + num_all)
     if len(own) < num_head + num_all:

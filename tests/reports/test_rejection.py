@@ -20,8 +20,9 @@ COLUMNS = ("request", "kind", "drafted", "judged", "accepted")
 
 
 def steps_of(*rows):
-    """Columns of steps given as (request, kind, drafted, judged, accepted)."""
-    return dict(zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
+    """Columns of steps given as (request, kind, drafted, judged, accepted), none of them part of an Overlap."""
+    columns = dict(zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
+    return {**columns, "part": np.zeros(len(rows), dtype=np.int64)}
 
 
 def by_token(steps, among=None):

@@ -34,7 +34,8 @@ def test_prompts_of_a_group_share_full_blocks_and_others_share_none():
 
 @pytest.mark.slow
 def test_both_worlds_take_the_same_steps_and_find_the_same():
-    found = in_both_worlds(ExperimentSetting(limit=4), read_trace(shipped("recordings", "pico.trace")))
+    setting = ExperimentSetting(limit=4)
+    found = in_both_worlds(pool_of(setting), shared_prompts(setting), read_trace(shipped("recordings", "pico.trace")))
     assert set(found) == {(chain, sharing) for chain in CHAINS for sharing in (OFF, CACHE)}
     assert term(found, PLAIN, "simulated") == 1.0 != term(found, TWO, "simulated")
     for (_, sharing), one in found.items():

@@ -38,9 +38,11 @@ def run():
 
 
 def agreement():
+    cached = {"num_asked_tokens": 7654321, "num_hit_tokens": 6543210, "num_evicted_blocks": 54321}
     counted = {"num_steps": 1234567, "num_ops": 1, "num_tokens": 7654321, "num_other_answers": 0, "num_replayed": 1}
     return agreement_table(
-        Agreement(policy=name, num_requests=480, difference=None, num_left=0, left=None, **counted) for name in POLICIES
+        Agreement(policy=name, num_requests=480, difference=None, num_left=0, left=None, **counted, **cached)
+        for name in POLICIES
     )
 
 
