@@ -206,7 +206,7 @@ def test_trained_models_replay_exactly(tmp_path):
 
 @needs_pico
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.mode)
-@pytest.mark.parametrize("first", range(0, 50, 10))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, 50, 10))])
 def test_fifty_prompts_replay_exactly(tmp_path, first, sampling):
     """Ten at a time, so that workers can share them."""
     assert_exact(pico(), pico_prompts(50)[first : first + 10], tmp_path, samplings=(sampling,), num_tokens=32)

@@ -122,7 +122,7 @@ def pico():
 
 
 @STARTS
-@pytest.mark.parametrize("cost", [None, *range(4)])
+@pytest.mark.parametrize("cost", [None, 0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_sequence_of_windows_was_tried(seed, cost, start):
     trace = short_trace(seed, tokens=5)
@@ -132,7 +132,7 @@ def test_every_sequence_of_windows_was_tried(seed, cost, start):
 
 
 @STARTS
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_sequence_of_chains_was_tried(seed, start):
     """All members' caches matter here: one that sat out has to catch up."""
     models = ("draft", "mid", "target")

@@ -43,8 +43,15 @@ def speed(table, policy, devices, *, draft_s, batch=1):
     return float(log.steps["emitted"][~prefills].sum()) / (float(log.requests["finished_at_s"].max()) - prefill_s)
 
 
-@pytest.mark.parametrize("acceptance", [0.6, 0.85])
-@pytest.mark.parametrize(("window", "draft_s"), [(4, 0.003), (6, 0.005)])
+@pytest.mark.parametrize(
+    ("acceptance", "window", "draft_s"),
+    [
+        (0.6, 4, 0.003),
+        (0.85, 6, 0.005),
+        pytest.param(0.85, 4, 0.003, marks=pytest.mark.slow),
+        pytest.param(0.6, 6, 0.005, marks=pytest.mark.slow),
+    ],
+)
 def test_two_devices_take_the_longer_of_both_and_one_takes_the_sum(acceptance, window, draft_s):
     table = tables((acceptance,))
     tokens = ahead_tokens(acceptance, window)

@@ -197,10 +197,10 @@ def test_tokens_that_sampling_leaves_out_are_no_branches():
 def test_both_worlds_take_the_same_steps(sampling, batch, cache):
     found = agree(
         tiny_pool_of_four(),
-        random_prompts(6, seed=9),
+        random_prompts(4, seed=9),
         list(TREES),
         sampling=sampling,
-        max_new_tokens=16,
+        max_new_tokens=12,
         batch=batch,
         cache=cache,
         reach=7,
@@ -208,4 +208,4 @@ def test_both_worlds_take_the_same_steps(sampling, batch, cache):
     )
     assert found.agree
     assert all(one.num_left == 0 for one in found.policies)
-    assert sum(one.num_steps for one in found.policies) > 200
+    assert sum(one.num_steps for one in found.policies) > 100

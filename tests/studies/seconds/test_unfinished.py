@@ -7,6 +7,7 @@ import pytest
 from paceline.machine import FOLDER_VARIABLE
 from paceline.runtime.profiling import forward_shapes
 from paceline.runtime.profiling.forward_shapes import Grid
+from paceline.runtime.profiling.operations import measure_operations
 from paceline.studies.seconds import unfinished
 from paceline.studies.seconds.profile import profile
 
@@ -17,6 +18,25 @@ PROMPTS = random_prompts(4, seed=3)
 GRID = Grid(rows=(1, 3), new_tokens=(1, 6), context_tokens=(0, 20), most_tokens=84, away_s=(0.001,))
 GIVEN = {"grid": GRID, "repeats": 3, "most_drift": 9.0}
 NUM_GROUPS = 4 * 4  # of rows and tokens held, in four rounds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def operations():
+    """They are measured once for all profiles here: forwards come before them, and a journal keeps no other thing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.studies.seconds.profile.measure_operations", once(measure_operations))
+        yield
+
+
+def once(measure):
+    found = []
+
+    def measured(*args, **options):
+        if not found:
+            found.append(measure(*args, **options))
+        return found[0]
+
+    return measured
 
 
 @pytest.fixture

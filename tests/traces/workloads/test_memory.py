@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 from paceline.traces.workloads import open_workload
 
-ROWS = 100_000
-MOST_BYTES = 2_000_000  # a buffer of the file, a row, an arrival
+ROWS = 20_000
+MOST_BYTES = 1_000_000  # a buffer of the file, a row, an arrival
 
 
 def vidur(path, count):
