@@ -188,12 +188,7 @@ class TorchWorld:
         return OverlapResults(rows, self._ahead.parts, self.clock.now_s() - start_s, self.manager.free_share)
 
     def check_tree(self, level: int) -> None:
-        """Raises ValueError with prefix caches, and under rejection sampling.
-
-        A tree's slots are taken from a row alone; branches would have to be drawn without replacement.
-        """
-        if self.memory.prefixes is not None:
-            raise ValueError("no token trees are drafted over a prefix cache; leave out `prefix_cache`")
+        """Raises ValueError under rejection sampling: branches would have to be drawn without replacement."""
         if self.sampling.mode == "rejection":
             raise ValueError("token trees are drafted under greedy and coupled sampling, got rejection")
 

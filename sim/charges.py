@@ -75,21 +75,25 @@ def tree_forwards(
     cost: CostModel, model: str, items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
     """What a DraftTree costs: a forward that catches up, then one for each layer over the nodes that it grows from."""
-    forwards: list[Forward] = []
-    for num_rows, new_tokens, context_tokens in (
-        (len(fed), sum(new for new, _ in fed), sum(held for _, held in fed))
-        for fed in tree_feeds(items, drafted, level)
-    ):
-        seconds = cost.forward_s(model, num_rows=num_rows, new_tokens=new_tokens, context_tokens=context_tokens)
-        forwards.append((num_rows, new_tokens, 1, seconds))
-    return forwards
+    return [fed_forward(cost, model, fed) for fed in tree_feeds(items, drafted, level)]
+
+
+def fed_forward(cost: CostModel, model: str, fed: Sequence[tuple[int, int]]) -> Forward:
+    """One forward; by request the tokens that it is fed, and those that it holds."""
+    new_tokens, context_tokens = sum(new for new, _ in fed), sum(held for _, held in fed)
+    seconds = cost.forward_s(model, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens)
+    return len(fed), new_tokens, 1, seconds
 
 
 def tree_feeds(items: Sequence[TreeItem], drafted: Sequence[Drafted], level: int) -> Iterator[list[tuple[int, int]]]:
     """Of each forward of a DraftTree, by request that is in it: tokens that it is fed, and those that it holds."""
     fed = [session.feed(level, verify=False) for session, _ in items]
     yield fed
-    held = [new + kept for new, kept in fed]
+    yield from layer_feeds([new + kept for new, kept in fed], drafted)
+
+
+def layer_feeds(held: Sequence[int], drafted: Sequence[Drafted]) -> Iterator[list[tuple[int, int]]]:
+    """As `tree_feeds`, of the forwards after the first one, in which each request holds so many tokens."""
     widths = [row.tree.widths if row.tree is not None else () for row in drafted]
     for layer in range(max(map(len, widths))):
         growing = [place for place, by_layer in enumerate(widths) if len(by_layer) > layer]

@@ -12,11 +12,13 @@ from ..decoding.prefixes.counts import PrefixCounts
 from ..decoding.prefixes.pool_prefixes import PoolPrefixes
 from ..decoding.results import Drafted, Forward
 from ..decoding.session import Session
+from ..decoding.trees.draft_tree import DraftTree
+from ..decoding.trees.world import TreeItem
 from ..decoding.world import DraftItem, VerifyItem
-from .charges import draft_forwards, later_forwards, verify_forward
+from .charges import draft_forwards, fed_forward, later_forwards, layer_feeds, verify_forward
 from .cost.base import CostModel
 
-Item = tuple[Session, Draft | Verify]
+Item = tuple[Session, Draft | DraftTree | Verify]
 
 
 class PrefixCharges:
@@ -65,14 +67,25 @@ class PrefixCharges:
                 reading = [rows[index] for index in wave]
                 self._look_up(level, [item for item, _ in reading])
                 fed = [item[0].feed(level, verify=False) for item, _ in reading]
-                new_tokens, context_tokens = sum(new for new, _ in fed), sum(kept for _, kept in fed)
-                seconds = self._cost.forward_s(
-                    name, num_rows=len(fed), new_tokens=new_tokens, context_tokens=context_tokens
-                )
-                forwards.append((len(fed), new_tokens, 1, seconds))
+                forwards.append(fed_forward(self._cost, name, fed))
                 held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
                 self._enter(level, [item for item, _ in reading])
         return [*forwards, *later_forwards(self._cost, name, held)]
+
+    def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> list[Forward]:
+        """The forwards of a DraftTree: one or two that read, then one for each layer of all trees."""
+        name, forwards = self._pool.names[level], list[Forward]()
+        held = [0] * len(items)
+        for wave in self._prefixes.waves(level, [session for session, _ in items]):
+            if wave:
+                rows = [items[index] for index in wave]
+                self._look_up(level, rows)
+                fed = [session.feed(level, verify=False) for session, _ in rows]
+                forwards.append(fed_forward(self._cost, name, fed))
+                for index, (new, kept) in zip(wave, fed, strict=True):
+                    held[index] = new + kept
+                self._enter(level, rows)
+        return [*forwards, *(fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted))]
 
     def _look_up(self, level: int, items: Sequence[Item]) -> None:
         for session, _ in items:

@@ -11,11 +11,12 @@ from ...decoding.prefixes.counts import NO_COUNTS, PrefixCounts
 from ...decoding.prefixes.member_prefixes import Hit
 from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
+from ...decoding.trees.draft_tree import DraftTree
 from ..kv.prefixed_kv import PrefixedKV
 from .request_state import RequestState
 from .state_manager import StateManager
 
-Item = TypeVar("Item", bound=tuple[Session, Draft | Verify])
+Item = TypeVar("Item", bound=tuple[Session, Draft | DraftTree | Verify])
 
 
 class PrefixSharing:

@@ -3,9 +3,10 @@
 Letters: B requests, N contexts of all requests in a forward, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
+import torch
 from torch import Tensor
 
 from ...decoding.results import Deferred, Drafted, Failed
@@ -16,6 +17,7 @@ from ..executor.errors import NonFiniteLogitsError, without_room
 from ..executor.executor import Executor, kept_last
 from ..executor.rollback_processor import RollbackProcessor
 from ..executor.sampler import SameToken
+from ..state.errors import KVMemoryError
 from ..state.request_state import PendingView, RequestState
 from .ranked import ranked
 from .tree_placement import TreeRow, ancestry, depths
@@ -81,19 +83,37 @@ class TreeDrafter:
 
     def run(self, level: int, items: Sequence[TreeItem]) -> list[Drafted | Failed | Deferred]:
         """`[B]` the tree of each request, or why there is none."""
-        rows = self._rows(level, items)
+        sharing = self._executor.sharing
         # Rows of a cache may take slots side by side, so what each layer takes is bounded by all shapes together.
         further = sum(shape.most_fed for shape in {step.shape for _, step in items})
-        counts = [len(row.feed) for row in rows]
-        refused = self._manager.reserve(level, [row.state for row in rows], counts, [further] * len(rows))
-        ready = [row for row in rows if row.state.request_id not in refused]
-        order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
-        if ready:
-            self._grow(level, [ready[index] for index in order])
+        rows: dict[str, _Growing] = {}
+        started: dict[str, Tensor] = {}
+        refused: dict[str, KVMemoryError | None] = {}
+        for wave in sharing.waves(level, items):
+            found = sharing.find(level, [session for session, _ in wave])
+            made = self._rows(level, wave)
+            rows |= {row.state.request_id: row for row in made}
+            counts = [sharing.copied(found) + len(row.feed) for row in made]
+            states = [row.state for row in made]
+            refused |= self._manager.reserve(level, states, counts, [further] * len(made), kept=started)
+            sharing.attach(level, found, refused)
+            started |= self._begin(level, [row for row in made if row.state.request_id not in refused])
+        if sharing.on and further:
+            refused |= self._reserve_rest(level, [rows[name] for name in started], further)
+        self._grow(level, self._ordered(level, [rows[name] for name in started if name not in refused]), started)
         return [
-            without_room(refused[row.state.request_id]) if row.state.request_id in refused else self._result(level, row)
-            for row in rows
+            without_room(refused[name]) if name in refused else self._result(level, rows[name])
+            for name in (session.request_id for session, _ in items)
         ]
+
+    def _reserve_rest(self, level: int, rows: Sequence[_Growing], further: int) -> dict[str, KVMemoryError | None]:
+        """Room for all layers, which another wave, or the end of one, may have taken away."""
+        return self._manager.reserve(level, [row.state for row in rows], [1] * len(rows), [further - 1] * len(rows))
+
+    def _ordered(self, level: int, rows: Sequence[_Growing]) -> list[_Growing]:
+        """In the order of the cache's rows."""
+        order = self._manager.cache(level).in_order([row.state.request_id for row in rows])
+        return [rows[index] for index in order]
 
     def _rows(self, level: int, items: Sequence[TreeItem]) -> list[_Growing]:
         feeds = self._rollback.before(items, level, verify=False)
@@ -107,12 +127,25 @@ class TreeDrafter:
             for (session, step), feed in zip(items, feeds, strict=True)
         ]
 
-    def _grow(self, level: int, rows: list[_Growing]) -> None:
+    def _begin(self, level: int, rows: Sequence[_Growing]) -> dict[str, Tensor]:
+        """Feed what the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
+        if not rows:
+            return {}
+        executor, rows = self._executor, self._ordered(level, rows)
+        feeds, states = [row.feed for row in rows], [row.state for row in rows]
+        logits = executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(rows)))
+        if executor.sharing.on:
+            sound = logits.amax(dim=-1).isfinite().tolist()
+            broken = [state.request_id for state, is_sound in zip(states, sound, strict=True) if not is_sound]
+            executor.sharing.absorb(level, states, broken)
+        return {state.request_id: row for state, row in zip(states, logits.unbind(), strict=True)}
+
+    def _grow(self, level: int, rows: list[_Growing], started: Mapping[str, Tensor]) -> None:
         """Let all trees grow to their ends; rows in the order of the cache's."""
+        if not rows:
+            return
         executor = self._executor
-        feeds = [row.feed for row in rows]
-        keep = kept_last(executor.device(level), feeds, [1] * len(rows))
-        logits = executor.feed(level, [row.state for row in rows], feeds, keep)
+        logits = torch.stack([started[row.state.request_id] for row in rows])
         while True:
             start_s = executor.clock.now_s()
             self._answer(rows, logits)

@@ -34,11 +34,12 @@ class TreeRow(NamedTuple):
 def on_trees(placement: Placement, cache: MemberKV, rows: Sequence[TreeRow]) -> Placement:
     """A placement that was just made for a run of tokens of each request, for trees; rows in the order of its own."""
     device = cache.shape.device
+    behind = 0 if placement.prefix is None else placement.prefix.num_slots
     allowed = np.ones((len(rows), placement.longest, placement.num_slots), dtype=np.bool_)
     for number, (row, count) in enumerate(zip(rows, placement.counts, strict=True)):
         num_new, num_nodes = row.sees.shape
         nodes = allowed[number, count - num_new : count]
-        nodes[:, cache.live_slots_of(row.request_id)[-num_nodes:]] = row.sees
+        nodes[:, [behind + slot for slot in cache.live_slots_of(row.request_id)[-num_nodes:]]] = row.sees
     positions = np.concatenate([np.asarray(row.positions, dtype=np.int64) for row in rows])
     # Parents stand before their children, so what the nodes see is part of what a run of tokens would.
     mask = placement.looks(device) & torch.from_numpy(allowed).to(device)[:, None]

@@ -70,8 +70,21 @@ class TreeVerifier:
 
     def run(self, level: int, items: Sequence[VerifyItem]) -> list[Judged | Failed | Deferred]:
         """`[B]` the verdict on each tree, or why there is none."""
+        results: dict[str, Judged | Failed | Deferred] = {}
+        for wave in self._executor.sharing.waves(level, items):
+            results |= self._run_wave(level, wave, frozenset(results))
+        return [results[session.request_id] for session, _ in items]
+
+    def _run_wave(
+        self, level: int, items: Sequence[VerifyItem], kept: frozenset[str]
+    ) -> dict[str, Judged | Failed | Deferred]:
+        """What one forward gives; requests of `kept` ran before it in the same operation."""
+        sharing = self._executor.sharing
+        found = sharing.find(level, [session for session, _ in items])
         rows = self._rows(level, items)
-        refused = self._manager.reserve(level, [row.state for row in rows], [len(row.feed) for row in rows])
+        counts = [sharing.copied(found) + len(row.feed) for row in rows]
+        refused = self._manager.reserve(level, [row.state for row in rows], counts, kept=kept)
+        sharing.attach(level, found, refused)
         results: dict[str, Judged | Failed | Deferred] = {
             request_id: without_room(error) for request_id, error in refused.items()
         }
@@ -83,7 +96,7 @@ class TreeVerifier:
             start_s = self._executor.clock.now_s()
             results |= self._judge(level, ready, logits)
             self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
-        return [results[session.request_id] for session, _ in items]
+        return results
 
     def _rows(self, level: int, items: Sequence[VerifyItem]) -> list[_Row]:
         feeds = self._rollback.before(items, level, verify=True)
@@ -120,6 +133,8 @@ class TreeVerifier:
                 where = self._names[level], row.state.request_id, len(row.session.emitted)
                 results[row.state.request_id] = Failed(NonFiniteLogitsError(*where))
             start = end
+        broken = [request_id for request_id, one in results.items() if isinstance(one, Failed)]
+        self._executor.sharing.absorb(level, [row.state for row in rows], broken)
         judgements = [walk.judgement(index) for index, walk in _numbered(walks)]
         contexts = [place for walk in walks for place in walk.contexts]
         of_paths = logits[torch.tensor(contexts, dtype=torch.long, device=logits.device)]

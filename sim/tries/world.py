@@ -116,8 +116,6 @@ class ReplayWorld(TrieAnswers):
 
     def check_tree(self, level: int) -> None:
         """Raises ValueError for a member whose branches are not recorded, and for seconds that know no trees."""
-        if self._sharing is not None:
-            raise ValueError("no token trees are drafted over a prefix cache; leave out `prefix_cache`")
         meta, name = self._tables.trace.meta, self._pool.names[level]
         if name not in {tree.model for tree in meta.closure.trees}:
             raise ValueError(f"recording {meta.name} holds no trees by {name}; record with --trees {name}:4x2x1")
@@ -129,6 +127,9 @@ class ReplayWorld(TrieAnswers):
     def draft_trees(self, level: int, items: Sequence[TreeItem]) -> DraftResults:
         """Grow every request's tree, then charge the operation: a forward for each layer."""
         drafted = [drafted_tree(self._open[session.request_id], session, step, level) for session, step in items]
+        if self._sharing is not None:
+            forwards = self._sharing.draft_trees(level, items, drafted)
+            return DraftResults(drafted, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
         if self._charges is not None:
             forwards, seconds = self._charges.draft_trees(level, items, drafted)
         else:
@@ -142,13 +143,12 @@ class ReplayWorld(TrieAnswers):
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> VerifyResults:
         """Walk every request's trie, then charge the operation."""
-        judged = [self.judged(session, step, level) for session, step in items]
+        return self._charged(level, items, [self.judged(session, step, level) for session, step in items])
+
+    def _charged(self, level: int, items: Sequence[VerifyItem], judged: list[Judged]) -> VerifyResults:
         if self._sharing is not None:
             forwards = self._sharing.verify(level, items)
             return VerifyResults(judged, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
-        return self._charged(level, items, judged)
-
-    def _charged(self, level: int, items: Sequence[VerifyItem], judged: list[Judged]) -> VerifyResults:
         if self._charges is not None:
             forward, seconds = self._charges.verify(level, items)
         else:

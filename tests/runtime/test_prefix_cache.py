@@ -32,7 +32,7 @@ def decoded(pool, policy, size, *, sampling=GREEDY, batch=1, **memory):
 
 @pytest.mark.parametrize("cache", ["slots", "mask"])
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("policy", ["plain", "draft:3/target", "draft:2/mid:4/target"])
+@pytest.mark.parametrize("policy", ["plain", "draft:3/target", "draft:2/mid:4/target", "tree"])
 @pytest.mark.parametrize("size", [{"num_blocks": 40, "block_tokens": 4}, {"num_blocks": 5, "block_tokens": 3}])
 def test_the_text_is_the_targets_own(tiny_pool, policy, batch, cache, size):
     for sampling in (GREEDY, COUPLED):
@@ -73,7 +73,6 @@ def test_sizes_that_leave_no_room_are_refused(tiny_pool):
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        ("tree", "no token trees are drafted over a prefix cache"),
         ("pearl,window=2", "nobody works ahead over a prefix cache"),
     ],
 )
