@@ -177,9 +177,7 @@ class TorchWorld:
         return VerifyResults(rows, *self._since(level, start_s))
 
     def check_ahead(self) -> None:
-        """Raises ValueError with prefix caches, whose books are kept for one member at a time."""
-        if self.memory.prefixes is not None:
-            raise ValueError("nobody works ahead over a prefix cache; leave out `prefix_cache`")
+        """Members may always work ahead here; whether in threads or in turns is the pace's."""
 
     def overlap(self, levels: tuple[int, ...], items: Sequence[OverlapItem]) -> OverlapResults:
         """Let several members work for the same requests; those whose logits or caches are broken fail alone."""

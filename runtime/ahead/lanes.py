@@ -118,7 +118,8 @@ class Lanes:
             else:
                 answers = list(lane.verify.run(level, part.verifies))
             forwards = list(lane.executor.forwards_run())
-            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s)
+            counts = lane.executor.sharing.take_counts(level)
+            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s, counts)
 
         return make
 

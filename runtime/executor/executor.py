@@ -76,7 +76,7 @@ class Executor:
 
     def twin(self) -> "Executor":
         """Another one of the same members and caches, which notes its own forwards."""
-        return Executor(self._forwards, self.manager, self.sampler, self.clock)
+        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing)
 
     def device(self, level: int) -> torch.device:
         """Where a member runs."""

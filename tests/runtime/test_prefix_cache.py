@@ -1,17 +1,21 @@
-"""Decoding with prefix caches: the same text as without, fewer tokens read, and refusals by name."""
+"""Decoding with prefix caches: the same text as without, fewer tokens read, the same evictions in both worlds."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from paceline.arguments import ArgumentError
 from paceline.decoding.prefixes.size import PrefixCacheSize
-from paceline.policies import PolicyError, make_policy
+from paceline.policies import make_policy
 from paceline.runtime.decode import decode
 from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.world import TorchWorld
+from paceline.studies.agree import agree
 
-from .offline import COUPLED, GREEDY, trunk
+from ..tiny_models import random_prompts, tiny_pool_of_four
+from .offline import COUPLED, GREEDY, Offline, trunk
 
 SHARED = "the riders pace the line, and "
 TEXTS = ("", "then they draft", "then they go", "we", "then they draft", "the riders")
@@ -32,7 +36,9 @@ def decoded(pool, policy, size, *, sampling=GREEDY, batch=1, **memory):
 
 @pytest.mark.parametrize("cache", ["slots", "mask"])
 @pytest.mark.parametrize("batch", [1, 8])
-@pytest.mark.parametrize("policy", ["plain", "draft:3/target", "draft:2/mid:4/target", "tree"])
+@pytest.mark.parametrize(
+    "policy", ["plain", "draft:3/target", "draft:2/mid:4/target", "tree", "pearl,window=2", "pipespec,window=2"]
+)
 @pytest.mark.parametrize("size", [{"num_blocks": 40, "block_tokens": 4}, {"num_blocks": 5, "block_tokens": 3}])
 def test_the_text_is_the_targets_own(tiny_pool, policy, batch, cache, size):
     for sampling in (GREEDY, COUPLED):
@@ -41,6 +47,20 @@ def test_the_text_is_the_targets_own(tiny_pool, policy, batch, cache, size):
             prompt.request_id: trunk(tiny_pool, prompt, sampling=sampling, num_tokens=20) for prompt in PROMPTS
         }
         assert log.ops["hit_tokens"].sum() > 0
+
+
+@pytest.mark.parametrize("policy", ["pearl,window=3", "pipespec,window=2"])
+def test_threads_find_and_evict_as_turns_do(tiny_pool, policy):
+    memory = Memory(prefixes=PrefixCacheSize(num_blocks=9, block_tokens=3))
+    ran = [
+        Offline(tiny_pool, policy, prompts=PROMPTS, memory=memory, overlap=overlap).run(batch=3)
+        for overlap in ("turns", "threads")
+    ]
+    assert ran[0].texts == ran[1].texts
+    for name in ("asked_tokens", "hit_tokens", "entered_blocks", "evicted_blocks"):
+        turns, threads = (each.log.ops[name].tolist() for each in ran)
+        assert turns == threads
+        assert sum(turns) > 0
 
 
 def test_what_is_found_is_not_fed(tiny_pool):
@@ -70,12 +90,26 @@ def test_sizes_that_leave_no_room_are_refused(tiny_pool):
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4}, limit_bytes=1000)
 
 
-@pytest.mark.parametrize(
-    ("policy", "says"),
-    [
-        ("pearl,window=2", "nobody works ahead over a prefix cache"),
-    ],
-)
-def test_steps_that_do_not_go_with_it_are_refused_by_name(tiny_pool, policy, says):
-    with pytest.raises(PolicyError, match=says):
-        decoded(tiny_pool, policy, {"num_blocks": 40, "block_tokens": 4})
+@pytest.mark.parametrize(("batch", "cache", "num_blocks"), [(1, "mask", 200), (3, "slots", 12)])
+def test_both_worlds_find_the_same_in_prefix_caches(batch, cache, num_blocks):
+    """Twelve blocks are fewer than six texts fill: some are evicted."""
+    prompts = random_prompts(6, seed=9)
+    prompts = [replace(one, text=f"{prompts[0].text} t3 t1 t4 t1 {one.text}") for one in prompts]
+    found = agree(
+        tiny_pool_of_four(),
+        prompts,
+        ["draft:3/mid:4/target", "tree,through=mid", "tree-dynamic", "pearl,window=2", "dsi", "pipespec"],
+        sampling=COUPLED,
+        max_new_tokens=12,
+        batch=batch,
+        cache=cache,
+        reach=12,
+        run=6,
+        prefix_cache=num_blocks,
+        block_tokens=4,
+    )
+    assert found.agree
+    for one in found.policies:
+        assert one.num_left == 0
+        assert 0 < one.num_hit_tokens < one.num_asked_tokens
+        assert (one.num_evicted_blocks > 0) == (num_blocks == 12)

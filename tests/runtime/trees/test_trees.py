@@ -209,28 +209,3 @@ def test_both_worlds_take_the_same_steps(sampling, batch, cache):
     assert found.agree
     assert all(one.num_left == 0 for one in found.policies)
     assert sum(one.num_steps for one in found.policies) > 100
-
-
-@pytest.mark.parametrize(("batch", "cache", "num_blocks"), [(1, "mask", 200), (3, "slots", 12)])
-def test_both_worlds_find_the_same_in_prefix_caches(batch, cache, num_blocks):
-    """Twelve blocks are fewer than six texts fill: some are evicted."""
-    prompts = random_prompts(6, seed=9)
-    prompts = [replace(one, text=f"{prompts[0].text} t3 t1 t4 t1 {one.text}") for one in prompts]
-    found = agree(
-        tiny_pool_of_four(),
-        prompts,
-        ["tree,through=mid", "tree-dynamic", TREES[-1]],
-        sampling=COUPLED,
-        max_new_tokens=12,
-        batch=batch,
-        cache=cache,
-        reach=7,
-        run=3,
-        prefix_cache=num_blocks,
-        block_tokens=4,
-    )
-    assert found.agree
-    for one in found.policies:
-        assert one.num_left == 0
-        assert 0 < one.num_hit_tokens < one.num_asked_tokens
-        assert (one.num_evicted_blocks > 0) == (num_blocks == 12)
