@@ -20,6 +20,7 @@ from ...data_folder import data_files
 from ..tries.small_traces import Script, table
 from .small_rounds import one_request, recording_of, rounds_of
 
+SPEC_BENCH = data_files("specbench_yukiki", "*.jsonl.gz")
 SECONDS = ((0.25, 1.0), (0.5, 2.0), (0.75, 4.0))
 
 
@@ -74,10 +75,11 @@ def test_means_are_taken_as_a_request_compares_to_them():
     assert ops[0][0] == pytest.approx(2 * (6.0 / 18) / 2)
 
 
+@pytest.mark.skipif(not SPEC_BENCH, reason="PACELINE_DATA has no specbench_yukiki")
 @pytest.mark.parametrize("window", [10, 19])
 def test_windows_beside_that_of_a_drafter_that_ends_its_drafts_cost_about_as_much(window):
     """Of SpS the log says what a round took, not how much was drafted: a window of 19 is hardly one of 20."""
-    recording = read_recording("spec-bench", data_files("specbench_yukiki", "*.jsonl.gz"))
+    recording = read_recording("spec-bench", SPEC_BENCH)
     recording = replace(recording, requests=recording.requests[::8])
     recorded, beside = (
         sum(seconds for (seconds,) in durations_of_all(recording, f"sps:{tokens}/target")) for tokens in (20, window)
