@@ -54,6 +54,7 @@ class StepRecord(NamedTuple):
         escalated: of the accepted tokens, how many the verifier left to the next one.
         prefill: 1 for the loop's own step, in which the target wrote the first token.
         part: index of this part in an `Overlap`, which has one record for each; 0 for all other steps.
+        refused: 1 if a Verify refused a token: of a tree, all nodes beyond the path that stayed, if there were any.
     """
 
     request_id: str
@@ -70,6 +71,7 @@ class StepRecord(NamedTuple):
     escalated: int = 0
     prefill: int = 0
     part: int = 0
+    refused: int = 0
 
 
 def op_record(kind: int, level: int, num_rows: int, results: Ran, start_s: float) -> OpRecord:
@@ -89,17 +91,19 @@ def drafted_record(
     kind, asked = (DRAFT, step.tokens) if isinstance(step, Draft) else (TREE, step.shape.most_nodes)
     # fmt: off
     return made(StepRecord, (
-        outcome.request_id, kind, level, asked, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0, 0,
+        outcome.request_id, kind, level, asked, outcome.num_drafted, 0, 0, 0, 0, num_modelled, end_s, 0, 0, 0, 0,
     ))
     # fmt: on
 
 
 def judged_record(level: int, outcome: Outcome, num_modelled: int, end_s: float, prefill: int) -> StepRecord:
     """Of a Verify by the member at `level`, or of the loop's own prefill (1)."""
-    request_id, _, _, judged, accepted, own, emitted, _, _, _, _, _, escalated = outcome
+    request_id, _, _, judged, accepted, own, emitted, refused_at, _, _, _, _, escalated = outcome
+    refused = int(refused_at is not None)
     # fmt: off
     return made(StepRecord, (
         request_id, VERIFY, level, 0, 0, judged, accepted, own, emitted, num_modelled, end_s, escalated, prefill, 0,
+        refused,
     ))
     # fmt: on
 

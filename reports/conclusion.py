@@ -188,7 +188,8 @@ def _member_is_why(best: Summary, loser: Summary, place: int) -> str:
     else:
         why = f"{takes} and the target is called no less often than in {best.policy}"
     kept = loser.draft_acceptance_rate
-    return f"{why}; the target keeps {kept:.0%} of what it is given" if loser.levels[-1].judged and kept < 0.5 else why
+    told = kept is not None and loser.levels[-1].judged and kept < 0.5
+    return f"{why}; the target keeps {kept:.0%} of what it is given" if told else why
 
 
 def _seconds_bought(best: Summary, loser: Summary, place: int) -> str:

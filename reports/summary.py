@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decoding.ledger import VERIFY
+from ..decoding.ledger import TREE, VERIFY
 from ..runs.log import Columns, RunLog
 from .quality import Quality, quality_of
 
 PERCENTILES = (50, 90, 95, 99)
 _PIECE = 1 << 16  # steps
+_REFUSAL_FIELDS = ("request", "kind", "drafted", "judged", "accepted", "refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,10 @@ class LevelSummary:
         duration_s: seconds of its operations.
         share_of_seconds: of all operations' seconds, 0 to 1.
         drafted: tokens it drafted.
-        judged: pending tokens it looked at as a verifier.
+        judged: pending tokens it looked at as a verifier, all nodes of a token tree.
         accepted: of those, how many stayed; its own tokens are not among them.
-        refused: verifications in which it refused a token (at most one each).
+        refused: verifications in which it refused a token (at most one each), of a tree all nodes at some depth.
+        trees: verifications of token trees: with any, accepted over judged is a share of nodes, no rate of acceptance.
         own: tokens it added itself as a verifier (corrections and bonuses).
     """
 
@@ -50,6 +52,7 @@ class LevelSummary:
     judged: int
     accepted: int
     refused: int
+    trees: int
     own: int
 
 
@@ -65,7 +68,7 @@ class Summary:
     mean_request_tokens_per_s: float
     requests_per_s: float
     acceptance_length: float
-    draft_acceptance_rate: float
+    draft_acceptance_rate: float | None
     rejection_rate: float
     accepted_histogram: tuple[int, ...]
     target_calls_per_token: float
@@ -90,6 +93,7 @@ def summarise_run(log: RunLog) -> Summary:
     answered, steps = _finished(log)
     by_target = (steps["kind"] == VERIFY) & (steps["level"] == len(log.meta["members"]) - 1)
     accepted = steps["accepted"][by_target & (steps["prefill"] == 0)]  # by round
+    levels, judged = _levels(log), int(steps["judged"][by_target].sum())
     num_answered, tokens, target_calls = len(answered["failed"]), int(steps["emitted"].sum()), int(by_target.sum())
     duration_s = float(log.requests["finished_at_s"].max() - log.requests["arrived_at_s"].min())
     ttft_s, tpot_s, e2e_s = _latencies(answered)
@@ -102,7 +106,7 @@ def summarise_run(log: RunLog) -> Summary:
         mean_request_tokens_per_s=_mean_speed(answered),
         requests_per_s=num_answered / duration_s,
         acceptance_length=_ratio(tokens - (target_calls - len(accepted)), len(accepted)),  # a prefill writes one token
-        draft_acceptance_rate=_ratio(int(accepted.sum()), int(steps["judged"][by_target].sum())),
+        draft_acceptance_rate=None if levels[-1].trees else _ratio(int(accepted.sum()), judged),
         rejection_rate=rejection_rate(steps),
         accepted_histogram=tuple(np.bincount(accepted).tolist()),
         target_calls_per_token=target_calls / tokens,
@@ -118,7 +122,7 @@ def summarise_run(log: RunLog) -> Summary:
         thrashed=int((log.requests["times_plain"] > 1.0).sum()),
         policy_s=_policy_s(log),
         policy_share=_ratio(_policy_s(log), duration_s),
-        levels=_levels(log),
+        levels=levels,
         quality=quality_of(log),
     )
 
@@ -160,7 +164,7 @@ def _exact_share(log: RunLog) -> float:
     the target's whatever is known of drafts.
     """
     steps = log.steps
-    looked_at = np.minimum(steps["accepted"] + 1, steps["judged"])
+    looked_at = steps["accepted"] + steps["refused"]
     own = steps["own"] * (steps["prefill"] == 0)
     per_step = np.maximum(steps["drafted"] + looked_at + own, steps["modelled"])
     decisions = int(per_step.sum()) + int(log.requests["reanchored"].sum())
@@ -173,8 +177,9 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
 
     A refusal is a verification that refused a token: at most one each. A drafted token is looked at first by the
     verification that comes next in its request; those after the first refused one are not looked at, nor are those
-    that a Commit took before. For two levels this is 1 less the rate of acceptance per position. Above two it may
-    exceed 1, as a middle verifier's own token can be refused too.
+    that a Commit took before. Of a token tree the depths are looked at: those of the path that stays, and the next
+    one if the tree goes on there, which is refused then. For two levels this is 1 less the rate of acceptance per
+    position. Above two it may exceed 1, as a middle verifier's own token can be refused too.
 
     Args:
         steps: of a run log, each request's in their order; requests of a batch may lie between one another.
@@ -189,7 +194,7 @@ def rejection_rate(steps: Columns, among: NDArray[np.bool_] | None = None) -> fl
     order = _as_looked_at(steps, order)
     refusals = looked_at = 0
     for rows in _whole_requests(steps["request"], order):
-        counted = _refusals({name: steps[name][rows] for name in ("request", "kind", "drafted", "judged", "accepted")})
+        counted = _refusals({name: steps[name][rows] for name in _REFUSAL_FIELDS})
         refusals, looked_at = refusals + counted[0], looked_at + counted[1]
     return refusals / looked_at if looked_at else 0.0
 
@@ -222,25 +227,25 @@ def _refusals(steps: Columns) -> tuple[int, int]:
     """(refusals, drafted tokens that a first verifier looked at) of steps that go by request."""
     requests, drafted = steps["request"], steps["drafted"]
     ends = np.flatnonzero(steps["kind"] == VERIFY)
-    judged, accepted = (steps[name][ends] for name in ("judged", "accepted"))
+    judged, accepted, refused = (steps[name][ends].astype(np.int64) for name in ("judged", "accepted", "refused"))
     # What nobody has judged was drafted after the request's verification before this one, and stands last.
     starts = np.searchsorted(requests, requests[ends], side="left")
     starts[1:] = np.maximum(starts[1:], ends[:-1] + 1)
     before = np.concatenate([[0], np.cumsum(drafted)])
     fresh = np.minimum(before[ends] - before[starts], judged)
-    looked_at = int(np.maximum(np.minimum(accepted + 1, judged) - (judged - fresh), 0).sum())
-    return int((accepted < judged).sum()), looked_at
+    looked_at = int(np.maximum(accepted + refused - (judged - fresh), 0).sum())
+    return int(refused.sum()), looked_at
 
 
 def _levels(log: RunLog) -> tuple[LevelSummary, ...]:
     steps, ops, names = log.steps, log.ops, log.meta["members"]
     durations = _per_level(ops["level"], ops["duration_s"], len(names))
     counts = {
-        name: _per_level(steps["level"], steps[name], len(names)) for name in ("drafted", "judged", "accepted", "own")
+        name: _per_level(steps["level"], steps[name], len(names))
+        for name in ("drafted", "judged", "accepted", "refused", "own")
     }
     counts["forwards"] = _per_level(ops["level"], ops["num_forwards"], len(names))
-    refusals = (steps["kind"] == VERIFY) & (steps["accepted"] < steps["judged"])
-    counts["refused"] = _per_level(steps["level"], refusals, len(names))
+    counts["trees"] = _per_level(steps["level"], _of_trees(steps), len(names))
     return tuple(
         LevelSummary(
             name=name,
@@ -250,6 +255,16 @@ def _levels(log: RunLog) -> tuple[LevelSummary, ...]:
         )
         for level, name in enumerate(names)
     )
+
+
+def _of_trees(steps: Columns) -> NDArray[np.bool_]:
+    """`[steps]` which are verifications of a token tree: that is all that may follow one in its request."""
+    found = np.zeros(len(steps["kind"]), dtype=np.bool_)
+    if (steps["kind"] == TREE).any():
+        order = np.argsort(steps["request"], kind="stable")
+        requests, kinds = steps["request"][order], steps["kind"][order]
+        found[order[1:]] = (kinds[1:] == VERIFY) & (kinds[:-1] == TREE) & (requests[1:] == requests[:-1])
+    return found
 
 
 def _per_level(levels: NDArray[Any], values: NDArray[Any], count: int) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from .log import OP_FIELDS, REQUEST_FIELDS, STEP_FIELDS, Columns, RunLog, to_col
 from .text_quality import TextQuality
 
 # Of integers that do not take four bytes: small ones, and tokens fed to a batch.
-_CODES = {"kind": "b", "prefill": "b", "part": "b", "level": "h", "own": "h", "new_tokens": "q"}
+_CODES = {"kind": "b", "prefill": "b", "part": "b", "refused": "b", "level": "h", "own": "h", "new_tokens": "q"}
 
 
 class RunLedger:

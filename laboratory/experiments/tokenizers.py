@@ -47,7 +47,9 @@ class DrafterSpeed:
     @property
     def acceptance(self) -> float:
         """Accepted of the target tokens that counted as drafted, 0 to 1."""
-        return self.summary.draft_acceptance_rate
+        rate = self.summary.draft_acceptance_rate
+        assert rate is not None  # unknown of token trees alone
+        return rate
 
     @property
     def judged_a_round(self) -> float:

@@ -11,7 +11,8 @@ from ...counted import counted
 from ..interval import Interval
 from ..side_by_side import SideBySide
 from ..summary import LevelSummary, Summary
-from .grid import Grid, table
+from .grid import Grid, shown, table
+from .quality import tree_remarks
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 # How requests begin, by kind of recording; `prefill` for all others and for models.
@@ -149,7 +150,7 @@ def _detail_cells(comparison: SideBySide, row: Summary) -> dict[str, str]:
     return {
         "policy": row.policy,
         "target calls /token": f"{row.target_calls_per_token:.3f}",
-        "accepted share": f"{row.draft_acceptance_rate:.1%}",
+        "accepted share": shown(row.draft_acceptance_rate, ".1%", unknown="-"),
         "wasted tokens": f"{row.wasted_tokens:,}",
         "TTFT ms": f"{1e3 * row.ttft_s.mean:,.1f}",
         "TPOT ms": f"{1e3 * row.tpot_s.mean:,.2f}",
@@ -165,7 +166,8 @@ def _by_member(rows: tuple[Summary, ...]) -> Grid:
         active = [level for level in row.levels if level.forwards or level.drafted or level.judged]
         cells += [{"policy, member": row.policy}, *map(_member_cells, active)]
         ends.append(len(cells) - 1)
-    return table(cells, title="what each member did", lines=ends)
+    remarks = tree_remarks(level for row in rows for level in row.levels)
+    return table(cells, title="what each member did", remarks=remarks, lines=ends)
 
 
 def _member_cells(level: LevelSummary) -> dict[str, str]:

@@ -1,13 +1,20 @@
 """The quality of texts, and how much was refused, in words and as a table; shown only where a policy is lossy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ...counted import counted
 from ..quality import Quality
-from ..summary import Summary
+from ..summary import LevelSummary, Summary
 from .grid import Grid, shown, table
 
 REJECTION_REMARK = "texts are drawn anew by rejection sampling: where two of them part means nothing and is left out"
+
+_TREE_REMARK = "token trees: judged counts all nodes, of which one path can stay, so that accepted is no share of it"
+
+
+def tree_remarks(levels: Iterable[LevelSummary]) -> list[str]:
+    """One line if any member judged a token tree, else none."""
+    return [_TREE_REMARK] if any(level.trees for level in levels) else []
 
 
 def quality_table(rows: Sequence[Summary]) -> Grid | None:

@@ -6,7 +6,7 @@ from ...counted import counted
 from ...runs.log import RunLog
 from ..summary import LevelSummary, Summary
 from .grid import Grid, table
-from .quality import REJECTION_REMARK, quality_line
+from .quality import REJECTION_REMARK, quality_line, tree_remarks
 
 
 def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "") -> Grid:
@@ -25,7 +25,7 @@ def run_table(summary: Summary, remarks: Sequence[str] = (), *, start: str = "")
             f"TTFT {summary.ttft_s.mean * 1e3:.1f} ms, TPOT {summary.tpot_s.mean * 1e3:.2f} ms, "
             f"policy {summary.policy_s:.3f} s ({summary.policy_share:.1%}){start}{_troubles(summary)}"
         ),
-        remarks=(*_quality(summary), *remarks),
+        remarks=(*_quality(summary), *tree_remarks(summary.levels), *remarks),
     )
 
 
@@ -38,9 +38,15 @@ def _cells(level: LevelSummary) -> dict[str, str]:
         "drafted": f"{level.drafted:,}",
         "judged": f"{level.judged:,}",
         "accepted": f"{level.accepted:,}",
-        "acceptance": f"{level.accepted / level.judged:.1%}" if level.judged else "",
+        "acceptance": _acceptance(level),
         "refused": f"{level.refused:,}",
     }
+
+
+def _acceptance(level: LevelSummary) -> str:
+    if level.trees:
+        return "-"
+    return f"{level.accepted / level.judged:.1%}" if level.judged else ""
 
 
 def _quality(summary: Summary) -> list[str]:

@@ -7,7 +7,7 @@ from .automaton import Lead
 from .op_rows import MOST_WAITING
 
 _OP = ("kind", "level", "num_rows", "num_forwards", "new_tokens", "start_s", "duration_s")
-_STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled", "prefill")
+_STEP = ("kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted", "modelled", "prefill", "refused")
 
 
 class BatchRows:
@@ -59,6 +59,6 @@ def _step(kind: int, lead: Lead) -> tuple[int, ...]:
     # fmt: off
     return (
         kind, op.level, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted, op.modelled,
-        lead.due.prefill,
+        lead.due.prefill, int(op.accepted < judged),
     )
     # fmt: on

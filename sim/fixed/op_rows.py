@@ -15,11 +15,11 @@ from .automaton import Lead
 MOST_WAITING = 1 << 13  # operations before they are written down
 MOST_PRICED = 1 << 17  # seconds that are kept before they are asked for anew
 
-# kind, level, num_forwards, new_tokens, asked, drafted, judged, accepted, own, emitted, modelled, prefill
-_Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+# kind, level, num_forwards, new_tokens, asked, drafted, judged, accepted, own, emitted, modelled, prefill, refused
+_Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 _FIELDS = (
     "kind", "level", "num_forwards", "new_tokens", "asked", "drafted", "judged", "accepted", "own", "emitted",
-    "modelled", "prefill",
+    "modelled", "prefill", "refused",
 )  # fmt: skip
 
 
@@ -137,6 +137,6 @@ def _row(lead: Lead, forwards: list[Forward]) -> _Row:
     # fmt: off
     return (
         kind, op.level, num_forwards, num_fed, op.window, op.drafted, judged, op.accepted, op.own, lead.emitted,
-        op.modelled, lead.due.prefill,
+        op.modelled, lead.due.prefill, int(op.accepted < judged),
     )
     # fmt: on

@@ -111,7 +111,7 @@ POLICIES = {
 }
 COMPARED_STEPS = (
     *("op", "request", "kind", "level", "asked", "drafted", "judged", "accepted", "own", "emitted"),
-    *("escalated", "prefill"),
+    *("escalated", "prefill", "part", "refused"),
 )
 STARTS = (Start.prefill, Start.draft)
 COMPARED_OPS = ("kind", "level", "num_rows", "num_forwards", "new_tokens")

@@ -42,6 +42,7 @@ def row_of(policy, seconds, *, tokens=1000, calls=400, judged=800, accepted=500,
             judged=judged if name == "target" else 0,
             accepted=accepted if name == "target" else 0,
             refused=0,
+            trees=0,
             own=0,
         )
         for name, taken in zip(MEMBERS, seconds, strict=True)

@@ -22,7 +22,8 @@ COLUMNS = ("request", "kind", "drafted", "judged", "accepted")
 def steps_of(*rows):
     """Columns of steps given as (request, kind, drafted, judged, accepted), none of them part of an Overlap."""
     columns = dict(zip(COLUMNS, np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS)).T, strict=True))
-    return {**columns, "part": np.zeros(len(rows), dtype=np.int64)}
+    refused = (columns["accepted"] < columns["judged"]).astype(np.int8)
+    return {**columns, "part": np.zeros(len(rows), dtype=np.int64), "refused": refused}
 
 
 def by_token(steps, among=None):

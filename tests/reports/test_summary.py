@@ -35,6 +35,7 @@ LEVEL_KEYS = {
     "judged",
     "accepted",
     "refused",
+    "trees",
     "own",
 }
 COMPARED_KEYS = {
@@ -93,7 +94,7 @@ def by_hand_ledger() -> RunLedger:
     # request, verify, level, asked, drafted, judged, accepted, own, emitted, modelled, end
     ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 0.5))
     ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 8, 0.5, 1.5))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 2.0, refused=1))
     ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 2.0, 0.25))
     ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 1, 2.25))
     ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 2.25, 1.0))
@@ -162,6 +163,7 @@ def test_every_field_by_hand():
                 judged=0,
                 accepted=0,
                 refused=0,
+                trees=0,
                 own=0,
             ),
             LevelSummary(
@@ -173,6 +175,7 @@ def test_every_field_by_hand():
                 judged=5,
                 accepted=4,
                 refused=1,
+                trees=0,
                 own=3,
             ),
         ),
@@ -187,10 +190,10 @@ def test_a_verifier_below_the_target_and_a_commit():
     ledger.note_op(OpRecord(DRAFT, 0, 1, 2, 2, 0.0, 1.0))
     ledger.note_step(StepRecord("r0", DRAFT, 0, 2, 2, 0, 0, 0, 0, 0, 1.0))
     ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 3, 1.0, 1.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 2, 1, 1, 0, 0, 2.0, refused=1))
     ledger.note_step(StepRecord("r0", COMMIT, 2, 0, 0, 0, 0, 0, 1, 0, 2.0))
     ledger.note_op(OpRecord(VERIFY, 2, 1, 1, 3, 2.0, 2.0))
-    ledger.note_step(StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 2, 0, 0, 1, 0, 1, 1, 0, 4.0, refused=1))
     meta = {"policy": "p", "members": ["draft", "mid", "target"]}
     summary = summarise_run(ledger.finish(meta, reanchored={}, divergent={"r0": 1}))
     assert summary.output_tokens == 2
@@ -216,7 +219,7 @@ def test_a_prefill_is_a_call_of_the_target_and_no_round():
     ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 8, 2.0, 0.5))
     ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, 2.5))
     ledger.note_op(OpRecord(VERIFY, 1, 1, 1, 4, 2.5, 1.5))
-    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0))
+    ledger.note_step(StepRecord("r0", VERIFY, 1, 0, 0, 3, 2, 1, 3, 0, 4.0, refused=1))
     log = ledger.finish({"policy": "p", "members": ["draft", "target"], "decide_s": 0.25}, reanchored={}, divergent={})
     summary = summarise_run(log)
     assert summary.output_tokens == 5
@@ -427,7 +430,11 @@ def test_drafts_ahead_are_looked_at_by_the_smallest_verifier_of_the_next_step():
         for part, (judged, accepted) in enumerate((target, mid)):
             ledger.note_op(OpRecord(VERIFY, 2 - part, 1, 1, 1, end_s - 1.0, 1.0))
             ledger.note_step(
-                StepRecord("r0", VERIFY, 2 - part, 0, 0, judged, accepted, 1, 1 - part, 0, end_s, part=part)
+                StepRecord(
+                    *("r0", VERIFY, 2 - part, 0, 0, judged, accepted, 1, 1 - part, 0, end_s),
+                    part=part,
+                    refused=int(accepted < judged),
+                )
             )
         ledger.note_op(OpRecord(DRAFT, 0, 1, 3, 3, end_s - 1.0, 0.5))
         ledger.note_step(StepRecord("r0", DRAFT, 0, 3, 3, 0, 0, 0, 0, 0, end_s, part=2))

@@ -47,7 +47,7 @@ def logs(draw):
         counts = [draw(st.integers(0, 9)) for _ in range(6)]
         drafted = counts[0] if kind == DRAFT else 0
         request = draw(st.integers(0, num_requests - 1))
-        rows.append((0, request, kind, level, 0, drafted, *counts[1:], float(end), 0, int(draw(st.booleans())), 0))
+        rows.append((0, request, kind, level, 0, drafted, *counts[1:], float(end), 0, int(draw(st.booleans())), 0, 0))
     assert all(len(row) == len(STEP_FIELDS) for row in rows)
     return RunLog(
         meta={"members": list("abc"[:num_members])},

@@ -10,6 +10,7 @@ from paceline.arguments import ArgumentError
 from paceline.decoding.results import OverlapResults, PartRun
 from paceline.policies import make_policy
 from paceline.policies.speed import ahead_tokens
+from paceline.reports import summarise_run
 from paceline.sim.cost.cost_file import FileCost
 from paceline.sim.cost.figures import CostLine
 from paceline.sim.placement import Placement, placement_of
@@ -77,6 +78,33 @@ def test_placement_changes_seconds_and_no_step():
     assert finished[1] < finished[2] == finished[3] < finished[0]
     assert [log.meta["devices"] for log in logs] == ["one", "each", "draft=a", "target=b,mid=b"]
     assert (each.ops["start_s"] <= one.ops["start_s"]).all()
+
+
+@pytest.mark.parametrize("policy", ["pearl,window=3", "dsi,window=2", "pipespec,window=3"])
+def test_what_is_written_ahead_in_vain_is_drafted_and_wasted(policy):
+    table = tables((0.5, 0.8) if policy.startswith("pipespec") else (0.7,), requests=4, tokens=200)
+    watched = Watched(make_policy(policy, table.pool))
+    cost = constant(**dict.fromkeys(table.pool.names, TARGET_S))
+    summary = summarise_run(simulate(Scenario(tables=table, cost=cost), watched, policy))
+    *below, target = summary.levels
+    said = watched.outcomes
+    assert sum(level.drafted for level in summary.levels) == sum(outcome.num_drafted for outcome in said)
+    assert sum(level.refused for level in summary.levels) == sum(outcome.refused_at is not None for outcome in said)
+    assert summary.output_tokens == target.accepted + target.own
+    assert summary.wasted_tokens == sum(level.drafted + level.own for level in below) - target.accepted > 0
+    if len(below) == 1:
+        assert summary.rejection_rate == target.refused / (target.accepted + target.refused)
+
+
+class Watched:
+    """Passes on to a policy, and keeps what it learnt."""
+
+    def __init__(self, policy):
+        self.decide, self._policy, self.outcomes = policy.decide, policy, []
+
+    def learn(self, outcome):
+        self.outcomes.append(outcome)
+        self._policy.learn(outcome)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0.0, 9.0)), min_size=1, max_size=5))

@@ -5,6 +5,9 @@ from paceline.decoding.contract import PolicyError, Verify
 from paceline.decoding.trees.draft_tree import DraftTree
 from paceline.decoding.trees.shapes import tree_shape
 from paceline.policies import make_policy
+from paceline.reports import summarise_run
+from paceline.reports.summary import rejection_rate
+from paceline.reports.tables.run import run_table
 from paceline.runtime.recording.recorder import record
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.simulate import Scenario, simulate
@@ -61,6 +64,35 @@ def test_trees_within_the_record_replay(recording, text):
     assert not log.requests["divergent_tokens"].any()
     for outcome in policy.outcomes:
         assert outcome.num_drafted <= tree_shape(text).most_nodes
+
+
+@pytest.mark.parametrize("text", ["1", "3", "2x2", "3x2x1", "0+0.0+0.0.0+2"])
+def test_a_tree_is_refused_where_it_goes_on_beyond_the_path_that_stays(recording, text):
+    policy = Trees("draft", text)
+    log = replayed(recording, policy)
+    summary = summarise_run(log)
+    target, nodes = summary.levels[-1], sum(outcome.num_drafted for outcome in policy.outcomes)
+    judged = [outcome for outcome in policy.outcomes if isinstance(outcome.step, Verify)]
+    refused = [outcome for outcome in judged if outcome.refused_at is not None]
+    looked_at = sum(outcome.num_accepted for outcome in judged) + len(refused)
+    assert (target.refused, target.judged) == (len(refused), nodes)
+    assert target.trees == sum(outcome.num_judged > 0 for outcome in judged)
+    assert summary.rejection_rate == len(refused) / looked_at
+    assert summary.exact_share == 1
+    assert summary.draft_acceptance_rate is None
+    assert summary.wasted_tokens == nodes - target.accepted
+    first = log.steps["request"] == 0
+    assert 0 <= rejection_rate(log.steps, first) <= 1
+    assert run_table(summary).rows[-1][-2:] == ("-", f"{len(refused)}")
+
+
+def test_a_tree_without_branches_has_the_figures_of_a_chain(recording):
+    tree = summarise_run(replayed(recording, Trees("draft", "1x1x1")))
+    chain = summarise_run(replayed(recording, make_policy("draft:3/target", recorded_pool(recording))))
+    assert (tree.levels[-1].trees > 0, chain.levels[-1].trees) == (True, 0)
+    for name in ("rejection_rate", "exact_share", "acceptance_length", "accepted_histogram", "wasted_tokens"):
+        assert getattr(tree, name) == getattr(chain, name), name
+    assert [level.refused for level in tree.levels] == [level.refused for level in chain.levels]
 
 
 @pytest.mark.parametrize("strict", [True, False])
