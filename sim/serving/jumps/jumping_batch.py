@@ -51,6 +51,13 @@ class JumpingBatch:
         self.waiting_tokens += request.text
         self._books.wait(len(self.waiting))
 
+    def show_answers(self) -> None:
+        """Answers of rows that others will follow are in the prefix cache as far as they are computed now."""
+        for request in self.running.values():
+            if request.base is not None and request.arrival.answer:
+                request.text = request.base + self.rows.beats
+                self.blocks.show(request)
+
     def admit(self, left: int, now_ps: int) -> list[tuple[JumpingRequest, int]]:
         """The first that wait enter the batch, as long as there is room; returns their first chunks.
 

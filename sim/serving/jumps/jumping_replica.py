@@ -108,6 +108,7 @@ class JumpingReplica:
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
         self._settle()
+        self._batch.show_answers()  # those who will follow an answer may be routed by what it is now
         return partial(self._memory.cached_tokens, kv=self._kv.frozen())
 
     # -- the machine

@@ -112,7 +112,8 @@ class PlainBlocks:
 class CachedBlocks:
     """With a prefix cache. Full blocks of a row enter it when it leaves the batch, or when others follow what it wrote.
 
-    Nobody else can find them before: what a row writes has keys that only those know who follow it.
+    Nobody else can find them before: what a row writes has keys that only those know who follow it. A stale snapshot
+    of the cache, which those who follow are routed by, takes in what rows have written so far.
 
     Args:
         memory: of the replica.

@@ -59,9 +59,7 @@ def test_all_at_once_are_those_of_each(data):
             dispatch=lambda replicas, router=router: Dispatcher(router, "comparing", replicas, stale_ps),
         ).go()
         all_seen.append(router.seen)
-    assert all_seen[0] == all_seen[1]
-    if not stale_ps:
-        assert all_seen[0] == all_seen[2]
+    assert all_seen[0] == all_seen[1] == all_seen[2]
 
 
 def test_signals_are_asked_for_where_they_are_looked_at():
