@@ -17,7 +17,7 @@ MaxNewTokensOption = Annotated[int, typer.Option(help="Longest answer.", min=1)]
 RolloutsOption = Annotated[
     str | None,
     typer.Option(
-        metavar="WAYS@DEPTH/...",
+        metavar="N@DEPTH/...",
         help="Several answers to each prompt that branch: 4@0/2@32 starts four paths at the prompt, each of which goes "
         "on as two after 32 tokens of answer. For coupled and rejection sampling.",
     ),

@@ -5,29 +5,14 @@ answers. The path that is there goes on under its own id as the first of them; t
 whose prompts hold what the path has written until then.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 from ...arguments import ArgumentError
+from ...notations.branches import Branch, as_text, branches_of, check_branches, num_paths_of
 
-MOST_PATHS = 10_000  # of one prompt: more is a slip of the pen
-_BRANCH = re.compile(r"([0-9]{1,9})@([0-9]{1,9})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """One depth at which paths branch.
-
-    Attributes:
-        ways: paths that each path goes on as, itself among them, >= 1.
-        depth: tokens of the answer before that, counted from the prompt, >= 0.
-    """
-
-    ways: int
-    depth: int
+_NAME = "`rollouts`"
 
 
 class Fork(NamedTuple):
@@ -52,32 +37,21 @@ class Rollouts:
         branches: with depths that ascend.
 
     Raises:
-        ArgumentError: no branch, fewer than one way, depths that do not ascend, or more than 10,000 paths.
+        ArgumentError: as `check_branches`.
     """
 
     branches: tuple[Branch, ...]
 
     def __post_init__(self) -> None:
-        if not self.branches:
-            raise ArgumentError("`rollouts` must branch somewhere, such as 4@0, got nothing")
-        last = -1
-        for branch in self.branches:
-            if branch.ways < 1:
-                raise ArgumentError(f"`rollouts` must have >= 1 ways at depth {branch.depth}, got {branch.ways}")
-            if branch.depth <= last:
-                rule = "must be >= 0" if last < 0 else f"must ascend, each greater than the one before ({last})"
-                raise ArgumentError(f"`rollouts` depths {rule}, got {branch.depth}")
-            last = branch.depth
-        if self.num_paths > MOST_PATHS:
-            raise ArgumentError(f"`rollouts` must make <= {MOST_PATHS:,} paths of a prompt, got {self.num_paths:,}")
+        check_branches(_NAME, self.branches)
 
     def __str__(self) -> str:
-        return "/".join(f"{branch.ways}@{branch.depth}" for branch in self.branches)
+        return as_text(self.branches)
 
     @property
     def num_paths(self) -> int:
         """Answers to each prompt."""
-        return prod(branch.ways for branch in self.branches)
+        return num_paths_of(self.branches)
 
     def forks(self, request_id: str) -> tuple[Fork, ...]:
         """All paths of a prompt but the first, which has its id; in order of depth, and of their parents there."""
@@ -85,7 +59,7 @@ class Rollouts:
         forks: list[Fork] = []
         for branch in self.branches:
             for parent in list(children):
-                for _ in range(branch.ways - 1):
+                for _ in range(branch.num_paths - 1):
                     children[parent] += 1
                     child = f"{parent}.{children[parent]}"
                     children[child] = 0
@@ -101,23 +75,17 @@ class Rollouts:
         deepest = self.branches[-1].depth
         if deepest >= max_new_tokens:
             rule = f"depths must be < {max_new_tokens}, the `max_new_tokens` of an answer"
-            raise ArgumentError(f"`rollouts` {rule}, got {deepest}")
+            raise ArgumentError(f"{_NAME} {rule}, got {deepest}")
         prompts = set(request_ids)
         for prompt in prompts:
             for fork in self.forks(prompt):
                 if fork.request_id in prompts:
                     rule = f"a path of prompt {prompt!r} is called {fork.request_id!r}, as another prompt is"
-                    raise ArgumentError(f"`rollouts` must give ids of their own: {rule}")
+                    raise ArgumentError(f"{_NAME} must give ids of their own: {rule}")
 
 
 def rollouts_of(given: str | Rollouts) -> Rollouts:
     """What a text such as `4@0/2@32` says; raises ArgumentError for one that says nothing, and as `Rollouts`."""
     if isinstance(given, Rollouts):
         return given
-    branches = []
-    for part in given.split("/"):
-        found = _BRANCH.fullmatch(part)
-        if found is None:
-            raise ArgumentError(f"`rollouts` must be WAYS@DEPTH/..., such as 4@0/2@32, got {given!r}")
-        branches.append(Branch(ways=int(found[1]), depth=int(found[2])))
-    return Rollouts(branches=tuple(branches))
+    return Rollouts(branches=branches_of(_NAME, given))

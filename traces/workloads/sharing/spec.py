@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ....arguments import ArgumentError
+from ....notations.branches import branches_of
 from ..generated.lengths import Length, length_of
 from ..generated.spec_text import number_of, pairs_of, whole_of
 from ..options import MOST_COUNT
-from .branches import branches_of
 from .persistent_agent import PersistentAgent
 from .seconds import seconds_of
 from .session_kind import SESSION_BITS, SessionKind

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
+from ....notations.branches import Branch, num_paths_of
 from ..arrival import Arrival
 from ..generated.lengths import Length
 from ..graphs import Node, SessionGraph, Waits
 from ..sessions import Turn, runs_of
 from ..texts import Text
-from .branches import Branch
 from .session_kind import Place
 
 
@@ -37,10 +37,7 @@ class TreeRollouts:
     @property
     def num_requests(self) -> int | None:
         """See `SessionKind`."""
-        paths = 1
-        for branch in self.branches:
-            paths *= branch.num_paths
-        return paths
+        return num_paths_of(self.branches)
 
     def begin(self, place: Place, rng: Random) -> Arrival:
         """See `SessionKind`."""

@@ -42,10 +42,10 @@ def test_outputs_tell_the_tree(prompts, tmp_path):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--rollouts", "0@0"), "--rollouts must have >= 1 ways at depth 0, got 0"),
-        (("--rollouts", "2@3/2@3"), "--rollouts depths must ascend"),
+        (("--rollouts", "0@0"), "--rollouts must have at least 1 path at each depth, got 0@0"),
+        (("--rollouts", "2@3/2@3"), "--rollouts must have ascending depths in [0, 2,147,483,647], got 2@3/2@3"),
         (("--rollouts", "2@6"), "--rollouts depths must be < 6, the --max-new-tokens of an answer, got 6"),
-        (("--rollouts", "four"), "--rollouts must be WAYS@DEPTH/..., such as 4@0/2@32, got 'four'"),
+        (("--rollouts", "four"), "--rollouts must be N@DEPTH, others behind a slash, as 4@0/2@32, got 'four'"),
         (("--rollouts", "2@0", "--policy", "typical"), "--quality must be False with --rollouts"),
     ],
 )

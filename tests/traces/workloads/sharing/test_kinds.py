@@ -105,12 +105,18 @@ def test_an_answer_is_not_cut_above_the_depth_at_which_it_branches(cut):
     ("text", "told"),
     [
         ("tree-rollouts:sessions=1,prompt=5,output=9", "tree-rollouts must have branch, prompt, output, got no branch"),
-        ("tree-rollouts:branch=0@0,sessions=1,prompt=5,output=9", "must have at least 1 path at each depth, got '0@0'"),
+        (
+            "tree-rollouts:branch=0@0,sessions=1,prompt=5,output=9",
+            "branch of tree-rollouts must have at least 1 path at each depth, got 0@0",
+        ),
         ("tree-rollouts:branch=2@9,sessions=1,prompt=5,output=9", "output of tree-rollouts must be above the depth 9"),
         ("tree-rollouts:branch=2@9,sessions=1,prompt=5,output=geometric:99", "must be above the depth 9"),
         ("tree-rollouts:branch=2@4/2@4,sessions=1,prompt=5,output=9", "must have ascending depths"),
         ("tree-rollouts:branch=2@-1,sessions=1,prompt=5,output=9", "must be N@DEPTH"),
-        ("tree-rollouts:branch=100@0/100@1,sessions=1,prompt=5,output=9", "must have at most 4,096 paths in all"),
+        (
+            "tree-rollouts:branch=101@0/100@1,sessions=1,prompt=5,output=9",
+            "branch of tree-rollouts must make at most 10,000",
+        ),
         ("tree-rollouts:branch=2@0,prompt=5,output=9", "must have sessions, or seconds and a rate"),
         ("react:steps=0,prompt=5,output=9,observation=3,sessions=1", "steps of react must be N, A..B"),
         ("react:steps=2,prompt=5,output=9,sessions=1", "got no observation in"),
