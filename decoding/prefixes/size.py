@@ -26,6 +26,11 @@ class PrefixCacheSize:
         check_least("`prefix_cache`", self.num_blocks, 1)
         check_least("`block_tokens`", self.block_tokens, 1)
 
+    @property
+    def num_tokens(self) -> int:
+        """That all blocks hold."""
+        return self.num_blocks * self.block_tokens
+
 
 def prefix_cache_size(prefix_cache: int | None, block_tokens: int | None) -> PrefixCacheSize | None:
     """The size that is asked for; None: no prefix cache.

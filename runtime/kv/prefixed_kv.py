@@ -36,7 +36,7 @@ class _Base:
 
 def store_bytes(shape: KVShape, size: PrefixCacheSize) -> int:
     """Memory of a member's blocks."""
-    return size.num_blocks * size.block_tokens * shape.bytes_per_slot
+    return size.num_tokens * shape.bytes_per_slot
 
 
 class PrefixedKV(MemberKV):
@@ -56,7 +56,7 @@ class PrefixedKV(MemberKV):
         """Take the memory of all blocks, `[L, slots, 2, H, D]`: as many as the user said, no more and no less."""
         shape = self.shape
         self._size = size
-        slots = (shape.num_layers, size.num_blocks * size.block_tokens, 2, shape.num_heads, shape.head_width)
+        slots = (shape.num_layers, size.num_tokens, 2, shape.num_heads, shape.head_width)
         self._store = torch.zeros(slots, dtype=shape.dtype, device=shape.device)
         self._bases: dict[str, _Base] = {}
         self._latest: tuple[object, Tensor, int] | None = None
@@ -71,7 +71,7 @@ class PrefixedKV(MemberKV):
     @property
     def live_slots(self) -> int:
         """Those of rows whose token belongs to a text, and all of the store, which nobody else can have."""
-        return sum(self._length(row) for row in self.rows.values()) + self._size.num_blocks * self._size.block_tokens
+        return sum(self._length(row) for row in self.rows.values()) + self._size.num_tokens
 
     def length(self, request_id: str) -> int:
         """Tokens of the request in blocks and in its row."""

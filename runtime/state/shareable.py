@@ -7,6 +7,7 @@ import torch
 from ...arguments import ArgumentError
 from ...decoding.prefixes.size import PrefixCacheSize
 from ..forward.model_forward import ModelForward
+from ..kv.device_memory import total_bytes
 from ..kv.prefixed_kv import store_bytes
 from ..pools.loaded_members import LoadedMembers
 
@@ -26,8 +27,8 @@ def check_shareable(
         limits: bytes of all caches, by device.
 
     Raises:
-        ArgumentError: CUDA graphs, several processes, a drafter with a tokenizer of its own, or a limit that leaves no
-            room beside the blocks.
+        ArgumentError: CUDA graphs, several processes, a drafter with a tokenizer of its own, or a limit, or a device
+            without one, that leaves no room beside the blocks.
     """
     if pool.ranks is not None:
         raise ArgumentError(f"`prefix_cache` goes with one process, got {pool.ranks.num_ranks}")
@@ -41,8 +42,11 @@ def check_shareable(
         device = forward.kv_shape.device
         needed[device] = needed.get(device, 0) + store_bytes(forward.kv_shape, size)
     for device, taken in needed.items():
-        if taken >= limits.get(device, taken + 1):
+        blocks = f"{size.num_blocks} blocks of {size.block_tokens} tokens take of all members there"
+        if device in limits and taken >= limits[device]:
+            raise ArgumentError(f"`limit_bytes` of {device} must be > {taken}, which {blocks}, got {limits[device]}")
+        total = total_bytes(device)
+        if taken >= total:
             raise ArgumentError(
-                f"`limit_bytes` of {device} must be > {taken}, which {size.num_blocks} blocks of {size.block_tokens} "
-                f"tokens take of all members there, got {limits[device]}"
+                f"`prefix_cache` must fit into the {total} bytes of {device}, got {taken}, which {blocks}"
             )

@@ -88,6 +88,22 @@ def test_requests_that_give_up_memory_find_it_again(tiny_pool, cache):
 def test_sizes_that_leave_no_room_are_refused(tiny_pool):
     with pytest.raises(ArgumentError, match=r"^`limit_bytes` of cpu must be > \d+, which 9 blocks of 4 tokens take"):
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4}, limit_bytes=1000)
+    with pytest.raises(ArgumentError, match=r"^`prefix_cache` must fit into the \d+ bytes of cpu, got \d+, which"):
+        decoded(tiny_pool, "plain", {"num_blocks": 10**12, "block_tokens": 4})
+
+
+def test_a_batch_has_to_fit_beside_prefix_caches(tiny_pool, monkeypatch):
+    per_token = sum(member.kv_bytes_per_token for member in tiny_pool.members if member.model is not None)
+    longest = max(len(tiny_pool.tokenizer.encode(prompt.text)) for prompt in PROMPTS) + 20
+    size = {"num_blocks": 30, "block_tokens": 4}
+    has = 3 * (longest + 8) * per_token
+    monkeypatch.setattr("paceline.runtime.fit.total_bytes", lambda device: has)
+    decoded(tiny_pool, "plain", {"num_blocks": 1, "block_tokens": 4}, batch=3)
+    with pytest.raises(
+        ArgumentError, match=r"batch must fit into memory: 3 .* and prefix caches of 120 tokens each take"
+    ):
+        decoded(tiny_pool, "plain", size, batch=3)
+    decoded(tiny_pool, "plain", size, batch=3, limit_bytes=10**9)
 
 
 @pytest.mark.parametrize(("batch", "cache", "num_blocks"), [(1, "mask", 200), (3, "slots", 12)])
