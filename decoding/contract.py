@@ -29,6 +29,14 @@ class PolicyError(Exception):
         return f"policy {self.policy}, request {self.request_id}, step {said(self.step)}: {self.reason}"
 
 
+class UnknownHereError(ValueError):
+    """Why a world does not carry out a legal step."""
+
+
+class UnavailableStepError(PolicyError):
+    """A legal step that the world at hand does not carry out, such as a token tree under load."""
+
+
 RULE_NAMES = ("accepts", "lossless", "needs_target_prob")
 MOST_TOKENS = 1_000_000  # of one step; far beyond any context, so that logs hold it exactly
 MOST_ID = 2**31 - 1  # of a token: logs and recordings hold 32 bits

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ..foreign_code import pass_interrupt, said
+from ..foreign_code import pass_interrupt
 from .contract import Commit, Draft, Outcome, Step, Verify
 from .ledger import DRAFT, TREE, VERIFY, Ledger, committed_record, drafted_record, judged_record, op_record
 from .legal_steps import check_step
@@ -278,7 +278,7 @@ class Loop:
             return step, level
         except BaseException as error:  # a step may be foreign as well
             pass_interrupt(error)
-            raise breach(self._policy, self._name, session.request_id, step, said(error)) from error
+            raise breach(self._policy, self._name, session.request_id, step, error) from error
 
     def _feed_back(self, session: Session, outcome: Outcome) -> None:
         try:

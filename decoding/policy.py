@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..foreign_code import at, decides_at, pass_interrupt, said
-from .contract import Outcome, PolicyError, Step
+from .contract import Outcome, PolicyError, Step, UnavailableStepError, UnknownHereError
 from .observation import Observation
 
 # Steps in a row that may leave a request as it was (a model-free drafter that finds nothing) before it is an error.
@@ -49,7 +49,8 @@ def raised(name: str, request_id: str, step: Step | None, method: str, error: Ba
     return PolicyError(name, request_id, step, f"{method} raised {said(error, repr)}{at(error)}")
 
 
-def breach(policy: Policy, name: str, request_id: str, step: object, rule: str) -> PolicyError:
+def breach(policy: Policy, name: str, request_id: str, step: object, found: str | BaseException) -> PolicyError:
     """What is wrong with a step; nothing was raised in the policy, so it is named by where it decides."""
-    place = decides_at(policy)
-    return PolicyError(name, request_id, step, rule if place is None else f"{rule} (decide: {place})")
+    place, rule = decides_at(policy), found if isinstance(found, str) else said(found)
+    kind = UnavailableStepError if isinstance(found, UnknownHereError) else PolicyError
+    return kind(name, request_id, step, rule if place is None else f"{rule} (decide: {place})")

@@ -6,7 +6,7 @@ A world need not know it: then the step is refused. Letters: B requests of one o
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from ..contract import Overlap
+from ..contract import Overlap, UnknownHereError
 from ..results import OverlapResults
 from ..session import Session
 from ..trees.draft_tree import DraftTree
@@ -53,7 +53,14 @@ class OverlapOp(NamedTuple):
 
 
 def check_known(world: object, step: object, level: int) -> None:
-    """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises ValueError."""
+    """Refuse a step that only some worlds carry out, a tree or an Overlap, in another; raises UnknownHereError."""
+    try:
+        _ask(world, step, level)
+    except ValueError as error:
+        raise UnknownHereError(str(error)) from error
+
+
+def _ask(world: object, step: object, level: int) -> None:
     if isinstance(step, DraftTree):
         tree_world(world, level)
     elif isinstance(step, Overlap):

@@ -81,7 +81,7 @@ class LeftOut:
 
     Attributes:
         cell, policy, seed: as of `Played`.
-        why: what it lacks, in one line.
+        why: what it lacks, or that it is not applicable and why, in one line.
     """
 
     cell: ArenaCell

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from ....decoding.contract import UnavailableStepError
 from ....policies.spec import PolicySpec
 from ....traces.errors import TraceFormatError
 from ....traces.forms import open_recording
@@ -71,6 +72,9 @@ class Player:
             return self._play(run)
         except TraceFormatError as error:
             said = _line(error)
+        except UnavailableStepError as error:
+            why = f"not applicable: {_line(error.reason)}"
+            return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=why)
         except ValueError as error:  # of a policy's own errors the loop makes a PolicyError
             return LeftOut(cell=run.cell, policy=run.policy, seed=run.seed, why=_line(error))
         except Exception as error:  # noqa: BLE001 - a policy may raise anything, and is told with its run
@@ -91,5 +95,5 @@ class Player:
         return self._kept
 
 
-def _line(error: BaseException) -> str:
+def _line(error: BaseException | str) -> str:
     return " ".join(str(error).split())
