@@ -68,6 +68,10 @@ class Session:
         """See `Turns`."""
         return () if self.place == len(self.turns) else (self.next(ended_ps),)
 
+    def begin(self, arrives_ps: int) -> Arrival:
+        """Its first request, as `SessionGraph.begin`."""
+        return self.next(arrives_ps)
+
     def next(self, ended_ps: int) -> Arrival:
         """The next turn, of which there must be one."""
         turn = self.turns[self.place]

@@ -50,7 +50,7 @@ AGENTS = lines(
         compact(0.0, 130, 0, [[1, 2]], think=0.0, api=7.34),
         compact(19.0, 200, 2, [[3, 3]], think=12.0, api=2.0),
         {
-            "t": 30.5,
+            "t": 31.5,
             "type": "subagent",
             "agent_id": "a",
             "duration_ms": 10_000,

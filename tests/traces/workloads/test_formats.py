@@ -1,6 +1,7 @@
 """Every format, read exactly; every breach is one line with file, line, field, rule and value."""
 
 import json
+import re
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,9 +19,9 @@ S = 10**12
 def test_a_format_is_told_by_its_content(tmp_path, name, zipped):
     workload = open_workload(write(tmp_path, SOUND[name], zipped=zipped))
     assert workload.about.format == name
-    first = all_of(workload)
+    first, second = ([one._replace(turns=None) for one in all_of(workload)] for _ in range(2))
     assert first
-    assert all_of(workload) == first
+    assert first == second
 
 
 @pytest.mark.parametrize("name", ["azure", "vidur", "burstgpt"])
@@ -131,8 +132,62 @@ def test_a_session_waits_as_long_as_its_tools_and_users(tmp_path):
     assert [one.request_id for one in found] == ["one/1", "one/2", "one/3", "one/4", "one/5", "two/1"]
     ends = [one.arrives_ps + 2 * S for one in found]
     waits = [(one.arrives_ps - end) / S for one, end in zip(found[1:5], ends, strict=False)]
-    # Given; 30.5 less the end at 21; given; and 45 less the end of the sub-agent at 40.5.
-    assert waits == [12.0, 9.5, 2.0, 4.5]
+    # Given; 21.5, where the sub-agent begins, less the end at 21; given; and 45 less the sub-agent's end at 31.5.
+    assert waits == [12.0, 0.5, 2.0, 13.5]
+
+
+def subagent(t, *requests, duration_ms=None):
+    found = {"t": t, "type": "subagent", "agent_id": "a", "requests": list(requests)}
+    return found if duration_ms is None else found | {"duration_ms": duration_ms}
+
+
+def one_request(t, api):
+    return compact(t, 64, 0, [[1, 1]], api=api)
+
+
+def test_sub_agents_run_side_by_side_and_are_joined(tmp_path):
+    workload = open_workload(
+        write(
+            tmp_path,
+            lines(
+                session(
+                    "s",
+                    one_request(0.0, 5.0),
+                    subagent(16.0, one_request(0.0, 4.0), one_request(6.0, 3.0), duration_ms=10_000),
+                    subagent(29.0, one_request(1.0, 20.0), duration_ms=23_000),
+                    subagent(29.0, one_request(0.5, 99.0)),
+                    compact(30.0, 64, 1, [], api=1.0, think=24.0),
+                )
+            ),
+        )
+    )
+    (first,) = workload
+    begun = first.turns.after(100 * S)
+    # They began 1, 2 and 24.5 seconds after the end of what launched them.
+    assert [(one.request_id, one.arrives_ps / S) for one in begun] == [("s/2", 101), ("s/4", 102), ("s/5", 124.5)]
+    (again,) = begun[0].turns.after(110 * S)
+    assert (again.request_id, again.arrives_ps / S) == ("s/3", 112)  # 6 less the end at 4
+    assert begun[2].turns is None  # nobody waits for the last, of which the file does not say how long it took
+    assert not again.turns.after(120 * S)
+    (joined,) = begun[1].turns.after(130 * S)
+    assert (joined.request_id, joined.arrives_ps / S) == ("s/6", 133)  # 30 less the end at 6 + 21
+    assert tuple(block % 2**24 for block in joined.blocks) == (1,)
+    assert any("sub-agents that nobody waits for" in note for note in workload.about.notes)
+
+
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        ([subagent(9.0, one_request(0.0, 1.0), duration_ms=8_000)], "requests[0].type: must follow a request of some"),
+        (
+            [one_request(0.0, 1.0), subagent(9.0, one_request(0.0, 1.0), duration_ms=9_001)],
+            "requests[1].duration_ms: must be at most the 9000 ms of the session until it ended, got 9001",
+        ),
+    ],
+)
+def test_a_sub_agent_that_nobody_can_have_launched_is_refused(tmp_path, requests, told):
+    with pytest.raises(TraceFormatError, match=re.escape(told)):
+        list(open_workload(write(tmp_path, lines(session("s", *requests)))))
 
 
 def test_blocks_go_on_from_the_request_of_the_same_line(tmp_path):

@@ -1,5 +1,8 @@
 """Published workloads, read whole; skipped where they do not lie beside the checkout."""
 
+import gzip
+import json
+
 import numpy as np
 import pytest
 from paceline.traces.workloads import open_workload
@@ -35,6 +38,24 @@ def test_agent_sessions():
     summary = summary_of(workload)
     assert (summary.num_arrivals, summary.num_requests) == (692, 46_218)
     assert "requests without a token of prompt or output served with one: 27" in summary.about.notes
+
+
+def test_the_time_of_a_sub_agent_is_its_end():
+    """Read as its beginning, it would have come minutes after what launched it, and after its agent had gone on."""
+    delays, alone = [], 0
+    with gzip.open(DATA / "agent_traces_kvcache_tester" / "agent_traces_compact.jsonl.gz", "rt") as file:
+        for line in file:
+            before = None
+            for request in json.loads(line)["requests"]:
+                if request["type"] != "subagent":
+                    before = request
+                elif request.get("duration_ms") is None:
+                    alone += 1
+                else:
+                    began = request["t"] - request["duration_ms"] / 1000
+                    delays.append(began - before["t"] - before["api_time"])
+    assert (len(delays), alone) == (59, 4)
+    assert sum(0 < delay < 1.1 for delay in delays) == 57
 
 
 def test_raw_sessions_are_the_compact_ones():

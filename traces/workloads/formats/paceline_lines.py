@@ -48,7 +48,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
             raise reading.error(line, "at", "must be left out where there is no graph", shown(found["at"]))
         turns = [*_turns(reading, line, found, name, unit)]
         if turns:
-            yield line, Session(turns=tuple(turns), tag=tag, slo=slo).next(arrives_ps)
+            yield line, Session(turns=tuple(turns), tag=tag, slo=slo).begin(arrives_ps)
 
 
 def unit_of(first: Mapping[str, Any]) -> int:
