@@ -1,6 +1,7 @@
 """Arguments that are refused: in one line that names the argument, its range and what was given instead."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 _NAMED = re.compile(r"`(\w+)`")
@@ -20,10 +21,17 @@ class ArgumentError(ValueError):
     """
 
 
-def with_options(text: str, *, rule: bool = False) -> str:
-    """What is said of arguments, as an ArgumentError does or, if `rule`, the rule of a file, said of options."""
+def with_options(text: str, *, rule: bool = False, own: Collection[str] = ()) -> str:
+    """What is said of arguments, said of options.
+
+    Args:
+        text: as an ArgumentError says it.
+        rule: whether it is the rule of a file.
+        own: options of the command that are called as the argument is, whatever others call it.
+    """
     named = _OF_RULES if rule else _NAMED
-    return named.sub(lambda name: f"--{OPTIONS.get(name[1], name[1]).replace('_', '-')}", text)
+    known = {name: option for name, option in OPTIONS.items() if name not in own}
+    return named.sub(lambda name: f"--{known.get(name[1], name[1]).replace('_', '-')}", text)
 
 
 def check_within(name: str, value: float, interval: str) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -58,7 +58,7 @@ def _code_of(command: Callable[..., object]) -> int:
     except BAD as error:
         if os.environ.get("PACELINE_TRACEBACK"):
             raise
-        return _say(_told(error), BAD_INPUT)
+        return _say(_told(error, _options_of(command)), BAD_INPUT)
     except BaseException as error:  # ours, unless it came through a file of the user: a rule or a stop of his own
         lost = lost_rank(error)
         if lost is not None:
@@ -116,13 +116,19 @@ def _refuse_usage(error: typer.TyperException) -> int:
     return _say(error.format_message().replace("Value error, ", "", 1), BAD_INPUT)  # as pydantic begins
 
 
-def _told(error: Exception) -> str:
+def _options_of(command: Callable[..., object]) -> frozenset[str]:
+    """Options of the subcommand that was called, as its function names them."""
+    called = getattr(command, "commands", {}).get(next(iter(sys.argv[1:]), ""))
+    return frozenset(param.name for param in getattr(called, "params", ()))
+
+
+def _told(error: Exception, own: Collection[str]) -> str:
     """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, ArgumentError):
-            return with_options(str(cause))
+            return with_options(str(cause), own=own)
         field = ".".join([error.title, *(str(part) for part in first["loc"])])
         return f"{field}: {first['msg']}, got {first['input']!r}"
     if isinstance(error, MemoryError):
@@ -136,7 +142,7 @@ def _told(error: Exception) -> str:
         return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
     if isinstance(error, TraceFormatError):
         return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
-    return with_options(str(error)) if isinstance(error, ArgumentError) else str(error)
+    return with_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)
 
 
 def _say(message: str, code: int) -> int:

@@ -19,13 +19,14 @@ from ..reports.tables.comparison import prefix_words, start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
 from ..runs.same_steps import Agreement
+from ..runtime.ahead.pace import AheadKind, check_ahead
 from ..runtime.memory import CacheKind, Memory
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.recording.near_ties import near_ties_along
-from ..traces.meta import Sampling
+from ..traces.meta import Closure, Sampling
 from ..traces.tries.recording import TrieRecording
 from .both_worlds import BothWorlds
 from .named_policies import NamedPolicy, PoliciesGiven, named_policies
@@ -67,6 +68,7 @@ class Agreements(Printed):
             f"{closure['reach']}, run {closure['run']}), {counted(meta['requests'], 'request')}, at most "
             f"{counted(meta['max_new_tokens'], 'token')} each, batch {meta['batch']}, cache {meta['cache']}"
             f"{start_words(meta)}{prefix_words(meta)}"
+            f"{_overlap_words(meta)}"
         )
         return [replace(agreement_table(self.policies), title=head)]
 
@@ -112,6 +114,7 @@ def agree(
     run: int | None = None,
     lossless: bool = False,
     threads: int = 1,
+    overlap: AheadKind = "auto",
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
 ) -> Agreements:
@@ -133,14 +136,15 @@ def agree(
         run: most of them by a member after a larger one's; None is `reach`.
         lossless: refuse policies that may commit other text than the target's.
         threads: CPU threads of torch, where a pool is loaded.
+        overlap: how members of the runtime work at the same time, as of `decode`; a replay needs no such choice.
         prefix_cache: blocks of each member's prefix cache, in both worlds, >= 1; None for none.
         block_tokens: of one of these blocks, >= 1; 16 if None.
 
     Raises:
         ValueError: a wrong policy, prompt or recording, or a policy that leaves the recording by lossless steps.
     """
-    begins = start_of(start)
     memory = Memory(cache=cache, prefixes=prefix_cache_size(prefix_cache, block_tokens))
+    how: dict[str, Any] = {"start": start_of(start), "lossless": lossless, "overlap": check_ahead(overlap)}
     given = _asked_for(policies)
     if recording is not None and (closure, reach, run) != (None, None, None):
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
@@ -150,15 +154,26 @@ def agree(
     members = loaded_pool(models)
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, everyone, lossless=lossless) for policy in asked]
-    if recording is None:
-        closed = closure_for(deciders, closure, reach, run)
-        replayed = recording_made_now(models, requests, sampling, closed, max_new_tokens)
-    else:
-        replayed = matching_trace(Path(recording), models, requests, sampling=sampling, max_new_tokens=max_new_tokens)
-    worlds = BothWorlds(
-        pool=models, recording=replayed, prompts=requests, batch=batch, memory=memory, start=begins, lossless=lossless
-    )
+    closed = None if recording is not None else closure_for(deciders, closure, reach, run)
+    replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=max_new_tokens)
+    worlds = BothWorlds(pool=models, recording=replayed, prompts=requests, batch=batch, memory=memory, **how)
     return _agreements(worlds, asked, deciders, max_new_tokens=max_new_tokens)
+
+
+def _recording(
+    given: str | Path | None,
+    pool: ModelPool,
+    prompts: Sequence[Prompt],
+    closure: Closure | None,
+    *,
+    sampling: Sampling,
+    max_new_tokens: int,
+) -> TrieRecording:
+    """What is replayed: the recording that was given, or one that is made now, with a closure."""
+    if given is not None:
+        return matching_trace(Path(given), pool, prompts, sampling=sampling, max_new_tokens=max_new_tokens)
+    assert closure is not None
+    return recording_made_now(pool, prompts, sampling, closure, max_new_tokens)
 
 
 def _asked_for(policies: PoliciesGiven | None) -> Sequence[NamedPolicy] | None:
@@ -217,6 +232,7 @@ def _meta(worlds: BothWorlds, *, max_new_tokens: int) -> dict[str, Any]:
         "batch": worlds.batch,
         "cache": worlds.memory.cache,
         "start": worlds.start.value,
+        "overlap": worlds.overlap,
         "prefix_cache": None if worlds.memory.prefixes is None else asdict(worlds.memory.prefixes),
     }
 
@@ -233,6 +249,10 @@ def _near_ties_at(agreement: Agreement, recording: TrieRecording, pool: ModelPoo
     return near_ties_along(
         pool, record.request_id, record.prompt, answer, first=first, sampling=recording.meta.sampling
     )
+
+
+def _overlap_words(meta: Mapping[str, Any]) -> str:
+    return "" if meta["overlap"] == "auto" else f", members that work at the same time in {meta['overlap']}"
 
 
 def _near_tie_line(ties: list[tuple[str, int]], dtype: str) -> str:

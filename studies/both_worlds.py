@@ -10,6 +10,7 @@ from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.same_steps import Agreement, compare_runs, joined
+from ..runtime.ahead.pace import AheadKind
 from ..runtime.decode import decode, whole
 from ..runtime.memory import Memory
 from ..runtime.pools.loaded_members import loaded_pool
@@ -46,6 +47,7 @@ class BothWorlds:
         memory: how the runtime keeps keys and values; its prefix caches are those of the replay, too.
         start: how requests begin.
         lossless: whether only lossless policies were asked for.
+        overlap: how members of the runtime work at the same time.
     """
 
     pool: ModelPool
@@ -55,6 +57,7 @@ class BothWorlds:
     memory: Memory
     start: Start
     lossless: bool
+    overlap: AheadKind = "auto"
 
     def replay(self, policy: NamedPolicy) -> Replay | None:
         """A replay that stays on record; None for a policy whose lossy steps take it out.
@@ -130,6 +133,7 @@ class BothWorlds:
             batch=self.batch,
             start=self.start,
             memory=self.memory,
+            overlap=self.overlap,
             prices=made_up_cost(self.recording.meta.model_names),
         )
         outputs, ran = whole(found)  # half a run proves nothing

@@ -54,6 +54,7 @@ def agree(
     prefix_cache: models.PrefixCacheOption = None,
     block_tokens: models.BlockTokensOption = None,
     threads: models.ThreadsOption = 1,
+    overlap: models.OverlapOption = "auto",
     json: JsonOption = None,
 ) -> None:
     """Run policies in both worlds, on a recording and on the models, and compare every step. Exit 1 if they differ."""
@@ -78,6 +79,7 @@ def agree(
         run=run,
         lossless=lossless,
         threads=threads,
+        overlap=overlap,
         prefix_cache=prefix_cache,
         block_tokens=block_tokens,
     )

@@ -73,13 +73,7 @@ def run(
     lossless: LosslessOption = False,
     quality: QualityOption = True,
     threads: models.ThreadsOption = 1,
-    overlap: Annotated[
-        Literal["auto", "threads", "turns"],
-        typer.Option(
-            help="How members work that the policy lets work at the same time: in threads, in turns, or whichever the "
-            "run's first operations show to be quicker. What they write is the same."
-        ),
-    ] = "auto",
+    overlap: models.OverlapOption = "auto",
     debug: Annotated[bool, typer.Option(help="Say how models run; check every cache at every step.")] = False,
     json: JsonOption = None,
 ) -> None:

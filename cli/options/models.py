@@ -31,6 +31,13 @@ DevicesOption = Annotated[
     ),
 ]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
+OverlapOption = Annotated[
+    Literal["auto", "threads", "turns"],
+    typer.Option(
+        help="How members work that the policy lets work at the same time: in threads, in turns, or whichever the "
+        "run's first operations show to be quicker. What they write is the same."
+    ),
+]
 DebugOption = Annotated[bool, typer.Option(help="Say how models run: their forwards, and what multiplies weights.")]
 # Only a log can have begun in a way of its own.
 LiveStartOption = Annotated[

@@ -24,6 +24,7 @@ META_KEYS = {
     "max_new_tokens",
     "batch",
     "cache",
+    "overlap",
     "prefix_cache",
 }
 POLICY_KEYS = {
