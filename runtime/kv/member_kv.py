@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .placement import Placement, Places, padding, runs, side_by_side
+from .zeros import zeros
 
 # Rows of slots grow by multiples of this, so that shapes repeat and growing (a copy) is rare.
 SLOT_STEP = 64
@@ -268,10 +269,9 @@ class MemberKV(ABC):
         return min(set(range(self.num_rows)).difference(self.rows.values()))
 
     def _zeros(self, rows: int, slots: int) -> Tensor:
-        """Zeros: a slot that nobody may look at must still hold finite numbers."""
         shape = self.shape
         size = (shape.num_layers, rows, slots, 2, shape.num_heads, shape.head_width)
-        return torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        return zeros(size, shape.dtype, shape.device)
 
     def _resize(self, rows: int, slots: int) -> None:
         """Another amount of memory; what requests wrote stays where it is, as far as it fits."""

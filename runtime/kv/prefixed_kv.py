@@ -22,6 +22,7 @@ from .mask_cache import MaskCache
 from .member_kv import SLOT_STEP, KVShape, MemberKV
 from .placement import Placement, Places, Prefix, SharedKind
 from .slot_cache import SlotCache
+from .zeros import zeros
 
 
 class _Base:
@@ -57,7 +58,7 @@ class PrefixedKV(MemberKV):
         shape = self.shape
         self._size = size
         slots = (shape.num_layers, size.num_tokens, 2, shape.num_heads, shape.head_width)
-        self._store = torch.zeros(slots, dtype=shape.dtype, device=shape.device)
+        self._store = zeros(slots, shape.dtype, shape.device)
         self._bases: dict[str, _Base] = {}
         self._latest: tuple[object, Tensor, int] | None = None
 
