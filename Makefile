@@ -67,7 +67,7 @@ slow: $(VENV)/.dev
 
 # Every script; what they share is in benchmarks/shared and laboratory.
 bench: $(VENV)/.dev
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/*.py benchmarks/beyond_chains/*.py benchmarks/sharing/*.py; do $(BIN)/python $$script || exit 1; done
 
 # What commands print in the pages, written anew; `--measured` also runs the benchmarks that pages show.
 docs: $(VENV)/.dev

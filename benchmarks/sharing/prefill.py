@@ -1,23 +1,34 @@
-"""Seconds and bytes of reading one prompt for several rollouts, with a prefix cache and without.
+"""Milliseconds and bytes of reading one prompt for several rollouts, with a prefix cache and without.
+
+All requests come in one operation of the target, which ends with the first token of each. With a prefix cache one
+forward reads the prompt, and a second one its last token for all others: what comes after it is each one's own draw.
 
 python benchmarks/sharing/prefill.py [--tokens 256] [--rollouts 16] [--runs 15]
 """
 
-from argparse import ArgumentParser
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from functools import partial
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-import torch
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from paceline.decoding.contract import Verify
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.decoding.session import Session
 from paceline.decoding.world import VerifyItem
-from paceline.laboratory.findings.table import Cell, cell, markdown_table, table
+from paceline.laboratory.findings.table import Cell, cell
+from paceline.laboratory.timing import in_turns
+from paceline.runtime.kv.placement import SharedKind
 from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.world import TorchWorld
 from paceline.studies.pool import load_pool
 from paceline.traces.meta import Sampling
+from shared.report import show
 
 BLOCK_TOKENS = 16
 
@@ -31,51 +42,73 @@ def items_of(pool: ModelPool, prompt: tuple[int, ...], count: int) -> list[Verif
     ]
 
 
-def prefill(pool: ModelPool, prompt: tuple[int, ...], count: int, *, shared: bool) -> tuple[float, int, int]:
-    """Seconds, tokens fed, and bytes held in rows and in the blocks that were taken, of the target."""
-    size = PrefixCacheSize(num_blocks=-(-len(prompt) // BLOCK_TOKENS), block_tokens=BLOCK_TOKENS) if shared else None
-    world = TorchWorld(pool=pool, sampling=Sampling(mode="greedy"), memory=Memory(prefixes=size))
-    items = items_of(pool, prompt, count)
+class Prefill(NamedTuple):
+    """One operation, in which every request's prompt is read and its first token written.
+
+    Attributes:
+        taken_s: seconds of all of it.
+        prompt_s: of the forward that reads the prompt; without a cache, all prompts.
+        last_s: of the forward of the last token of the other requests' prompts, which writes their first ones.
+        num_fed: tokens fed.
+        held_bytes: in rows and in the blocks that were taken, of the target.
+    """
+
+    taken_s: float
+    prompt_s: float
+    last_s: float
+    num_fed: int
+    held_bytes: int
+
+
+class Kind(NamedTuple):
+    """How many requests read the prompt, and how: a `shared` of None is without a prefix cache."""
+
+    count: int
+    shared: SharedKind | None
+
+
+def prefill(pool: ModelPool, prompt: tuple[int, ...], kind: Kind) -> Prefill:
+    size = PrefixCacheSize(num_blocks=-(-len(prompt) // BLOCK_TOKENS), block_tokens=BLOCK_TOKENS)
+    memory = Memory() if kind.shared is None else Memory(prefixes=size, shared_attention=kind.shared)
+    world = TorchWorld(pool=pool, sampling=Sampling(mode="greedy"), memory=memory)
+    items = items_of(pool, prompt, kind.count)
     for session, _ in items:
         world.open(session)
     results = world.verify(len(pool.members) - 1, items)
-    return results.duration_s, sum(new for _, new, _, _ in results.forwards), world.manager.held_bytes
+    first, *others = [seconds for *_, seconds in results.forwards]
+    fed = sum(new for _, new, _, _ in results.forwards)
+    return Prefill(results.duration_s, first, sum(others), fed, world.manager.held_bytes)
 
 
-def row(
-    pool: ModelPool, prompt: tuple[int, ...], count: int, *, shared: bool, one_s: float, seconds: float
-) -> list[Cell]:
-    _, fed, held = prefill(pool, prompt, count, shared=shared)
+def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
+    apart_s = found.taken_s - found.last_s
     return [
-        cell("requests", count),
-        cell("prefix cache", "on" if shared else "off"),
-        cell("tokens fed", fed),
-        cell("milliseconds", seconds * 1e3, digits=2),
-        cell("times one", seconds / one_s, digits=2),
-        cell("KiB held", held / 1024, digits=0),
+        cell("requests", kind.count),
+        cell("prefix cache", "off" if kind.shared is None else "on"),
+        cell("attention", {"on": "once", "off": "row by row"}.get(kind.shared or "", "-")),
+        cell("tokens fed", found.num_fed),
+        cell("ms", found.taken_s * 1e3, digits=1),
+        cell("times one", found.taken_s / one_s, digits=2),
+        cell("last tokens ms", found.last_s * 1e3, digits=1),
+        cell("rest, times one", apart_s / one_s, digits=2),
+        cell("MB held", found.held_bytes / 1e6, digits=1),
     ]
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     for name, default in (("--tokens", 256), ("--rollouts", 16), ("--runs", 15)):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    pool = load_pool(None)
+    pool = load_pool(None, threads=1)
     prompt = tuple(7 + (31 * at) % 1000 for at in range(options.tokens))
-    kinds = [(1, False), (1, True), (options.rollouts, False), (options.rollouts, True)]
-    taken: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
-    for _ in range(options.runs):
-        for count, shared in kinds:
-            taken[count, shared].append(prefill(pool, prompt, count, shared=shared)[0])
-    seconds = {kind: median(runs) for kind, runs in taken.items()}
-    rows = [
-        row(pool, prompt, count, shared=shared, one_s=seconds[1, False], seconds=seconds[count, shared])
-        for count, shared in kinds
-    ]
-    title = f"prefill of {options.tokens} tokens by the target of {pool.name}, medians of {options.runs}"
-    print(title, markdown_table(table(title, rows).grid()), sep="\n\n")
+    many = options.rollouts
+    kinds = [Kind(1, None), Kind(1, "off"), Kind(many, None), Kind(many, "off"), Kind(many, "on")]
+    taken = in_turns({kind: partial(prefill, pool, prompt, kind) for kind in kinds}, runs=options.runs, warm_ups=1)
+    found = {kind: Prefill(*(median(column) for column in zip(*runs, strict=True))) for kind, runs in taken.items()}
+    one_s = found[kinds[0]].taken_s
+    title = f"one prompt of {options.tokens} tokens, read by {pool.name}'s target, medians of {options.runs}"
+    show(title, [row(kind, found[kind], one_s) for kind in kinds])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,111 @@
+"""Milliseconds in which pico's target judges a token tree of 16 nodes, and a chain of 16 tokens, in one forward each.
+
+Whole operations, as a run carries them out: the forward of 17 tokens (the text's last one and what is judged), the
+verdict, and what the caches keep of it. Both requests stand behind the same prompt and go on from what they wrote.
+
+python benchmarks/beyond_chains/tree_verification.py [--runs 15]
+"""
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from paceline.decoding.contract import Draft, Verify
+from paceline.decoding.results import Drafted, Judged
+from paceline.decoding.session import Session
+from paceline.decoding.trees.draft_tree import DraftTree
+from paceline.decoding.trees.shapes import tree_shape
+from paceline.laboratory.findings.table import Cell, cell
+from paceline.runtime.memory import CACHES, CacheKind, Memory
+from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.world import TorchWorld
+from paceline.studies.pool import load_pool
+from paceline.traces.meta import Sampling
+from shared.report import show
+
+NODES = 16
+CONTEXTS = (64, 256, 384)  # pico has 512 positions, and requests need room to go on
+SHAPES = ("4x3", "beam=4,depth=5,tokens=16", "16")
+WARM_UPS = 2
+
+
+class Judging:
+    """One request that drafts and judges, round by round."""
+
+    def __init__(self, pool: ModelPool, cache: CacheKind, step: Draft | DraftTree, context: int) -> None:
+        self.world = TorchWorld(pool=pool, sampling=Sampling(mode="greedy"), memory=Memory(cache=cache))
+        self.step, self.target = step, len(pool.members) - 1
+        members = loaded_pool(pool)
+        self.verify, self.drafter = Verify(members.target), members.level(step.model)
+        prompt = tuple(7 + (31 * at) % 1000 for at in range(context - 1))
+        self.session = Session(
+            pool=members, request_id="r", tag="", prompt=prompt, budget=512 - context, eos=frozenset()
+        )
+        self.world.open(self.session)
+        self.judge(trees=False)
+
+    def draft(self) -> int:
+        """How many tokens are to be judged."""
+        items = [(self.session, self.step)]
+        run = self.world.draft_trees if isinstance(self.step, DraftTree) else self.world.draft
+        (row,) = run(self.drafter, items).rows
+        assert isinstance(row, Drafted)
+        self.session.drafted(self.step, self.drafter, row, duration_s=0.0, num_rows=1)
+        return len(row.tokens)
+
+    def judge(self, *, trees: bool) -> float:
+        """Seconds of the operation."""
+        run = self.world.verify_trees if trees else self.world.verify
+        results = run(self.target, [(self.session, self.verify)])
+        (row,) = results.rows
+        assert isinstance(row, Judged)
+        self.session.judged(self.verify, self.target, row, duration_s=results.duration_s, num_rows=1)
+        return results.duration_s
+
+    def round(self) -> float:
+        """Seconds of judging; as many tokens as asked for, or it would not compare."""
+        num_judged = self.draft()
+        assert num_judged == NODES, num_judged
+        return self.judge(trees=isinstance(self.step, DraftTree))
+
+
+def rows(pool: ModelPool, runs: int) -> Iterator[list[Cell]]:
+    drafter = next(member.name for member in pool.members if member.model is not None)
+    steps = {"chain": Draft(drafter, NODES)} | {shape: DraftTree(drafter, tree_shape(shape)) for shape in SHAPES}
+    for cache in CACHES:
+        for context in CONTEXTS:
+            judging = {name: Judging(pool, cache, step, context) for name, step in steps.items()}
+            taken: dict[str, list[float]] = {name: [] for name in steps}
+            for turn in range(WARM_UPS + runs):  # interleaved
+                for name, one in judging.items():
+                    seconds = one.round()
+                    if turn >= WARM_UPS:
+                        taken[name].append(seconds)
+            found = {name: median(each) for name, each in taken.items()}
+            for shape in SHAPES:
+                yield [
+                    cell("cache", cache),
+                    cell("context", context),
+                    cell("tree", shape),
+                    cell("chain ms", 1e3 * found["chain"], digits=2),
+                    cell("tree ms", 1e3 * found[shape], digits=2),
+                    cell("tree / chain", found[shape] / found["chain"], digits=2),
+                ]
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=15, help="operations of each kind")
+    options = parser.parse_args()
+    pool = load_pool(None, threads=1)
+    title = f"judging {NODES} tokens by {pool.name}'s target, medians of {options.runs} operations in turn"
+    show(title, rows(pool, options.runs), lines=[len(CONTEXTS) * len(SHAPES) - 1])
+
+
+if __name__ == "__main__":
+    main()
