@@ -44,10 +44,12 @@ def stock_target():
 @lru_cache
 def generated(num_prompts, num_tokens):
     pool = ModelPool.load(PICO)
-    return [_generated(pool, prompt.text, num_tokens) for prompt in read_prompts(PICO / "prompts.jsonl")[:num_prompts]]
+    return [
+        stock_answer(pool, prompt.text, num_tokens) for prompt in read_prompts(PICO / "prompts.jsonl")[:num_prompts]
+    ]
 
 
-def _generated(pool, text, num_tokens):
+def stock_answer(pool, text, num_tokens):
     ids = torch.tensor([pool.encode(text)])
     answer = stock_target().generate(
         ids,
