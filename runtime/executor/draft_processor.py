@@ -3,13 +3,12 @@
 Letters: B requests.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from ...decoding.prefixes.member_prefixes import Hit
 from ...decoding.prompt_lookup import looked_up
 from ...decoding.results import Deferred, Drafted, Failed
 from ...decoding.rules.signal import Signal
@@ -85,8 +84,9 @@ class DraftProcessor:
             found = self._executor.sharing.find(level, [session for session, _ in wave])
             made = self._writings(level, wave)
             writings |= {writing.state.request_id: writing for writing in made}
-            refused |= self._reserve_wave(level, made, found, started)
-            self._executor.sharing.attach(level, found, refused)
+            fed = [(writing.state, len(writing.feed)) for writing in made]
+            further = [writing.most - 1 for writing in made]
+            refused |= self._executor.sharing.begin(level, found, fed, further, kept=started)
             ready = self._ordered(level, [each for each in made if each.state.request_id not in refused])
             if ready:
                 logits = first_logits(self._executor, level, ready)
@@ -106,15 +106,6 @@ class DraftProcessor:
             for item in items
             for name in [item[0].request_id]
         ]
-
-    def _reserve_wave(
-        self, level: int, made: Sequence[Writing], found: Mapping[str, Hit], kept: Collection[str]
-    ) -> dict[str, KVMemoryError | None]:
-        """Room for what is copied from the prefix cache, for the first forward, and for those after it."""
-        copied = self._executor.sharing.copied(found)
-        counts = [copied + len(writing.feed) for writing in made]
-        further = [writing.most - 1 for writing in made]
-        return self._manager.reserve(level, [writing.state for writing in made], counts, further, kept=kept)
 
     def _reserve_rest(self, level: int, started: Sequence[Writing]) -> dict[str, KVMemoryError | None]:
         """Room for the forwards after the first, which another wave, or the end of one, may have taken away."""

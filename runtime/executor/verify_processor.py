@@ -67,13 +67,10 @@ class VerifyProcessor:
         found = sharing.find(level, [session for session, _ in items])
         rows, read = self._rows(level, items), self._reads(level, chunks)
         fed = [(row.state, len(row.feed)) for row in rows] + [(state, len(tokens)) for state, tokens in read]
-        copied = sharing.copied(found)
-        counts = [count + copied for _, count in fed]
-        refused = self._manager.reserve(level, [state for state, _ in fed], counts, kept=kept)
+        refused = sharing.begin(level, found, fed, kept=kept)
         for state, tokens in read:
             if state.request_id in refused:
                 raise MemoryError(f"request {state.request_id}: no room to read {len(tokens)} tokens")
-        sharing.attach(level, found, refused)
         ready = [row for row in rows if row.state.request_id not in refused]
         results: dict[str, Judged | Failed | Deferred] = {
             request_id: without_room(error) for request_id, error in refused.items()

@@ -13,6 +13,7 @@ from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
 from ...decoding.trees.draft_tree import DraftTree
 from ..kv.prefixed_kv import PrefixedKV
+from .errors import KVMemoryError
 from .request_state import RequestState
 from .state_manager import StateManager
 
@@ -55,15 +56,35 @@ class PrefixSharing:
                     state.fed[level] = [*session.prompt, *session.emitted][: hit.num_tokens]
         return found
 
-    def copied(self, found: Mapping[str, Hit]) -> int:
-        """The most slots that a row takes for what is copied into it."""
-        return max((hit.branch.num_equal for hit in found.values() if hit.branch is not None), default=0)
+    def begin(
+        self,
+        level: int,
+        found: Mapping[str, Hit],
+        fed: Sequence[tuple[RequestState, int]],
+        further: Sequence[int] | None = None,
+        *,
+        kept: Collection[str] = (),
+    ) -> dict[str, KVMemoryError | None]:
+        """Make room for the forward of a wave, and let its requests read what was found.
 
-    def attach(self, level: int, found: Mapping[str, Hit], refused: Collection[str]) -> None:
-        """Let requests read what was found, but for those that were refused memory."""
-        if found:
-            cache = self._cache(level)
-            cache.attach([(request_id, hit) for request_id, hit in found.items() if request_id not in refused])
+        Args:
+            level: of the member.
+            found: by `find`, of these requests.
+            fed: their states, and how many tokens each is fed.
+            further: as of `StateManager.reserve`.
+            kept: likewise.
+
+        Returns:
+            The requests without room, as `StateManager.reserve` has them; they read nothing.
+        """
+        # Rows of a cache may take slots side by side, so each has room for the longest text that is copied into one.
+        copied = max((hit.branch.num_equal for hit in found.values() if hit.branch is not None), default=0)
+        counts = [copied + count for _, count in fed]
+        refused = self._manager.reserve(level, [state for state, _ in fed], counts, further, kept=kept)
+        hits = [(request_id, hit) for request_id, hit in found.items() if request_id not in refused]
+        if hits:
+            self._cache(level).attach(hits)
+        return refused
 
     def absorb(self, level: int, states: Sequence[RequestState], broken: Collection[str]) -> None:
         """After a forward: let what it computed enter, but for requests with broken logits."""

@@ -93,10 +93,8 @@ class TreeDrafter:
             found = sharing.find(level, [session for session, _ in wave])
             made = self._rows(level, wave)
             rows |= {row.state.request_id: row for row in made}
-            counts = [sharing.copied(found) + len(row.feed) for row in made]
-            states = [row.state for row in made]
-            refused |= self._manager.reserve(level, states, counts, [further] * len(made), kept=started)
-            sharing.attach(level, found, refused)
+            fed = [(row.state, len(row.feed)) for row in made]
+            refused |= sharing.begin(level, found, fed, [further] * len(made), kept=started)
             started |= self._begin(level, [row for row in made if row.state.request_id not in refused])
         if sharing.on and further:
             refused |= self._reserve_rest(level, [rows[name] for name in started], further)

@@ -82,9 +82,7 @@ class TreeVerifier:
         sharing = self._executor.sharing
         found = sharing.find(level, [session for session, _ in items])
         rows = self._rows(level, items)
-        counts = [sharing.copied(found) + len(row.feed) for row in rows]
-        refused = self._manager.reserve(level, [row.state for row in rows], counts, kept=kept)
-        sharing.attach(level, found, refused)
+        refused = sharing.begin(level, found, [(row.state, len(row.feed)) for row in rows], kept=kept)
         results: dict[str, Judged | Failed | Deferred] = {
             request_id: without_room(error) for request_id, error in refused.items()
         }
