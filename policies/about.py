@@ -44,6 +44,7 @@ class About:
             from `seen.num_pending`, `seen.waiting`, `seen.has_room`, `seen.found_nothing` and the pool; drafts are all
             by one member, verifications all by a lossless rule, and there is no Commit. So a round is the same wherever
             it begins at the same place of the same text.
+        works_ahead: whether its steps may be `Overlap`, whose parts take their seconds at the same time.
     """
 
     paper: str = ""
@@ -53,6 +54,7 @@ class About:
     oracle: bool = False
     target_alone: bool = False
     by_pending: bool = False
+    works_ahead: bool = False
 
 
 def about_of(policy: object) -> About | None:

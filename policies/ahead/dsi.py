@@ -19,7 +19,7 @@ from .pearl import Pearl
 class Dsi(Pearl):
     """Two levels; the least lookahead with which one target keeps up. Options as of `Pearl`."""
 
-    about = About(paper="DSI, arXiv:2405.14105", lossless=True, members=A_DRAFTER)
+    about = About(paper="DSI, arXiv:2405.14105", lossless=True, members=A_DRAFTER, works_ahead=True)
 
     def fitting(self, ratio: float) -> int:
         """The least window that takes as long as the target, 1 to `most`."""

@@ -42,7 +42,7 @@ class Pearl:
             target.
     """
 
-    about = About(paper="PEARL, arXiv:2408.11850", lossless=True, members=A_DRAFTER)
+    about = About(paper="PEARL, arXiv:2408.11850", lossless=True, members=A_DRAFTER, works_ahead=True)
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class PipeSpec:
         ValueError: an option out of range, or a pool without a member between that can verify.
     """
 
-    about = About(paper="PipeSpec, arXiv:2505.01572", lossless=True, members=A_VERIFIER_BETWEEN)
+    about = About(paper="PipeSpec, arXiv:2505.01572", lossless=True, members=A_VERIFIER_BETWEEN, works_ahead=True)
 
     def __init__(self, pool: Pool, *, draft: str | None = None, middle: str | None = None, window: int = 4) -> None:
         check_within("window", window, ONE_STEP)

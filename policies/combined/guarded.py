@@ -14,7 +14,7 @@ from ...decoding.pool import Pool
 from ..about import About
 from ..parts.acceptance_rate import RunningRatio
 from ..parts.member_seconds import MemberSeconds
-from .made_of import MadeOf
+from .made_of import MadeOf, check_step_by_step
 
 
 class Guarded(MadeOf):
@@ -38,7 +38,7 @@ class Guarded(MadeOf):
         falls: how often the policy was set aside. `MadeOf` has the others.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option out of range, or a policy that works ahead.
     """
 
     about: About | None = About(lossless=True, members="what its policy needs")
@@ -57,6 +57,7 @@ class Guarded(MadeOf):
         check_within("margin", margin, "(-1, inf)")
         check_least("trial", trial, 1)
         check_least("retry", retry, 1)
+        check_step_by_step((policy,))
         self.wrapped = policy
         self._plain = Verify(pool.target)
         self._margin, self._trial, self._retry, self._memory = margin, trial, retry, memory

@@ -35,6 +35,16 @@ class MadeOf:
         self.named_tags = frozenset(tags).union(*(getattr(part, "named_tags", ()) for part in parts))
 
 
+def check_step_by_step(parts: Iterable[Policy]) -> None:
+    """Raise ValueError for a part that works ahead: seconds of what runs at once cannot be added up."""
+    for part in parts:
+        about = about_of(part)
+        if about is not None and about.works_ahead:
+            raise ValueError(
+                f"a policy that works ahead cannot be judged by its seconds, step by step, got {type(part).__name__}"
+            )
+
+
 def _about(parts: Sequence[Policy]) -> About | None:
     abouts = [about_of(part) for part in parts]
     known = [about for about in abouts if about is not None]
@@ -47,4 +57,5 @@ def _about(parts: Sequence[Policy]) -> About | None:
         lossless=all(about.lossless for about in known),
         members="; ".join(dict.fromkeys(about.members for about in known)),
         observes=frozenset().union(*(about.observes for about in known)),
+        works_ahead=any(about.works_ahead for about in known),
     )

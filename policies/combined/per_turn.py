@@ -19,7 +19,7 @@ from ...decoding.pool import Pool
 from ..about import About
 from ..lossless.chain import Chain
 from ..parts.member_seconds import MemberSeconds
-from .made_of import MadeOf
+from .made_of import MadeOf, check_step_by_step
 
 LEAST = {"acceptance": 0.3, "speed": 1.0}
 
@@ -46,7 +46,8 @@ class PerTurn(MadeOf):
         falls: requests that went over so far. `MadeOf` has the others.
 
     Raises:
-        ValueError: an option out of range, or costs where acceptance decides.
+        ValueError: an option out of range, costs where acceptance decides, token trees there (of which a path stays and
+            no share), or a policy that works ahead where speed does.
     """
 
     about: About | None = About(lossless=True, members="what its policies need")
@@ -67,6 +68,10 @@ class PerTurn(MadeOf):
             raise ValueError(f"by must be acceptance or speed, got {by!r}")
         if by == "acceptance" and costs is not None:
             raise ValueError(f"costs goes with by=speed, got {costs!r}")
+        if by == "acceptance" and len(getattr(policy, "trees", ())):
+            raise ValueError(f"a policy of token trees goes with by=speed, got {type(policy).__name__} by acceptance")
+        if by == "speed":
+            check_step_by_step((policy,))
         least = LEAST[by] if least is None else least
         check_within("least", least, "[0, 1]" if by == "acceptance" else "[0, inf)")
         check_least("after", after, 1)

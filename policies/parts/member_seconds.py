@@ -9,6 +9,7 @@ from math import inf, isfinite, nan
 from ...arguments import check_least
 from ...decoding.contract import Draft, Outcome, Verify
 from ...decoding.pool import Pool
+from ...decoding.trees.draft_tree import DraftTree
 
 
 def counts_seconds(reward: str, costs: str | None) -> bool:
@@ -50,6 +51,8 @@ class MemberSeconds:
         if self._stated is not None:
             if isinstance(step, Draft):
                 return outcome.num_drafted * self._stated[step.model]
+            if isinstance(step, DraftTree):  # a forward for each layer
+                return step.shape.depth * self._stated[step.model]
             return self._stated[step.model] if isinstance(step, Verify) else 0.0
         seconds = outcome.duration_s / outcome.num_rows
         if isinstance(step, Verify):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from paceline.policies import make_policy
+from paceline.policies import PolicySpecError, make_policy
 from paceline.policies.check import check_policy, check_pool
 from paceline.policies.combined.per_turn import PerTurn
 from paceline.policies.lossless.chain import Chain
@@ -99,3 +99,21 @@ def test_nothing_is_kept_of_requests_that_are_done():
 def test_options_out_of_range_are_refused(options, rule):
     with pytest.raises(ValueError, match=rule):
         PerTurn(POOL, policy=Chain(POOL, "draft:4/target"), **options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("per-turn,policy=tree,by=acceptance", "a policy of token trees goes with by=speed, got Tree by acceptance"),
+        ("per-turn,policy=pearl(window=3)", "a policy that works ahead cannot be judged by its seconds"),
+        ("guarded,policy=per-tag(default=plain,code=pearl(window=3))", "a policy that works ahead cannot be judged"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(spec, told):
+    with pytest.raises(PolicySpecError, match=told):
+        make_policy(spec, POOL)
+
+
+def test_trees_are_judged_by_speed_and_what_works_ahead_by_acceptance():
+    make_policy("per-turn,policy=tree", POOL)
+    make_policy("per-turn,policy=pearl(window=3),by=acceptance", POOL)

@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from paceline.decoding.trees.draft_tree import DraftTree
+from paceline.decoding.trees.shapes import FixedTree
 from paceline.policies import Draft, Outcome, Verify
 from paceline.policies.check import check_pool
 from paceline.policies.parts.acceptance_rate import acceptance_rate
@@ -95,3 +97,9 @@ def test_a_rate_forgets():
     for _ in range(100):
         rate.note(4, 4)
     assert rate.rate > 0.99
+
+
+def test_a_tree_costs_a_forward_for_each_layer():
+    tree = outcome(DraftTree("mid", FixedTree.of_widths((4, 2, 1))), 9.0, drafted=20)
+    assert MemberSeconds(POOL, STATED).charge(tree) == 9.0  # three of 3
+    assert MemberSeconds(POOL).charge(tree) == 9.0  # as measured
