@@ -1,6 +1,5 @@
 """`paceline` and `python -m paceline`."""
 
-import gc
 import os
 import signal
 import sys
@@ -12,22 +11,17 @@ def _end(*_: object) -> None:
     os._exit(130)
 
 
-# Before all imports of ours, which take most of a second.
+# Before all imports of ours.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _end)
 
 
 def main() -> None:
-    """Run the command line and exit with its code; what was made until then is no longer looked through for garbage."""
-    # Imports leave no garbage, and what they make stays: looking for some takes a fifth of their time.
-    gc.disable()
-    try:
-        from .cli.app import command  # noqa: PLC0415
-        from .cli.errors import run_command  # noqa: PLC0415
-        from .cli.standard_output import showable_output  # noqa: PLC0415
-    finally:
-        gc.enable()
-    gc.freeze()
+    """Run the command line and exit with its code."""
+    from .cli.app import command  # noqa: PLC0415
+    from .cli.errors import run_command  # noqa: PLC0415
+    from .cli.standard_output import showable_output  # noqa: PLC0415
+
     with showable_output():
         code = run_command(command())
     if signal.getsignal(signal.SIGINT) is _end:

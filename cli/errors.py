@@ -1,30 +1,21 @@
 """One clear line and an exit code instead of a traceback."""
 
-import errno
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import typer
-from pydantic import ValidationError
 
-from ..arguments import ArgumentError, with_options
-from ..decoding.contract import PolicyError
 from ..foreign_code import raised_at, said
-from ..strict_toml import TomlFileError
-from ..traces.errors import TraceFormatError
+from .commands_by_name import CommandByName
 from .ranks import is_heard, lost_rank, one_voice
 
 BAD_INPUT = 2
 INTERRUPTED = 130
-
-# What bad input comes to; anything else is a defect of ours and may be seen as one.
-BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFoundError)
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 LONGEST_WORD, LONGEST_LINE = 240, 1000  # characters of an error; what is longer is a value, and loses its middle
 _GAP = " ... "
@@ -55,21 +46,30 @@ def _code_of(command: Callable[..., object]) -> int:
         return _say(f"interrupted: {stop}", INTERRUPTED)
     except typer.TyperException as error:
         return _refuse_usage(error)
-    except BAD as error:
-        if os.environ.get("PACELINE_TRACEBACK"):
-            raise
-        return _say(_told(error, _options_of(command)), BAD_INPUT)
-    except BaseException as error:  # ours, unless it came through a file of the user: a rule or a stop of his own
-        lost = lost_rank(error)
-        if lost is not None:
-            return _say(lost, BAD_INPUT)
-        place = raised_at(error, installed=False)
-        if os.environ.get("PACELINE_TRACEBACK") or place is None:
-            raise
-        return _say(f"{type(error).__name__}: {said(error)} ({place})", BAD_INPUT)
+    except BaseException as error:  # noqa: BLE001 - raised again unless there is a line to say
+        return _failed(error, command)
     if result == INTERRUPTED:  # what typer makes of a KeyboardInterrupt
         return _say("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def _failed(error: BaseException, command: Callable[..., object]) -> int:
+    """Say what was wrong with the input; an error of ours is raised again."""
+    # Only now: what bad input comes to, pydantic and the engine know, for which no command that goes well shall wait.
+    from .bad_input import BAD, told  # noqa: PLC0415
+
+    wanted = os.environ.get("PACELINE_TRACEBACK")
+    if isinstance(error, BAD):
+        if wanted:
+            raise error
+        return _say(told(error, _options_of(command)), BAD_INPUT)
+    lost = lost_rank(error)  # ours, unless it came through a file of the user: a rule or a stop of his own
+    if lost is not None:
+        return _say(lost, BAD_INPUT)
+    place = raised_at(error, installed=False)
+    if wanted or place is None:
+        raise error
+    return _say(f"{type(error).__name__}: {said(error)} ({place})", BAD_INPUT)
 
 
 def _flushed(code: int) -> int:
@@ -119,30 +119,8 @@ def _refuse_usage(error: typer.TyperException) -> int:
 def _options_of(command: Callable[..., object]) -> frozenset[str]:
     """Options of the subcommand that was called, as its function names them."""
     called = getattr(command, "commands", {}).get(next(iter(sys.argv[1:]), ""))
-    return frozenset(param.name for param in getattr(called, "params", ()))
-
-
-def _told(error: Exception, own: Collection[str]) -> str:
-    """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, ArgumentError):
-            return with_options(str(cause), own=own)
-        field = ".".join([error.title, *(str(part) for part in first["loc"])])
-        return f"{field}: {first['msg']}, got {first['input']!r}"
-    if isinstance(error, MemoryError):
-        return f"out of memory: {error}" if str(error) else "out of memory"
-    if isinstance(error, OSError) and error.strerror:
-        # All files that are written are named: what is full without a name is where tables go.
-        where = error.filename or ("standard output" if error.errno in FULL else None)
-        return f"{where}: {error.strerror}" if where else error.strerror
-    if isinstance(error, TomlFileError):
-        rule = with_options(error.rule, rule=True)
-        return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
-    if isinstance(error, TraceFormatError):
-        return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
-    return with_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)
+    made = called.make() if isinstance(called, CommandByName) else called
+    return frozenset(param.name for param in getattr(made, "params", ()))
 
 
 def _say(message: str, code: int) -> int:

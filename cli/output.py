@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ..arguments import with_options
-from ..reports.tables.comparison import REMARKS
 from ..reports.tables.grid import Grid
-from ..reports.tables.printed import Printed, console_of_output, print_tables, prose_of
+from ..reports.tables.printed import REMARKS, Printed, console_of_output, print_tables, prose_of
 from ..traces.folder import check_outside
 from ..whole_files import place_of, write_whole
 from .standard_output import json_stream, keep_for_json

@@ -3,13 +3,10 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 
 from ..installing import needs_torch
 from ..progress import quiet
-from ..runtime.pools.pool_file import read_pool_file
 from ..runtime.ranks.launched import launched
-from ..shipped import shipped
 
 TOGETHER = "run"  # what several processes can do together
 
@@ -19,16 +16,6 @@ def check_command(name: str | None) -> None:
     num_ranks = launched().num_ranks
     if num_ranks > 1 and name != TOGETHER:
         raise ValueError(f"torchrun must start `paceline {TOGETHER}` or a single process, got `{name}` in {num_ranks}")
-
-
-def check_pool(pool: Path | None) -> None:
-    """Raises ValueError where several processes have nothing to share, and PoolFileError for a broken pool file."""
-    num_ranks = launched().num_ranks
-    if num_ranks == 1:
-        return
-    file, content = read_pool_file(shipped("pools", "pico") if pool is None else pool)
-    if not any(entry.tp_plan for entry in content.members):
-        raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')
 
 
 def is_first() -> bool:

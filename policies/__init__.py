@@ -3,57 +3,53 @@
 Standard library and numpy only; imports neither traces nor either world.
 """
 
-from ..decoding.contract import Commit, Draft, Outcome, Overlap, PolicyError, Step, Verify
-from ..decoding.observation import Observation, PendingToken
-from ..decoding.policy import Policy
-from ..decoding.pool import Member, Pool
-from ..decoding.rules.acceptance import Band, Divergence, Exact, Fuzzy, Ratio, Rule, Typical, Vouched
-from ..decoding.rules.cascade_deferral import Deferral
-from ..decoding.rules.draft_stops import ConfidenceBelow, EntropyAbove, GapBelow, ProductBelow, RefusalAbove, Stop
-from ..decoding.rules.equilibrium import Equilibrium
-from ..decoding.rules.facts import Facts
-from ..decoding.rules.signal import Signal
-from .about import About, Observable
-from .check import CheckReport, check_policy
-from .registry import PolicySpecError
-from .spec import PolicySpec, make_policy
+import importlib
 
-__all__ = [
-    "About",
-    "Band",
-    "CheckReport",
-    "Commit",
-    "ConfidenceBelow",
-    "Deferral",
-    "Divergence",
-    "Draft",
-    "EntropyAbove",
-    "Equilibrium",
-    "Exact",
-    "Facts",
-    "Fuzzy",
-    "GapBelow",
-    "Member",
-    "Observable",
-    "Observation",
-    "Outcome",
-    "Overlap",
-    "PendingToken",
-    "Policy",
-    "PolicyError",
-    "PolicySpec",
-    "PolicySpecError",
-    "Pool",
-    "ProductBelow",
-    "Ratio",
-    "RefusalAbove",
-    "Rule",
-    "Signal",
-    "Step",
-    "Stop",
-    "Typical",
-    "Verify",
-    "Vouched",
-    "check_policy",
-    "make_policy",
-]
+# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
+MODULES = {
+    "About": ".about",
+    "Band": "..decoding.rules.acceptance",
+    "CheckReport": ".check",
+    "Commit": "..decoding.contract",
+    "ConfidenceBelow": "..decoding.rules.draft_stops",
+    "Deferral": "..decoding.rules.cascade_deferral",
+    "Divergence": "..decoding.rules.acceptance",
+    "Draft": "..decoding.contract",
+    "EntropyAbove": "..decoding.rules.draft_stops",
+    "Equilibrium": "..decoding.rules.equilibrium",
+    "Exact": "..decoding.rules.acceptance",
+    "Facts": "..decoding.rules.facts",
+    "Fuzzy": "..decoding.rules.acceptance",
+    "GapBelow": "..decoding.rules.draft_stops",
+    "Member": "..decoding.pool",
+    "Observable": ".about",
+    "Observation": "..decoding.observation",
+    "Outcome": "..decoding.contract",
+    "Overlap": "..decoding.contract",
+    "PendingToken": "..decoding.observation",
+    "Policy": "..decoding.policy",
+    "PolicyError": "..decoding.contract",
+    "PolicySpec": ".spec",
+    "PolicySpecError": ".registry",
+    "Pool": "..decoding.pool",
+    "ProductBelow": "..decoding.rules.draft_stops",
+    "Ratio": "..decoding.rules.acceptance",
+    "RefusalAbove": "..decoding.rules.draft_stops",
+    "Rule": "..decoding.rules.acceptance",
+    "Signal": "..decoding.rules.signal",
+    "Step": "..decoding.contract",
+    "Stop": "..decoding.rules.draft_stops",
+    "Typical": "..decoding.rules.acceptance",
+    "Verify": "..decoding.contract",
+    "Vouched": "..decoding.rules.acceptance",
+    "check_policy": ".check",
+    "make_policy": ".spec",
+}
+
+__all__ = [*MODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(MODULES[name], __name__))[name]

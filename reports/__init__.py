@@ -3,9 +3,24 @@
 Reads what a run wrote; knows neither world.
 """
 
-from .comparison import Comparison
-from .quality import Quality, quality_of
-from .side_by_side import SideBySide
-from .summary import LevelSummary, Spread, Summary, summarise_run
+import importlib
 
-__all__ = ["Comparison", "LevelSummary", "Quality", "SideBySide", "Spread", "Summary", "quality_of", "summarise_run"]
+# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
+MODULES = {
+    "Comparison": ".comparison",
+    "LevelSummary": ".summary",
+    "Quality": ".quality",
+    "SideBySide": ".side_by_side",
+    "Spread": ".summary",
+    "Summary": ".summary",
+    "quality_of": ".quality",
+    "summarise_run": ".summary",
+}
+
+__all__ = [*MODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(MODULES[name], __name__))[name]

@@ -3,33 +3,33 @@
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """
 
-from .errors import TraceFormatError
-from .forms import open_recording
-from .meta import Closure, CostTable, ModelInfo, NgramInfo, Sampling
-from .rounds.store import read_rounds, write_rounds
-from .synthetic.generator import make_trace
-from .synthetic.spec import SyntheticSpec
-from .tries.meta import TrieMeta
-from .tries.recording import TrieRecording
-from .tries.store import read_trace, write_trace
-from .tries.trie import Trie, TrieRequest
+import importlib
 
-__all__ = [
-    "Closure",
-    "CostTable",
-    "ModelInfo",
-    "NgramInfo",
-    "Sampling",
-    "SyntheticSpec",
-    "TraceFormatError",
-    "Trie",
-    "TrieMeta",
-    "TrieRecording",
-    "TrieRequest",
-    "make_trace",
-    "open_recording",
-    "read_rounds",
-    "read_trace",
-    "write_rounds",
-    "write_trace",
-]
+# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
+MODULES = {
+    "Closure": ".meta",
+    "CostTable": ".meta",
+    "ModelInfo": ".meta",
+    "NgramInfo": ".meta",
+    "Sampling": ".meta",
+    "SyntheticSpec": ".synthetic.spec",
+    "TraceFormatError": ".errors",
+    "Trie": ".tries.trie",
+    "TrieMeta": ".tries.meta",
+    "TrieRecording": ".tries.recording",
+    "TrieRequest": ".tries.trie",
+    "make_trace": ".synthetic.generator",
+    "open_recording": ".forms",
+    "read_rounds": ".rounds.store",
+    "read_trace": ".tries.store",
+    "write_rounds": ".rounds.store",
+    "write_trace": ".tries.store",
+}
+
+__all__ = [*MODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(MODULES[name], __name__))[name]

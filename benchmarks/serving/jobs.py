@@ -34,7 +34,7 @@ from paceline.traces.rounds.recording import RoundsRecording
 from paceline.traces.rounds.rounds import RoundsRequest
 from paceline.traces.shapes.named import shape_called
 from paceline.traces.workloads.arrival import Workload
-from paceline.traces.workloads.open_workload import open_workload
+from paceline.traces.workloads.sources import open_workload
 
 ROOT = Path(__file__).parents[2]
 AZURE = Path("azure_llm_2023/AzureLLMInferenceTrace_conv.csv.gz")

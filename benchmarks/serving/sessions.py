@@ -20,7 +20,7 @@ from paceline.laboratory.timing import peak_bytes
 from paceline.reports.tables.printed import console_of_output, print_tables
 from paceline.sim.serving.kv.member_kv import MemberKv
 from paceline.sim.serving.limits import KvLimits
-from paceline.traces.workloads.open_workload import open_workload
+from paceline.traces.workloads.sources import open_workload
 
 SOURCE = "persistent-agent:turns={turns},prompt=64,output=64,wait=1,sessions={sessions},rate={rate}"
 RATE = 0.5  # sessions per second, for each replica

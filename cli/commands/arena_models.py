@@ -7,7 +7,7 @@ import typer
 
 from ...installing import needs_torch
 from ...machine import kept_folder
-from ..options.parsing import batches
+from ..options.comparison import batches
 from ..output import JsonOption, check_json_path, show
 
 

@@ -10,9 +10,7 @@ from ...studies.sweep import sweep as sweep_chains
 from ..options import comparison as options
 from ..options.load import ServedAsked
 from ..options.models import BlockTokensOption, PrefixCacheOption
-from ..options.parsing import batches
 from ..output import JsonOption, check_json_path, show
-from .serving.compare_under_load import show_under_load
 
 
 def compare(
@@ -40,10 +38,10 @@ def compare(
     beside = {**shared, "by_tag": by_tag, "regret": regret, "devices": devices}
     if served.workload is not None:
         _refuse_beside("--workload", **beside, sweep=sweep, batch=setting.batch != "1")
-        show_under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
+        _under_load(trace, policy, setting, served, detail=detail, json=json, log=log)
         return
     served.refuse_without_workload()
-    sizes = batches(setting.batch)
+    sizes = options.batches(setting.batch)
     under = setting.setting()
     if sweep:
         _refuse_beside("--sweep", policy=policy, detail=detail, **beside, on=setting.on, log=log)
@@ -57,6 +55,22 @@ def compare(
         recording, policy, batch=sizes[0], by_tag=by_tag, regret=regret, log=log, devices=devices, **shared, **under
     )
     show(json, found, partial(found.tables, detail=detail))
+
+
+def _under_load(
+    trace: Path | None,
+    policies: list[str] | None,
+    setting: options.ComparisonAsked,
+    served: ServedAsked,
+    *,
+    detail: bool,
+    json: Path | None,
+    log: Path | None,
+) -> None:
+    # Here: what serves takes about as long to import as all that compares without it.
+    from .serving.compare_under_load import show_under_load  # noqa: PLC0415
+
+    show_under_load(trace, policies, setting, served, detail=detail, json=json, log=log)
 
 
 def _refuse_beside(option: str, **values: object) -> None:

@@ -16,7 +16,7 @@ from ..options import models
 from ..options.comparison import LosslessOption
 from ..options.parsing import named_texts
 from ..output import JsonOption, check_json_path, check_new_folder, show
-from ..ranks import check_pool, is_first
+from ..ranks import is_first
 
 if TYPE_CHECKING:
     from ...studies.decode import Decoded
@@ -91,7 +91,7 @@ def run(
     check_json_path(json, out, prompts)
     check_new_folder("--out", out)
     requests = read_prompts(prompts)
-    check_pool(pool)
+    models.check_split(pool)
     with needs_torch():
         from ...runtime.memory import Memory
         from ...runtime.ranks.ranks import leave

@@ -12,9 +12,9 @@ from ...laboratory.findings.figure import check_figure, write_figure
 from ...laboratory.findings.validation_panels import validation_panels
 from ...reports.tables.printed import Printed
 from ..options import models
-from ..options.comparison import ForeignProfileOption, PoliciesOption
+from ..options.comparison import ForeignProfileOption, PoliciesOption, batches
 from ..options.load import CLUSTER, WORKLOAD
-from ..options.parsing import batches, numbers
+from ..options.parsing import numbers
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 _TraceOption = Annotated[

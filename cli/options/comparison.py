@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from ...decoding.prefill import Start
+from ...sim.simulate import MOST_BATCH
 from ...studies.comparing.setting import ReplayOptions, SettingOptions
 from ...studies.sweep import MOST_CELLS
 from .parsing import named_numbers
@@ -146,3 +147,12 @@ class ComparisonAsked(ReplayAsked):
         given = dict(ReplayAsked.setting(self))
         del given["batch"]
         return cast(SettingOptions, given)
+
+
+def batches(text: str) -> tuple[int, ...]:
+    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
+    parts = text.split(",")
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
+            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
+    return tuple(int(part) for part in parts)

@@ -8,6 +8,9 @@ from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from ...runtime.pools.pool_file import read_pool_file
+from ...runtime.ranks.launched import launched
+from ...shipped import shipped
 from ...traces.meta import Sampling
 from .parsing import named_texts
 
@@ -158,3 +161,13 @@ def dead_share_of(cache: Cache, share: float | None) -> float:
     if cache != "mask":
         raise ValueError("--dead-share belongs to --cache mask")
     return share
+
+
+def check_split(pool: Path | None) -> None:
+    """Raises ValueError where several processes have nothing to share, and PoolFileError for a broken pool file."""
+    num_ranks = launched().num_ranks
+    if num_ranks == 1:
+        return
+    file, content = read_pool_file(shipped("pools", "pico") if pool is None else pool)
+    if not any(entry.tp_plan for entry in content.members):
+        raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')

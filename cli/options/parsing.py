@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from ...sim.simulate import MOST_BATCH
-
 _MOST_DIGITS = 7
 
 
@@ -34,15 +32,6 @@ def words(option: str, text: str) -> tuple[str, ...]:
     if not all(values):
         raise ValueError(f"{option} must hold names with commas between, got {text!r}")
     return values
-
-
-def batches(text: str) -> tuple[int, ...]:
-    """The comma-separated batches of `--batch`; raises ValueError with the part that is none."""
-    parts = text.split(",")
-    for part in parts:
-        if not (part.isascii() and part.isdecimal() and len(part) <= 7 and 1 <= int(part) <= MOST_BATCH):
-            raise ValueError(f"--batch must be a whole number from 1 to {MOST_BATCH:,}, got {part!r}")
-    return tuple(int(part) for part in parts)
 
 
 def named_numbers(option: str, what: str, texts: Sequence[str] | None) -> dict[str, float]:

@@ -12,6 +12,7 @@ from ..interval import Interval
 from ..side_by_side import SideBySide
 from ..summary import LevelSummary, Summary
 from .grid import Grid, shown, table
+from .printed import REMARKS
 from .quality import tree_remarks
 
 KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
@@ -19,8 +20,6 @@ KINDS = {"synthetic": "SYNTHETIC trace", "imported": "IMPORTED trace"}
 DEFAULT_STARTS = {"imported": "recorded"}
 # Of columns that are no means over seeds.
 AT_FIRST_SEED = "accept. length and exact share are those of the first seed"
-# What a meta has of remarks, in the order of their lines; they may name arguments.
-REMARKS = ("cost_notes", "left_out", "remarks")
 
 
 def comparison_table(comparison: SideBySide) -> Grid:

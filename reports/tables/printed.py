@@ -13,6 +13,9 @@ from rich.console import Console
 from .grid import Grid
 from .html import html_table
 
+# What a meta has of remarks, in the order of their lines; they may name arguments.
+REMARKS = ("cost_notes", "left_out", "remarks")
+
 FILE_WIDTH = 160  # cells; of tables in a file or a pipe
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 from paceline.cli.app import command
+from paceline.cli.commands_by_name import CommandByName
 
 from .case import Case
 
@@ -76,10 +77,11 @@ def leaves(
     """Every command that does something, by its name."""
     group = command() if found is None else found
     for name, below in group.commands.items():
-        if hasattr(below, "commands"):
-            yield from leaves(below, (*path, name))
+        made = below.make() if isinstance(below, CommandByName) else below
+        if hasattr(made, "commands"):
+            yield from leaves(made, (*path, name))
         else:
-            yield " ".join((*path, name)), below
+            yield " ".join((*path, name)), made
 
 
 def option_cases() -> dict[str, list[Case]]:

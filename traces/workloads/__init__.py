@@ -3,18 +3,24 @@
 Imports what `traces` imports, and knows no engine.
 """
 
-from .arrival import Arrival, Turns, Workload, WorkloadAbout
-from .formats.paceline_lines import lines_of_workload
-from .open_workload import open_workload, with_options
-from .options import WorkloadOptions
+import importlib
 
-__all__ = [
-    "Arrival",
-    "Turns",
-    "Workload",
-    "WorkloadAbout",
-    "WorkloadOptions",
-    "lines_of_workload",
-    "open_workload",
-    "with_options",
-]
+# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
+MODULES = {
+    "Arrival": ".arrival",
+    "Turns": ".arrival",
+    "Workload": ".arrival",
+    "WorkloadAbout": ".arrival",
+    "WorkloadOptions": ".options",
+    "lines_of_workload": ".formats.paceline_lines",
+    "open_workload": ".sources",
+    "with_options": ".sources",
+}
+
+__all__ = [*MODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return vars(importlib.import_module(MODULES[name], __name__))[name]

@@ -237,8 +237,8 @@ def test_an_experiment_uses_what_it_says(name):
     assert any(word in source for word in ("pool_of", "models_of", "setting.pool")) == ("pool" in experiment.uses)
 
 
-def test_other_commands_do_not_wait_for_experiments():
-    code = "import sys, paceline.cli.app as app; app.command(); print(*sys.modules)"
+def test_an_experiment_does_not_wait_for_the_others():
+    code = "import sys, paceline.cli.commands.experiment as group; group.experiment_commands(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "paceline.laboratory.experiments.catalogue" in loaded
     modules = {f"paceline.laboratory.experiments.{name.replace('-', '_')}" for name in experiments()}

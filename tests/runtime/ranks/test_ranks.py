@@ -3,7 +3,8 @@
 from math import inf
 
 import pytest
-from paceline.cli.ranks import check_command, check_pool, is_first, is_heard, one_voice
+from paceline.cli.options.models import check_split
+from paceline.cli.ranks import check_command, is_first, is_heard, one_voice
 from paceline.runtime.ranks.last_words import of_a_lost_rank
 from paceline.runtime.ranks.launched import Launched, launched
 from paceline.runtime.ranks.ranks import Ranks, RanksApartError
@@ -50,7 +51,7 @@ def test_commands_that_would_be_done_twice(second):
 
 def test_a_pool_with_nothing_to_share(second):
     with pytest.raises(ValueError, match='torchrun needs a member with tp_plan = "auto", got none for 2 processes'):
-        check_pool(None)
+        check_split(None)
 
 
 def test_other_processes_are_silent(second, capsys):
@@ -68,7 +69,7 @@ def test_one_process_says_everything(capsys):
         print("x")  # noqa: T201
     assert capsys.readouterr().out == "x\n"
     check_command("compare")
-    check_pool(None)
+    check_split(None)
 
 
 class Told(Ranks):

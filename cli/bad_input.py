@@ -1,0 +1,38 @@
+"""Which errors are bad input, and what is said of them."""
+
+import errno
+from collections.abc import Collection
+
+from pydantic import ValidationError
+
+from ..arguments import ArgumentError, with_options
+from ..decoding.contract import PolicyError
+from ..strict_toml import TomlFileError
+from ..traces.errors import TraceFormatError
+
+# What bad input comes to; anything else is a defect of ours and may be seen as one.
+BAD = (ValueError, OverflowError, PolicyError, OSError, MemoryError, ModuleNotFoundError)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def told(error: Exception, own: Collection[str]) -> str:
+    """What to say of an error: of a record that is wrong its first field, of a file its name and no number."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, ArgumentError):
+            return with_options(str(cause), own=own)
+        field = ".".join([error.title, *(str(part) for part in first["loc"])])
+        return f"{field}: {first['msg']}, got {first['input']!r}"
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error}" if str(error) else "out of memory"
+    if isinstance(error, OSError) and error.strerror:
+        # All files that are written are named: what is full without a name is where tables go.
+        where = error.filename or ("standard output" if error.errno in FULL else None)
+        return f"{where}: {error.strerror}" if where else error.strerror
+    if isinstance(error, TomlFileError):
+        rule = with_options(error.rule, rule=True)
+        return str(type(error)(error.path, error.field, rule, error.value, told=error.told))
+    if isinstance(error, TraceFormatError):
+        return str(type(error)(error.path, error.field, with_options(error.rule, rule=True), error.value))
+    return with_options(str(error), own=own) if isinstance(error, ArgumentError) else str(error)

@@ -1,0 +1,10 @@
+"""Types of the names that `__init__.py` imports when they are asked for."""
+
+from .arrival import Arrival as Arrival
+from .arrival import Turns as Turns
+from .arrival import Workload as Workload
+from .arrival import WorkloadAbout as WorkloadAbout
+from .formats.paceline_lines import lines_of_workload as lines_of_workload
+from .options import WorkloadOptions as WorkloadOptions
+from .sources import open_workload as open_workload
+from .sources import with_options as with_options
