@@ -10,9 +10,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # As many workers as cores, each with one thread of torch. Each gets a run of neighbouring tests, which share fixtures,
-# and takes from others once it is done.
+# and takes from others once it is done. Modules are compiled once, as many tests start the command.
 WORKERS ?= auto
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal
 
 .PHONY: demo check test slow bench docs screens experiments arena clean lint types layers
 
