@@ -7,36 +7,26 @@ from types import SimpleNamespace
 import pytest
 import torch
 from paceline.arguments import ArgumentError
-from paceline.machine import FOLDER_VARIABLE
 from paceline.profiles.forward_terms import AfterAway
 from paceline.profiles.profile import Profile, write_profile
 from paceline.reports.tables.trie import trace_tables
-from paceline.runtime.profiling.forward_shapes import Grid
 from paceline.runtime.profiling.reference_shapes import reference_grid, reference_times
 from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.freshness import Freshness, MemberPace, device_name, mismatches, remarks_on_profile
-from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
 from paceline.traces.meta import Sampling
 from paceline.traces.tries.store import read_trace
 
 from ...profiles.profiles import made_profile
-from ...tiny_models import random_prompts, tiny_pool_of_four
-
-POOL = tiny_pool_of_four()
-PROMPTS = random_prompts(4, seed=3)
-GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84, away_s=(0.001,))
+from .profiled_pool import POOL, PROMPTS
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """(folder with `a.trace` and the profile of here, profile), made once."""
-    folder = tmp_path_factory.mktemp("fresh")
-    record(POOL, PROMPTS, folder / "a.trace", max_new_tokens=8, costs=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER_VARIABLE, str(folder))
-        yield folder, profile(POOL, PROMPTS, grid=GRID, repeats=3, most_drift=9.0).profile
+def made(profiled_folder):
+    """(folder with `a.trace` and the profile of here, profile)."""
+    folder, profiled = profiled_folder
+    return folder, profiled.profile
 
 
 def changed(made: Profile, *, faster=1.0, **meta) -> Profile:

@@ -5,14 +5,12 @@ from statistics import median
 
 import pytest
 from paceline.arguments import ArgumentError
-from paceline.machine import FOLDER_VARIABLE
 from paceline.profiles.meta import BesideForwards
 from paceline.profiles.profile import read_profile
 from paceline.runtime.profiling.forward_shapes import Grid
 from paceline.runtime.prompts import Prompt
 from paceline.sim.cost.base import CostRangeError
 from paceline.studies.compare import compare
-from paceline.studies.record import record
 from paceline.studies.seconds.check_profile import check_profile
 from paceline.studies.seconds.profile import profile
 from paceline.studies.seconds.validate import validate
@@ -20,11 +18,8 @@ from paceline.traces.meta import CostTable, Sampling
 from paceline.traces.tries.store import read_trace, write_trace
 
 from ...runtime.forced.forced_pools import write_tiny_forced_pool
-from ...tiny_models import random_prompts, tiny_pool_of_four
+from .profiled_pool import GRID, POOL, PROMPTS
 
-POOL = tiny_pool_of_four()
-PROMPTS = random_prompts(6, seed=3)
-GRID = Grid(rows=(1, 3, 6), new_tokens=(1, 2, 6, 14), context_tokens=(0, 20, 60), most_tokens=84, away_s=(0.001,))
 POLICIES = ["plain", "draft:3/target", "draft:2/mid:4/target", "ngram", "adaptive"]
 
 
@@ -39,13 +34,10 @@ def unmeasured(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """(recording's path, profile), made once; the machine of a test is never quiet."""
-    folder = tmp_path_factory.mktemp("validate")
-    record(POOL, PROMPTS, folder / "a.trace", max_new_tokens=16, costs=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER_VARIABLE, str(folder))
-        yield folder / "a.trace", profile(POOL, PROMPTS, grid=GRID, repeats=3, most_drift=9.0)
+def made(profiled_folder):
+    """(recording's path, profile)."""
+    folder, profiled = profiled_folder
+    return folder / "a.trace", profiled
 
 
 def test_a_profile_says_what_was_measured(made):

@@ -1,0 +1,30 @@
+"""A profile of a tiny pool, measured once for all tests that only need one of here; it takes half a minute."""
+
+import shutil
+
+import pytest
+from paceline.machine import FOLDER_VARIABLE
+from paceline.studies.record import record
+from paceline.studies.seconds.profile import profile
+
+from .profiled_pool import GRID, POOL, PROMPTS
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory):
+    """(folder with `a.trace` and the profile of here, what was profiled); the machine of a test is never quiet."""
+    folder = tmp_path_factory.mktemp("measured")
+    record(POOL, PROMPTS, folder / "a.trace", max_new_tokens=16, costs=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder))
+        return folder, profile(POOL, PROMPTS, grid=GRID, repeats=3, most_drift=9.0)
+
+
+@pytest.fixture(scope="module")
+def profiled_folder(measured, tmp_path_factory):
+    """A copy of that folder for a module, where its `here` is found; and what was profiled."""
+    folder, profiled = measured
+    own = shutil.copytree(folder, tmp_path_factory.mktemp("own") / "folder")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(own))
+        yield own, profiled
