@@ -117,10 +117,11 @@ def _refuse_usage(error: typer.TyperException) -> int:
 
 
 def _options_of(command: Callable[..., object]) -> frozenset[str]:
-    """Options of the subcommand that was called, as its function names them."""
+    """Options of the subcommand that was called which are called as its function's arguments."""
     called = getattr(command, "commands", {}).get(next(iter(sys.argv[1:]), ""))
     made = called.make() if isinstance(called, CommandByName) else called
-    return frozenset(param.name for param in getattr(made, "params", ()))
+    params = getattr(made, "params", ())
+    return frozenset(param.name for param in params if f"--{param.name.replace('_', '-')}" in param.opts)
 
 
 def _say(message: str, code: int) -> int:
