@@ -71,13 +71,14 @@ class PrefixTree:
 
     def match(self, keys: Run) -> Match:
         """The leading blocks that are cached; changes nothing."""
-        node, end, num_referenced = self.root, 0, 0
-        while end < len(keys) and (child := node.children.get(keys[end])) is not None:
-            node, start = child, end
-            end += _num_equal(node.keys, keys, start)
+        node, end, num_referenced, most = self.root, 0, 0, len(keys)
+        while end < most and (child := node.children.get(keys[end])) is not None:
+            node = child
+            equal = _num_equal(node.keys, keys, end)
+            end += equal
             if node.num_references:
                 num_referenced = end
-            if end - start < len(node.keys):
+            if equal < len(node.keys):
                 break
         return Match(end, num_referenced)
 
@@ -181,4 +182,13 @@ def _num_equal(run: Run, keys: Run, start: int) -> int:
     same = keys[start : start + len(run)]
     if run == same:
         return len(run)
-    return next((place for place, (one, other) in enumerate(zip(run, same, strict=False)) if one != other), len(same))
+    equal, most = 0, len(same)
+    if run[:most] == same:
+        return most
+    while most - equal > 1:  # these are equal, and those are not; slices are compared at once, keys one by one
+        middle = (equal + most) // 2
+        if run[equal:middle] == same[equal:middle]:
+            equal = middle
+        else:
+            most = middle
+    return equal

@@ -132,7 +132,7 @@ class Arrivals:
             self.is_broken = True
             raise
 
-    def _follow(self, arrival: Arrival) -> None:
+    def _follow(self, arrival: Arrival, _: simpy.Event) -> None:
         self._to_come -= 1
         self._moment.now_ps = arrival.arrives_ps
         self._deliver(arrival)

@@ -20,21 +20,24 @@ def rank_of(replica: int) -> int:
 class RankedEvent(simpy.Event):
     """An event that happens; of those of one instant that of the smallest rank comes first."""
 
-    def __init__(self, env: simpy.Environment, at_ps: int, rank: int, do: Callable[[], None] | None = None) -> None:
+    _ok = True
+    _value = None
+
+    def __init__(
+        self, env: simpy.Environment, at_ps: int, rank: int, do: Callable[[simpy.Event], None] | None = None
+    ) -> None:
         """Let it happen.
 
         Args:
             env: of the run.
             at_ps: when, not before the events that have happened.
             rank: at that instant.
-            do: is called then; None: a process waits for it.
+            do: is called then, with the event; None: a process waits for it.
         """
         super().__init__(env)
-        self._ok = True
-        self._value = None
         if do is not None:
             assert self.callbacks is not None
-            self.callbacks.append(lambda _: do())
+            self.callbacks.append(do)
         env.schedule(self, cast(EventPriority, rank), at_ps - cast(int, env.now))
 
     def cancel(self) -> None:

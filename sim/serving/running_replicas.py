@@ -6,6 +6,7 @@ is done elsewhere as well, has it to be done in its turn.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import simpy
 
@@ -35,6 +36,7 @@ class RunningReplicas:
         self._after_each = after_each
         self._in_turn = [not replica.may_lag for replica in replicas]
         self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with when they are due
+        self._turns = [partial(self._take_turn, index) for index in range(len(replicas))]
 
     @property
     def is_open(self) -> bool:
@@ -79,10 +81,10 @@ class RunningReplicas:
             timer.cancel()
             del self._timers[index]
         if at_ps < NEVER_PS:
-            timer = RankedEvent(self._env, at_ps, rank_of(index), lambda: self._take_turn(index))
+            timer = RankedEvent(self._env, at_ps, rank_of(index), self._turns[index])
             self._timers[index] = at_ps, timer
 
-    def _take_turn(self, index: int) -> None:
+    def _take_turn(self, index: int, _: simpy.Event) -> None:
         """A replica does what is due now, and all that comes before anything else happens."""
         run, moment, env = self._runs[index], self._moment, self._env
         del self._timers[index]

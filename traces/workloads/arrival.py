@@ -46,7 +46,9 @@ class Arrival(NamedTuple):
     def depths(self) -> tuple[int, ...]:
         """Tokens of the answer, >= 1, with which others follow, ascending."""
         turns = self.turns
-        return () if turns is None else tuple([depth for depth in turns.depths if depth])
+        if turns is None or not turns.depths:
+            return ()
+        return tuple([depth for depth in turns.depths if depth])
 
 
 class Turns(Protocol):

@@ -31,7 +31,7 @@ class RunEvents:
     def at(self, at_ps: int, do: Callable[[], None]) -> None:
         """See `Events`."""
 
-        def happen() -> None:
+        def happen(_: simpy.Event) -> None:
             self._moment.now_ps = at_ps
             do()
 

@@ -29,9 +29,7 @@ class DrawnRequests:
     def check(self, request_id: str, tag: str) -> None:
         """Raises ArgumentError for a tag that no recorded request has."""
         if tag not in self._by_tag:
-            raise ArgumentError(
-                f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}"
-            )
+            raise self._unknown(request_id, tag)
 
     def of(self, request_id: str, tag: str) -> str:
         """Id of the recorded request that stands for a served one: any of its tag, of all if `tag` is "".
@@ -41,11 +39,15 @@ class DrawnRequests:
         Raises:
             ArgumentError: a tag that no recorded request has.
         """
-        self.check(request_id, tag)
-        ids = self._by_tag[tag]
+        ids = self._by_tag.get(tag)
+        if ids is None:
+            raise self._unknown(request_id, tag)
         drawn = self._seeded.copy()
         drawn.update(request_id.encode())
         return ids[int.from_bytes(drawn.digest()) % len(ids)]
+
+    def _unknown(self, request_id: str, tag: str) -> ArgumentError:
+        return ArgumentError(f"request {request_id}: no request of the recording has the tag {tag!r}; {self._tags()}")
 
     def _tags(self) -> str:
         tags = sorted(tag for tag in self._by_tag if tag)

@@ -36,8 +36,8 @@ class JumpingRequest:
         self.text = arrival.prompt_tokens
         self.most_tokens = self.text + arrival.output_tokens
         self.base: int | None = None
-        self.depths = arrival.depths
-        self.shown_at = _shown_at(arrival.prompt_tokens, arrival.depths) if arrival.depths else ()
+        self.depths = depths = arrival.depths
+        self.shown_at = _shown_at(self.text, depths) if depths else ()
         self.read = self.first_pass = self.blocks = 0
         self.order = self.out_at_ps = NEVER
         self.since_ps = at_ps

@@ -132,7 +132,7 @@ class CachedBlocks:
         wanted = upto + (upto == text)
         if not kv.fits(keys, text, wanted):
             return 0
-        kv.open(request.serial, keys, text, resumes=request.first_pass > 0)
+        kv.open(request.serial, keys, text, resumes=request.first_pass > 0, hit_tokens=hit)
         kv.reserve(request.serial, wanted)
         request.read = hit
         return chunk

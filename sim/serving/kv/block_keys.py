@@ -20,7 +20,9 @@ class BlockKeys:
     units apart and not what is equal in them.
     """
 
-    __slots__ = ("_block_tokens", "_blocks", "_keys", "_num_known", "_num_shared", "_private", "_unit_tokens")
+    __slots__ = (
+        "_answer", "_block_tokens", "_blocks", "_keys", "_num_known", "_num_shared", "_private", "_unit_tokens",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -48,14 +50,16 @@ class BlockKeys:
         """
         if blocks:
             _check_units(blocks, unit_tokens, block_tokens, prompt_tokens)
-        self._blocks = blocks
-        self._unit_tokens = unit_tokens
-        self._block_tokens = block_tokens
-        self._num_shared = self._num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
+        self._num_shared = num_known = min(prompt_tokens, len(blocks) * unit_tokens) // block_tokens
         if answer:
             _check_answer(blocks, answer, unit_tokens, block_tokens, prompt_tokens)
-            self._blocks = blocks = array("q", blocks[: prompt_tokens // unit_tokens]) + array("q", answer)
-            self._num_known = len(blocks) * unit_tokens // block_tokens
+            blocks = blocks[: prompt_tokens // unit_tokens]
+            num_known = (len(blocks) + len(answer)) * unit_tokens // block_tokens
+        self._blocks = blocks
+        self._answer = answer
+        self._num_known = num_known
+        self._unit_tokens = unit_tokens
+        self._block_tokens = block_tokens
         self._private = -1 - serial * _MOST_BLOCKS
         self._keys = array("q")
 
@@ -78,10 +82,14 @@ class BlockKeys:
 
     def _named(self) -> "array[int]":
         unit, block, count = self._unit_tokens, self._block_tokens, self._num_known
-        if block >= unit:
+        ids = array("q", self._blocks)
+        ids.extend(self._answer)
+        if block == unit:
+            return ids[:count]
+        if block > unit:
             width = block // unit if unit else 1
-            return array("q", self._blocks[width - 1 : count * width : width])
-        return array("q", np.array(self._blocks, dtype=np.int64).repeat(unit // block)[:count].tobytes())
+            return ids[width - 1 : count * width : width]
+        return array("q", np.array(ids, dtype=np.int64).repeat(unit // block)[:count].tobytes())
 
 
 def _check_units(blocks: Ids, unit_tokens: int, block_tokens: int, prompt_tokens: int) -> None:
@@ -108,7 +116,7 @@ def _check_answer(blocks: Ids, answer: Ids, unit_tokens: int, block_tokens: int,
 
 
 def _check_ids(blocks: Ids) -> None:
-    ends = (blocks[0], blocks[-1]) if isinstance(blocks, array) else (min(blocks), max(blocks))
-    wrong = next((one for one in ends if not 0 <= one < _END_OF_IDS), None)
-    if wrong is not None:
+    least, most = (blocks[0], blocks[-1]) if isinstance(blocks, array) else (min(blocks), max(blocks))
+    if not (0 <= least < _END_OF_IDS and 0 <= most < _END_OF_IDS):
+        wrong = most if 0 <= least < _END_OF_IDS else least
         raise ValueError(f"ids of blocks must be in [0, 2^63), got {wrong}")

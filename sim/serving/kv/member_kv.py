@@ -152,7 +152,9 @@ class MemberKv:
         # A hit spares blocks only as far as they are used already: others come out of what is available.
         return blocks - self._hit(keys, text_tokens)[1] <= available
 
-    def open(self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False) -> int:
+    def open(
+        self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
+    ) -> int:
         """Give a new owner the blocks of its text that are cached.
 
         Args:
@@ -162,6 +164,7 @@ class MemberKv:
                 is never in a hit, since what follows it is computed from it.
             resumes: after a preemption; `hits` leaves it out, since a request that finds its own blocks again would
                 flatter the cache.
+            hit_tokens: what `hit_tokens` has just said of the text; None: it is looked up.
 
         Returns:
             Tokens that the owner holds now, a multiple of `block_tokens`.
@@ -174,7 +177,9 @@ class MemberKv:
         num_blocks = 0
         tip = self._tree.root
         if self.limits.prefix_cache:
-            num_blocks = self._hit(keys, text_tokens)[0]
+            if hit_tokens is None:
+                hit_tokens = self.hit_tokens(keys, text_tokens)
+            num_blocks = hit_tokens // self._block_tokens
             if num_blocks:
                 tip = self._tree.take(keys[:num_blocks])
             if not resumes:

@@ -34,12 +34,14 @@ class OffloadingKv(MemberKv):
         """Of device memory; see `MemberKv`."""
         return super()._hit(keys, text_tokens)[0] * self._block_tokens
 
-    def open(self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False) -> int:
+    def open(
+        self, owner: int, keys: Keys, text_tokens: int, *, resumes: bool = False, hit_tokens: int | None = None
+    ) -> int:
         """See `MemberKv`; there must be room for all of the hit, as `fits` says of the tokens of the text."""
         on_device, whole, _ = self._whole_hit(keys, text_tokens)
         if on_device < whole:  # what goes to the host while room is made must not push out what is read
             self._host.load(self._member, keys[:whole], on_device)
-        super().open(owner, keys, text_tokens, resumes=resumes)
+        super().open(owner, keys, text_tokens, resumes=resumes, hit_tokens=on_device * self._block_tokens)
         num_tokens = whole * self._block_tokens
         enough = self.reserve(owner, num_tokens)
         assert enough, "`fits` was not asked"
