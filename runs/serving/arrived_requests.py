@@ -8,7 +8,7 @@ from ...traces.workloads.arrival import Arrival
 from ...traces.workloads.exact_seconds import MOST_PS
 from ..log import Columns
 
-_AT_ONCE = 2**12
+_AT_ONCE = 2**6  # few: until then the ids of their texts stay in memory, and new ones find none that is warm
 
 
 class WrongArrivalError(ValueError):

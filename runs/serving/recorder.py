@@ -206,7 +206,7 @@ class ServingRecorder:
             series=self._series(),
             gaps=_columns(np.frombuffer(self._gaps, dtype=np.int64), GAP_FIELDS),
         )
-        check_log(log, Path("run"))
+        check_log(log, Path("run"), ids_are_unique=True)
         return log
 
     def _make_room(self) -> None:
@@ -223,10 +223,10 @@ class ServingRecorder:
         for serial, reason in self._rejected.items():
             rejected[serial] = reason
         times = {"scheduled": self._scheduled, "first_token": self._first, "ended": self._ended}
-        columns |= {f"{name}_at_ps": np.array(column[:count]) for name, column in times.items()}
+        columns |= {f"{name}_at_ps": _whole_numbers(column, count) for name, column in times.items()}
         finished = (columns["ended_at_ps"] != UNKNOWN) & (rejected == "")
-        emitted = np.where(finished, columns["output_tokens"], np.array(self._emitted[:count], dtype=np.int64))
-        cached = np.array(self._cached[: count * self._levels]).reshape(-1, self._levels)
+        emitted = np.where(finished, columns["output_tokens"], _whole_numbers(self._emitted, count))
+        cached = _whole_numbers(self._cached, count * self._levels).reshape(-1, self._levels)
         columns |= {"emitted_tokens": emitted, "rejected": rejected, "cached_tokens": cached}
         return {name: columns[name] for name in REQUEST_FIELDS}
 
@@ -279,6 +279,11 @@ class ServingRecorder:
             "waiting": rows[:, 2].copy(),
             "used_blocks": rows[:, 3:].copy(),
         }
+
+
+def _whole_numbers(column: "array[int]", count: int) -> NDArray[np.int64]:
+    """A copy of the first so many, since the column may grow on."""
+    return np.frombuffer(column, dtype=np.int64)[:count].copy()
 
 
 def _columns(packed: NDArray[np.int64], fields: Sequence[str]) -> Columns:

@@ -41,18 +41,22 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - whatever a column holds
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-def check_log(log: ServingLog, path: Path) -> None:
+def check_log(log: ServingLog, path: Path, *, ids_are_unique: bool = False) -> None:
     """Refuse a log whose parts do not go together.
 
     Args:
         log: all of it.
         path: the folder that errors name.
+        ids_are_unique: those of requests, as whoever gathered them made sure of.
 
     Raises:
         TraceFormatError: the first rule that is broken, with its file, field and row.
     """
     if log.meta.ended_at_ps > MOST_PS:
         raise TraceFormatError(path / "meta.json", "ended_at_ps", f"must be at most {MOST_PS}", log.meta.ended_at_ps)
+    if not ids_are_unique:
+        first = _first_of_each(log.requests["request_id"].tolist())
+        _Table(path / REQUESTS, log.requests).require(first, "request_id", "must be unique")
     _check_requests(log, path / REQUESTS)
     _check_times(log, path / REQUESTS)
     _check_tokens(log, path / REQUESTS)
@@ -63,7 +67,6 @@ def check_log(log: ServingLog, path: Path) -> None:
 
 def _check_requests(log: ServingLog, path: Path) -> None:
     table, columns = _Table(path, log.requests), log.requests
-    table.require(_first_of_each(columns["request_id"].tolist()), "request_id", "must be unique")
     table.require(columns["request_id"] != "", "request_id", "must not be empty")
     table.require_within("replica", 0, len(log.meta.replicas) - 1)
     table.require_within("prompt_tokens", 1, MOST_COUNT)

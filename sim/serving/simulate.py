@@ -170,7 +170,7 @@ class _Run:
         self._paths = tuple(path for _, path in made)
         for index, path in enumerate(self._paths):
             self._recorder.path(index, path)
-        self._running = RunningReplicas(env, moment, self._replicas, lambda: stop_if_interrupted(watcher))
+        self._running = RunningReplicas(env, moment, self._replicas, partial(stop_if_interrupted, watcher))
         first = connected(self._handovers, self._replicas, dispatch) if self._handovers else dispatch(self._replicas)
         self._arrivals = Arrivals(env, moment, workload, first, self._running, watcher, whole.drawn)
 
