@@ -4,17 +4,16 @@ Snapshots for routers come first, then arrivals in the order of the workload, th
 """
 
 from collections.abc import Callable
-from typing import cast
 
 import simpy
 from simpy.events import EventPriority
 
-SNAPSHOT, ARRIVALS = -1, 0
+SNAPSHOT, ARRIVALS = EventPriority(-1), EventPriority(0)
 
 
-def rank_of(replica: int) -> int:
+def rank_of(replica: int) -> EventPriority:
     """Rank of what the replica at an index does."""
-    return ARRIVALS + 1 + replica
+    return EventPriority(ARRIVALS + 1 + replica)
 
 
 class RankedEvent(simpy.Event):
@@ -24,7 +23,7 @@ class RankedEvent(simpy.Event):
     _value = None
 
     def __init__(
-        self, env: simpy.Environment, at_ps: int, rank: int, do: Callable[[simpy.Event], None] | None = None
+        self, env: simpy.Environment, at_ps: int, rank: EventPriority, do: Callable[[simpy.Event], None] | None = None
     ) -> None:
         """Let it happen.
 
@@ -38,7 +37,7 @@ class RankedEvent(simpy.Event):
         if do is not None:
             assert self.callbacks is not None
             self.callbacks.append(do)
-        env.schedule(self, cast(EventPriority, rank), at_ps - cast(int, env.now))
+        env.schedule(self, rank, at_ps - env.now)
 
     def cancel(self) -> None:
         """It happens to nobody."""

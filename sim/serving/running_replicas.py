@@ -36,7 +36,7 @@ class RunningReplicas:
         self._after_each = after_each
         self._in_turn = [not replica.may_lag for replica in replicas]
         self._timers: dict[int, tuple[int, RankedEvent]] = {}  # with when they are due
-        self._turns = [partial(self._take_turn, index) for index in range(len(replicas))]
+        self._turns = [(rank_of(index), partial(self._take_turn, index)) for index in range(len(replicas))]
 
     @property
     def is_open(self) -> bool:
@@ -81,7 +81,7 @@ class RunningReplicas:
             timer.cancel()
             del self._timers[index]
         if at_ps < NEVER_PS:
-            timer = RankedEvent(self._env, at_ps, rank_of(index), self._turns[index])
+            timer = RankedEvent(self._env, at_ps, *self._turns[index])
             self._timers[index] = at_ps, timer
 
     def _take_turn(self, index: int, _: simpy.Event) -> None:
