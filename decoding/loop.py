@@ -150,9 +150,9 @@ class Loop:
         """
         self.load.now_s = now_s
         self.load.free_kv_share = results.free_kv_share
-        if isinstance(op, DraftOp | TreeDraftOp) and isinstance(results, DraftResults):
+        if isinstance(op, (DraftOp, TreeDraftOp)) and isinstance(results, DraftResults):
             self._finish_drafts(op, results, start_s)
-        elif isinstance(op, VerifyOp | TreeVerifyOp) and isinstance(results, VerifyResults):
+        elif isinstance(op, (VerifyOp, TreeVerifyOp)) and isinstance(results, VerifyResults):
             self._finish_verifies(op, results, start_s)
         elif isinstance(op, OverlapOp) and isinstance(results, OverlapResults):
             self._finish_overlaps(op, results, start_s)

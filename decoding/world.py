@@ -118,7 +118,10 @@ class WaitingOps:
     def join(self, level: int, session: Session, step: OpStep) -> None:
         """Let a step wait for its operation."""
         if isinstance(step, Draft):
-            self.drafts.setdefault(level, DraftOp(level, [])).items.append((session, step))
+            drafts = self.drafts.get(level)  # as below: no operation is made for each step that joins one
+            if drafts is None:
+                drafts = self.drafts[level] = DraftOp(level, [])
+            drafts.items.append((session, step))
         elif isinstance(step, DraftTree):
             self.trees.setdefault(level, TreeDraftOp(level, [])).items.append((session, step))
         elif isinstance(step, Overlap):
@@ -127,7 +130,10 @@ class WaitingOps:
         elif session.tree is not None:
             self.tree_verifies.setdefault(level, TreeVerifyOp(level, [])).items.append((session, step))
         else:
-            self.verifies.setdefault(level, VerifyOp(level, [])).items.append((session, step))
+            verifies = self.verifies.get(level)
+            if verifies is None:
+                verifies = self.verifies[level] = VerifyOp(level, [])
+            verifies.items.append((session, step))
 
     def drop(self, session: Session) -> None:
         """Forget the step of a request, wherever it waits."""
