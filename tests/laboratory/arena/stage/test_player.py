@@ -16,7 +16,7 @@ def played(trace, tmp_path):
     )
 
 
-@pytest.mark.parametrize("policy", ["pearl", "dsi", "pipespec", "guarded,policy=pearl"])
+@pytest.mark.parametrize("policy", ["pearl", "dsi", "pipespec", "per-tag,default=pearl"])
 def test_working_ahead_is_not_applicable_under_arrivals(played, policy):
     found = played(policy, "half")
     assert isinstance(found, LeftOut)
