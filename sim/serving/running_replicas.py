@@ -49,7 +49,8 @@ class RunningReplicas:
         if not self._in_turn[index]:
             run.catch_up(moment.now_ps + moment.passed(index))
         run.arrive(arrival, moment.now_ps)
-        if arrival.turns is not None:
+        # Once a replica's turn of this instant is over, it looks again only after all others that come at it.
+        if arrival.turns is not None or moment.passed(index):
             self._in_turn[index] = True
         if self._in_turn[index]:
             self._wait_for(index)
