@@ -104,12 +104,12 @@ class DynamicTree:
     shallower of equal nodes comes first, so that what is kept is a tree.
 
     Attributes:
-        beams: nodes of a layer that are asked about, and children of each, >= 1.
-        depth: layers, >= 1.
+        beams: nodes of a layer that are asked about, and children of each, 1 to 32.
+        depth: layers, 1 to 1,024.
         tokens: nodes that are kept, 1 to 1,024.
 
     Raises:
-        ArgumentError: a number out of range, or more than 1,024 nodes of one layer.
+        ArgumentError: a number out of range.
     """
 
     beams: int
