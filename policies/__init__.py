@@ -3,9 +3,8 @@
 Standard library and numpy only; imports neither traces nor either world.
 """
 
-import importlib
+from ..lazy_names import imported_when_asked
 
-# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
 MODULES = {
     "About": ".about",
     "Band": "..decoding.rules.acceptance",
@@ -47,9 +46,4 @@ MODULES = {
 }
 
 __all__ = [*MODULES]
-
-
-def __getattr__(name: str) -> object:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return vars(importlib.import_module(MODULES[name], __name__))[name]
+__getattr__ = imported_when_asked(__name__, MODULES)

@@ -3,9 +3,8 @@
 Imports neither policies nor either world; needs numpy, pyarrow and pydantic, never SimPy or torch.
 """
 
-import importlib
+from ..lazy_names import imported_when_asked
 
-# A name is imported when it is asked for: whoever imports one module of the package would wait for all of them.
 MODULES = {
     "Closure": ".meta",
     "CostTable": ".meta",
@@ -27,9 +26,4 @@ MODULES = {
 }
 
 __all__ = [*MODULES]
-
-
-def __getattr__(name: str) -> object:
-    if name not in MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return vars(importlib.import_module(MODULES[name], __name__))[name]
+__getattr__ = imported_when_asked(__name__, MODULES)

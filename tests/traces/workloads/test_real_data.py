@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from paceline.traces.workloads import open_workload
 from paceline.traces.workloads.summary import summary_of
+from paceline.traces.workloads.walk import requests_of
 
 from ...data_folder import data_folder
 from .files import all_of
@@ -40,21 +41,25 @@ def test_agent_sessions():
     assert "requests without a token of prompt or output served with one: 27" in summary.about.notes
 
 
+def first_of_sub_agents(path):
+    """(id of the first request, whether the file says how long it took) of each sub-agent."""
+    with gzip.open(path, "rt") as file:
+        for line in file:
+            session, number = json.loads(line), 1
+            for request in session["requests"]:
+                if request["type"] == "subagent":
+                    yield f"{session['id']}/{number}", request.get("duration_ms") is not None
+                number += len(request.get("requests", [request]))
+
+
 def test_the_time_of_a_sub_agent_is_its_end():
     """Read as its beginning, it would have come minutes after what launched it, and after its agent had gone on."""
-    delays, alone = [], 0
-    with gzip.open(DATA / "agent_traces_kvcache_tester" / "agent_traces_compact.jsonl.gz", "rt") as file:
-        for line in file:
-            before = None
-            for request in json.loads(line)["requests"]:
-                if request["type"] != "subagent":
-                    before = request
-                elif request.get("duration_ms") is None:
-                    alone += 1
-                else:
-                    began = request["t"] - request["duration_ms"] / 1000
-                    delays.append(began - before["t"] - before["api_time"])
-    assert (len(delays), alone) == (59, 4)
+    path = DATA / "agent_traces_kvcache_tester" / "agent_traces_compact.jsonl.gz"
+    workload = open_workload(path, zero_tokens="one")
+    waits = {request.request_id: wait_ps for first in workload for request, wait_ps in requests_of(first)}
+    firsts = list(first_of_sub_agents(path))
+    delays = [waits[name] / 10**12 for name, has_duration in firsts if has_duration]
+    assert (len(delays), len(firsts) - len(delays)) == (59, 4)
     assert sum(0 < delay < 1.1 for delay in delays) == 57
 
 
