@@ -4,7 +4,6 @@ Letters: B requests.
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 
 import torch
 from torch import Tensor
@@ -91,7 +90,8 @@ class DraftProcessor:
             if ready:
                 logits = first_logits(self._executor, level, ready)
                 started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
-                broken = [name for name, row in started.items() if not isfinite(float(row.amax()))]
+                sound = logits.amax(dim=-1).isfinite().tolist()
+                broken = [each.state.request_id for each, whole in zip(ready, sound, strict=True) if not whole]
                 self._executor.sharing.absorb(level, [each.state for each in ready], broken)
         refused |= self._reserve_rest(level, [writings[name] for name in started])
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
