@@ -128,6 +128,7 @@ class TabledReplica:
     def frozen_prefixes(self) -> CachedTokens:
         """See `routers.WatchedReplica`."""
         self._superposed.settle()
+        self._superposed.show_answers()  # those who will follow an answer may be routed by what it is now
         return partial(self._memory.cached_tokens, kv=self._memory.target.frozen())
 
     # -- the machine

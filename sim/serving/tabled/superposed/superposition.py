@@ -245,6 +245,13 @@ class Superposition:
                 slot += 1
             self._take(slot, 0)
 
+    def show_answers(self) -> None:
+        """Answers that other requests will follow are in the prefix caches as far as they are computed now."""
+        rows = self._rows
+        for row in rows.rows.values():
+            if row.request.arrival.answer:
+                self._standing.between_rounds(row, rows.beat - row.beat, self._began_ps)
+
     def _write_down(self, flight: Flight, count: int, *, below: bool) -> None:
         """The first so many beats of a flight have run, and with `below` what is below the target in the next one."""
         books, rows, times = self._books, self._rows, flight.times

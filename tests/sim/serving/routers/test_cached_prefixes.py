@@ -3,10 +3,13 @@
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.sim.serving.limits import EngineLimits, KvLimits
 from paceline.sim.serving.routers import Dispatcher, ReplicaSignals, RouterError
+from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
+from paceline.traces.workloads.sessions import Turn, runs_of
 
 from ..engine.served_runs import Run, pico, target_only
-from ..graphs.random_graphs import begun_graphs
+from ..graphs.random_graphs import Begun, begun_graphs
 from ..jumps.both_paths import whole_budgets
 from ..jumps.lined_costs import LinedLineCost
 from .test_dispatcher import REQUEST, Replica
@@ -34,15 +37,8 @@ class Comparing:
         return len(self.seen) % NUM_REPLICAS
 
 
-# No shrinking: a case takes long.
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(st.data())
-def test_all_at_once_are_those_of_each(data):
-    policy = data.draw(st.sampled_from(["target", "draft:4/target", "adaptive"]))
-    tables = target_only() if policy == "target" else pico()
-    sessions = data.draw(begun_graphs(unit_tokens=8))
-    limits = data.draw(whole_budgets(tables))
-    stale_ps = data.draw(st.sampled_from([0, 0, 10**8]))
+def seen_by_all_ways(sessions, tables, policy, limits, stale_ps):
+    """What routers saw that ask for all replicas first, for each first, and of single steps."""
     all_seen = []
     for all_first, stepwise in ((True, False), (False, False), (True, True)):
         router = Comparing(all_first)
@@ -59,7 +55,40 @@ def test_all_at_once_are_those_of_each(data):
             dispatch=lambda replicas, router=router: Dispatcher(router, "comparing", replicas, stale_ps),
         ).go()
         all_seen.append(router.seen)
-    assert all_seen[0] == all_seen[1] == all_seen[2]
+    return all_seen
+
+
+# No shrinking: a case takes long.
+@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.data())
+def test_all_at_once_are_those_of_each(data):
+    policy = data.draw(st.sampled_from(["target", "draft:4/target", "adaptive"]))
+    tables = target_only() if policy == "target" else pico()
+    sessions = data.draw(begun_graphs(unit_tokens=8))
+    limits = data.draw(whole_budgets(tables))
+    stale_ps = data.draw(st.sampled_from([0, 0, 10**8]))
+    first, each, steps = seen_by_all_ways(sessions, tables, policy, limits, stale_ps)
+    assert first == each == steps
+
+
+@pytest.mark.parametrize("policy", ["target", "draft:4/target"])
+def test_a_snapshot_holds_what_is_being_written(policy):
+    """A request that follows an answer as soon as it is there was routed by the snapshot of shortly before."""
+    tables = target_only() if policy == "target" else pico()
+    prompt, written = tuple(range(1, 6)), tuple(range(6, 11))
+    turns = [
+        Turn(request_id="first", wait_ps=0, prompt_tokens=40, output_tokens=40, new_blocks=runs_of(prompt)),
+        Turn(
+            request_id="next", wait_ps=0, prompt_tokens=88, output_tokens=1, new_blocks=runs_of((*prompt, *written, 11))
+        ),
+    ]
+    graph = SessionGraph(nodes=(Node(turn=turns[0], answer=written), Node(turn=turns[1], waits=(Waits(0),))))
+    kv = KvLimits(num_blocks=1_000, block_tokens=8, prefix_cache=True)
+    limits = EngineLimits(max_num_seqs=4, token_budget=200, kv=dict.fromkeys(tables.pool.names, kv))
+    first, each, steps = seen_by_all_ways(Begun([(0, graph)]), tables, policy, limits, 10**8)
+    assert first == each == steps
+    of_first = first[1][0][1]
+    assert 40 < of_first < 80
 
 
 def test_signals_are_asked_for_where_they_are_looked_at():
