@@ -134,7 +134,7 @@ class MemberKV(ABC):
             further: how many more times each is placed with one token, >= 0; none at all if empty.
 
         Raises:
-            torch.OutOfMemoryError: the device has none.
+            MemoryError, torch.OutOfMemoryError: the device has none (`zeros.NO_MEMORY`).
         """
         rows, slots = self._needed(request_ids, counts, further)
         if (rows, slots) != (self.num_rows, self.capacity):

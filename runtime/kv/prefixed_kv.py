@@ -22,7 +22,7 @@ from .mask_cache import MaskCache
 from .member_kv import SLOT_STEP, KVShape, MemberKV
 from .placement import Placement, Places, Prefix, SharedKind
 from .slot_cache import SlotCache
-from .zeros import zeros
+from .zeros import NO_MEMORY, zeros
 
 
 class _Base:
@@ -54,11 +54,19 @@ class PrefixedKV(MemberKV):
     shared_attention: SharedKind = "auto"
 
     def _make_store(self, size: PrefixCacheSize) -> None:
-        """Take the memory of all blocks, `[L, slots, 2, H, D]`: as many as the user said, no more and no less."""
+        """Take the memory of all blocks, `[L, slots, 2, H, D]`: as many as the user said, no more and no less.
+
+        Raises:
+            MemoryError: the device has none.
+        """
         shape = self.shape
         self._size = size
         slots = (shape.num_layers, size.num_tokens, 2, shape.num_heads, shape.head_width)
-        self._store = zeros(slots, shape.dtype, shape.device)
+        try:
+            self._store = zeros(slots, shape.dtype, shape.device)
+        except NO_MEMORY:
+            wanted = f"{size.num_blocks} blocks of {size.block_tokens} tokens"
+            raise MemoryError(f"{shape.device} has no room for a prefix cache of {wanted}") from None
         self._bases: dict[str, _Base] = {}
         self._latest: tuple[object, Tensor, int] | None = None
 

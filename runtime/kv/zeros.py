@@ -6,6 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# What a device without so much memory raises.
+NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
+# Bytes of a line of the processor's cache. Torch begins memory at one, as attention likes it, numpy 16 bytes behind.
+_ALIGNED = 64
+
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros: a slot that nobody may look at must still hold finite numbers.
@@ -19,5 +24,7 @@ def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Te
     """
     if device.type != "cpu" or not prod(size):
         return torch.zeros(size, dtype=dtype, device=device)
-    as_bytes = np.zeros(prod(size) * dtype.itemsize, dtype=np.uint8)  # numpy knows no bfloat16
-    return torch.from_numpy(as_bytes).view(dtype).view(size)
+    num_bytes = prod(size) * dtype.itemsize
+    as_bytes = np.zeros(num_bytes + _ALIGNED, dtype=np.uint8)  # numpy knows no bfloat16
+    first = -as_bytes.ctypes.data % _ALIGNED
+    return torch.from_numpy(as_bytes)[first : first + num_bytes].view(dtype).view(size)

@@ -13,6 +13,7 @@ import torch
 from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
 from ..kv.member_kv import SLOT_STEP, MemberKV
+from ..kv.zeros import NO_MEMORY
 from .errors import CacheDesyncError, KVMemoryError
 from .request_state import RequestState
 
@@ -169,7 +170,7 @@ class StateManager:
             return False
         try:
             cache.reserve(list(wanted), counts, further)
-        except torch.OutOfMemoryError:
+        except NO_MEMORY:
             if self._shared:
                 raise MemoryError(f"{device} has no room for more keys and values; give a KV limit") from None
             return False
@@ -178,7 +179,7 @@ class StateManager:
     def _truncate(self, caches: Iterable[MemberKV]) -> None:
         for cache in caches:
             # A smaller copy needs memory, too; where there is none, a request must give up its own first.
-            with suppress(*(() if self._shared else (torch.OutOfMemoryError,))):
+            with suppress(*(() if self._shared else NO_MEMORY)):
                 cache.truncate()
 
     def _youngest(self, caches: Sequence[MemberKV], wanted: Collection[str], kept: Collection[str]) -> RequestState:

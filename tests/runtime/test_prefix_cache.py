@@ -1,6 +1,7 @@
 """Decoding with prefix caches: the same text as without, fewer tokens read, the same evictions in both worlds."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from paceline.arguments import ArgumentError
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.policies import make_policy
 from paceline.runtime.decode import decode
+from paceline.runtime.kv.zeros import NO_MEMORY, zeros
 from paceline.runtime.memory import Memory
 from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.prompts import Prompt
@@ -90,6 +92,20 @@ def test_sizes_that_leave_no_room_are_refused(tiny_pool):
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4}, limit_bytes=1000)
     with pytest.raises(ArgumentError, match=r"^`prefix_cache` must fit into the \d+ bytes of cpu, got \d+, which"):
         decoded(tiny_pool, "plain", {"num_blocks": 10**12, "block_tokens": 4})
+
+
+@pytest.mark.parametrize("error", NO_MEMORY)
+def test_a_device_without_room_for_the_blocks_says_so(tiny_pool, monkeypatch, error):
+    """What is free, beside weights and other programs, nobody knows beforehand."""
+
+    def none(size, dtype, device):
+        if prod(size):
+            raise error("no memory")
+        return zeros(size, dtype, device)
+
+    monkeypatch.setattr("paceline.runtime.kv.prefixed_kv.zeros", none)
+    with pytest.raises(MemoryError, match=r"^cpu has no room for a prefix cache of 9 blocks of 4 tokens$"):
+        decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4})
 
 
 def test_a_batch_has_to_fit_beside_prefix_caches(tiny_pool, monkeypatch):

@@ -9,6 +9,7 @@ from paceline.runtime.kv.mask_cache import MaskCache
 from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape, MemberKV
 from paceline.runtime.kv.placement import side_by_side
 from paceline.runtime.kv.slot_cache import SlotCache
+from paceline.runtime.kv.zeros import NO_MEMORY, zeros
 from paceline.runtime.memory import Memory
 from paceline.runtime.state.errors import KVMemoryError
 from paceline.runtime.world import TorchWorld
@@ -100,17 +101,17 @@ def test_a_request_that_does_not_fit_alone_fails_alone(pool, unlimited, cache):
     assert [bool(reason) for reason in reasons] == [False, True, False, False, False]
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("share", [1.0, 2.2])
-def test_a_device_without_memory_is_like_a_limit(pool, unlimited, monkeypatch, cache, share):
+@pytest.mark.parametrize("error", NO_MEMORY)
+@pytest.mark.parametrize(("cache", "share"), [("slots", 1.0), ("slots", 2.2), ("mask", 1.0), ("mask", 2.2)])
+def test_a_device_without_memory_is_like_a_limit(pool, unlimited, monkeypatch, cache, share, error):
     """Allocations of more than some bytes fail, copies for truncation among them."""
     limit = int(share * SLOT_STEP * pool.target.kv_bytes_per_token * 2)
-    zeros = MemberKV._zeros
+    made = MemberKV._zeros
 
     def scarce(self, rows, slots):
         if rows * slots * self.shape.bytes_per_slot > limit:
-            raise torch.OutOfMemoryError("no memory")
-        return zeros(self, rows, slots)
+            raise error("no memory")
+        return made(self, rows, slots)
 
     offline = Offline(pool, POLICY, memory=Memory(cache=cache))
     monkeypatch.setattr(MemberKV, "_zeros", scarce)
@@ -124,7 +125,7 @@ def test_a_device_without_memory_is_like_a_limit(pool, unlimited, monkeypatch, c
 def test_a_device_that_cannot_even_truncate_has_requests_preempted(pool, unlimited, monkeypatch, cache):
     """Beside large allocations the smaller copies fail that truncation makes."""
     limit = int(2.2 * SLOT_STEP * pool.target.kv_bytes_per_token * 2)
-    zeros = MemberKV._zeros
+    made = MemberKV._zeros
     untruncated = []
 
     def failing(self, rows, slots):
@@ -133,7 +134,7 @@ def test_a_device_that_cannot_even_truncate_has_requests_preempted(pool, unlimit
             raise torch.OutOfMemoryError("no memory")
         if rows * slots * self.shape.bytes_per_slot > limit:
             raise torch.OutOfMemoryError("no memory")
-        return zeros(self, rows, slots)
+        return made(self, rows, slots)
 
     offline = Offline(pool, POLICY, memory=Memory(cache=cache), start=Start.draft)
     monkeypatch.setattr(MemberKV, "_zeros", failing)
@@ -145,12 +146,12 @@ def test_a_device_that_cannot_even_truncate_has_requests_preempted(pool, unlimit
 
 
 def test_no_memory_at_all_fails_every_request_by_name(pool, monkeypatch):
-    zeros = MemberKV._zeros
+    made = MemberKV._zeros
 
     def none(self, rows, slots):
         if rows * slots:
             raise torch.OutOfMemoryError("no memory")
-        return zeros(self, rows, slots)
+        return made(self, rows, slots)
 
     offline = Offline(pool, POLICY)
     monkeypatch.setattr(MemberKV, "_zeros", none)
@@ -322,3 +323,12 @@ def test_newcomers_in_rows_around_an_old_one_read_their_own(pool, cache):
     found = logits([states[1], states[0], states[3]])
     for request_id, row in found.items():
         torch.testing.assert_close(row, alone[request_id], rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_memory_of_zeros_begins_at_a_line_of_the_cache_and_is_its_own(dtype):
+    one, other = (zeros((3, 5, 2), dtype, torch.device("cpu")) for _ in range(2))
+    one.fill_(1)
+    assert (one.dtype, one.shape, one.data_ptr() % 64) == (dtype, (3, 5, 2), 0)
+    assert one.is_contiguous()
+    assert not other.any()
