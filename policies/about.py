@@ -63,6 +63,12 @@ def about_of(policy: object) -> About | None:
     return about if isinstance(about, About) else None
 
 
+def may_work_ahead(policy: object) -> bool:
+    """Whether steps of a policy may be `Overlap`: of one that says nothing of itself they may."""
+    about = about_of(policy)
+    return about is None or about.works_ahead
+
+
 def runs_target_alone(policy: object) -> bool:
     """Whether a policy says so of itself; what a class says does not bind one made of it that decides otherwise."""
     about = about_of(policy)
@@ -89,6 +95,12 @@ def _methods(kind: type) -> list[str]:
     return [name for name, value in vars(kind).items() if hasattr(value, "__get__") and not name.startswith("__")]
 
 
+def observed_by(policy: object) -> frozenset[Observable]:
+    """What a policy says that it does not work without; nothing of one that says nothing."""
+    about = about_of(policy)
+    return frozenset() if about is None else about.observes
+
+
 def check_observes(policy: Policy, name: str, offered: Iterable[Observable], where: str) -> None:
     """Refuse a policy that has to see what a world does not know.
 
@@ -101,8 +113,7 @@ def check_observes(policy: Policy, name: str, offered: Iterable[Observable], whe
     Raises:
         ValueError: something is missing.
     """
-    about = about_of(policy)
-    missing = sorted(about.observes - set(offered)) if about else []
+    missing = sorted(observed_by(policy) - set(offered))
     if missing:
         raise ValueError(f"policy {name} needs {', '.join(missing)} of tokens, which {where} does not hold")
 

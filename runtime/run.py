@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..arguments import ArgumentError
 from ..decoding.loop import Loop
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start, prefill_before
 from ..decoding.request_tokens import Ending
 from ..decoding.session import Session
-from ..policies.about import about_of
+from ..policies.about import Observable, about_of, observed_by
 from ..policies.step_watch import StepWatch
 from ..runs.ledger import RunLedger
 from .driver import Driver, OnCommit
@@ -40,7 +41,7 @@ class Run:
         timed: the policy, and the seconds it has taken.
 
     Raises:
-        ValueError: an oracle.
+        ValueError: an oracle, or token trees under rejection sampling.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Run:
         prices: Prices | None = None,
     ) -> None:
         refuse_oracle(policy, name)
+        if world.sampling.mode == "rejection" and Observable.branches in observed_by(policy):
+            raise ArgumentError(f"policy {name} drafts token trees, under greedy and coupled sampling, got rejection")
         self.world = world
         self.members = loaded_pool(world.pool)
         self.ledger = RunLedger()

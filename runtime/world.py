@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ..arguments import ArgumentError
-from ..decoding.contract import Draft, Step
+from ..decoding.contract import Draft, Overlap, Step
 from ..decoding.overlap.world import OverlapItem
 from ..decoding.prefixes.counts import PrefixCounts
 from ..decoding.prefixes.pool_prefixes import PoolPrefixes
@@ -253,8 +253,14 @@ class TorchWorld:
 
 def _asked(session: Session, step: Step) -> tuple[object, ...]:
     """All that decides what a step feeds to models, in plain values."""
-    tokens = step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
-    return session.request_id, type(step).__name__, tokens, len(session.emitted), session.emitted[-1:], session.tokens
+    parts = step.steps if isinstance(step, Overlap) else (step,)
+    asked = [(type(part).__name__, getattr(part, "model", ""), _length(part)) for part in parts]
+    return session.request_id, asked, len(session.emitted), session.emitted[-1:], session.tokens
+
+
+def _length(step: object) -> object:
+    """How many tokens a step drafts, or of what shape; 0 for a Verify, which judges all that is pending."""
+    return step.tokens if isinstance(step, Draft) else getattr(step, "shape", 0)
 
 
 def _forwards(

@@ -47,8 +47,8 @@ class Scenario:
         prefixes: of each member's prefix cache; None for none.
 
     Raises:
-        ValueError: batch or decide_s out of range, a start that the recording does not hold, or prefix caches where
-            no text is recorded, or with a cost that knows more than forwards.
+        ValueError: batch or decide_s out of range, a start that the recording does not hold, devices or prefix caches
+            where no contexts are recorded, or these caches with a cost that knows more than forwards.
     """
 
     tables: ReplayTables
@@ -67,9 +67,11 @@ class Scenario:
         if self.decide_s is not None:
             check_within("`decide_s`", self.decide_s, f"[0, {MOST_SECONDS:g}]")
         self.tables.prefill_before(self.begins)
+        name = self.tables.trace.about.name
+        if self.placement.devices and not isinstance(self.tables, TrieTables):
+            raise ArgumentError(f"`devices` is for recordings of contexts: nobody works ahead in a replay of {name}")
         if self.prefixes is not None:
             if not isinstance(self.tables, TrieTables):
-                name = self.tables.trace.about.name
                 raise ArgumentError(f"`prefix_cache` goes with a recording of contexts, and {name} is none")
             if isinstance(self.cost, OperationCost):
                 raise ArgumentError(f"`prefix_cache` goes with a cost of forwards, got `cost` {self.cost.name}")

@@ -18,8 +18,8 @@ from ..reports.tables.agreement import agreement_table, difference_text, prefix_
 from ..reports.tables.comparison import prefix_words, start_words
 from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed, flat_rows
-from ..runs.same_steps import Agreement
-from ..runtime.ahead.pace import AheadKind, check_ahead
+from ..runs.agreement import Agreement
+from ..runtime.ahead.pace import AHEAD_KINDS, AheadKind, check_ahead, check_has_use
 from ..runtime.memory import CacheKind, Memory
 from ..runtime.no_oracles import refuse_oracle
 from ..runtime.pools.loaded_members import loaded_pool
@@ -83,6 +83,11 @@ class Agreements(Printed):
             ties = counted(self.meta["near_ties"], "near tie")
             lines.append(f"the recording holds {ties}: choices between two tokens that rounding may flip")
         lines.append(total_line(self.policies))
+        lines += [
+            f"members of {', '.join(names)} worked at the same time in {how}"
+            for how in AHEAD_KINDS
+            if (names := [one.policy for one in self.policies if one.ahead == how])
+        ]
         if self.meta["prefix_cache"] is not None:
             lines.append(prefix_line(self.policies))
         return lines
@@ -154,6 +159,7 @@ def agree(
     members = loaded_pool(models)
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, everyone, lossless=lossless) for policy in asked]
+    check_has_use(how["overlap"], {policy.name: made for policy, made in zip(asked, deciders, strict=True)})
     closed = None if recording is not None else closure_for(deciders, closure, reach, run)
     replayed = _recording(recording, models, requests, closed, sampling=sampling, max_new_tokens=max_new_tokens)
     worlds = BothWorlds(pool=models, recording=replayed, prompts=requests, batch=batch, memory=memory, **how)

@@ -8,8 +8,9 @@ from ..decoding.policy import Policy
 from ..decoding.prefill import Start
 from ..policies.step_watch import StepWatch, WatchedPolicy
 from ..progress import Progress
+from ..runs.agreement import Agreement, joined
 from ..runs.log import RunLog
-from ..runs.same_steps import Agreement, compare_runs, joined
+from ..runs.same_steps import compare_runs
 from ..runtime.ahead.pace import AheadKind
 from ..runtime.decode import decode, whole
 from ..runtime.memory import Memory

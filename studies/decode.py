@@ -17,7 +17,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
 from ..reports.tables.run import prefix_lines, run_table
 from ..runs.log import RunLog, with_quality, write_run_log
-from ..runtime.ahead.pace import AheadKind, check_ahead
+from ..runtime.ahead.pace import AheadKind, check_ahead, check_has_use
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward.forward_choice import ForwardKind
@@ -143,12 +143,13 @@ def decode(
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
         PolicyError: the policy broke the contract.
     """
-    begins = start_of(start)
+    begins, kind = start_of(start), check_ahead(overlap)
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
     everyone, requests = _prompts(prompts, limit)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
+    check_has_use(kind, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
     stops = (stop,) if isinstance(stop, str) else stop
@@ -156,7 +157,6 @@ def decode(
         sampling=sampling or Sampling(mode="greedy"), max_new_tokens=max_new_tokens, batch=batch, memory=memory,
         forward=forward, stop=stops,
     )  # fmt: skip
-    kind = check_ahead(overlap)
     run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "overlap": kind, "rollouts": branching}
     outputs, log = decode_prompts(models, decider, requests, **run, **alone)
     found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * (branching.num_paths if branching else 1))

@@ -7,6 +7,7 @@ tokens below the root, which is the committed text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from ...arguments import ArgumentError, check_within
@@ -20,18 +21,21 @@ class FixedTree:
     """The same ranks whatever the drafter says, as in SpecInfer (arXiv:2305.09781) and Medusa (arXiv:2401.10774).
 
     Attributes:
-        paths: ranks of every node from the root down, each beside its prefixes, at most 1,024; kept in their order by
-            depth.
+        paths: ranks of every node from the root down, each once and beside its prefixes, at most 1,024; kept in their
+            order by depth.
 
     Raises:
-        ArgumentError: no node or too many, a rank below 0, a path whose prefix is missing, or no path 0.
+        ArgumentError: no node or too many, a rank below 0, a path twice or whose prefix is missing, or no path 0.
     """
 
     paths: tuple[Path, ...]
     _ranks: dict[Path, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        paths = tuple(sorted({tuple(path) for path in self.paths}, key=lambda path: (len(path), path)))
+        paths = tuple(sorted(map(tuple, self.paths), key=lambda path: (len(path), path)))
+        twice = next((path for path, after in pairwise(paths) if path == after), None)
+        if twice is not None:
+            raise ArgumentError(f"a tree must hold each path once, got {'.'.join(map(str, twice))} again")
         check_within("nodes of a tree", len(paths), f"[1, {MOST_NODES}]")
         ranks: dict[Path, tuple[int, ...]] = {(): ()} | dict.fromkeys(paths, ())
         for path in paths:
@@ -182,7 +186,7 @@ def tree_shape(text: str) -> TreeShape:
     """
     try:
         if "=" in text:
-            return _dynamic(dict(part.split("=", 1) for part in text.split(",")))
+            return _dynamic([part.split("=", 1) for part in text.split(",")])
         if "+" in text or "." in text:
             return FixedTree(tuple(tuple(map(int, path.split("."))) for path in text.split("+")))
         return FixedTree.of_widths([int(width) for width in text.split("x")])
@@ -193,8 +197,12 @@ def tree_shape(text: str) -> TreeShape:
         raise ArgumentError(f"the shape of a tree {rule}, got {text!r}") from None
 
 
-def _dynamic(given: dict[str, str]) -> DynamicTree:
-    numbers = {name: int(value) for name, value in given.items()}
+def _dynamic(given: Sequence[Sequence[str]]) -> DynamicTree:
+    numbers: dict[str, int] = {}
+    for name, value in given:
+        if name in numbers:
+            raise ArgumentError(f"the shape of a tree must have each number once, got {name}={value} again")
+        numbers[name] = int(value)
     if not {"beam", "depth"} <= set(numbers) <= {"beam", "depth", "tokens"}:
         raise ValueError("other names")
     return DynamicTree(numbers["beam"], numbers["depth"], numbers.get("tokens", MOST_NODES))

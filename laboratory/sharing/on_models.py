@@ -8,8 +8,8 @@ from ...decoding.prefill import Start
 from ...decoding.prefixes.size import PrefixCacheSize
 from ...policies.spec import make_policy
 from ...progress import Progress
+from ...runs.agreement import Agreement
 from ...runs.log import RunLog
-from ...runs.same_steps import Agreement
 from ...runtime.memory import Memory
 from ...runtime.pools.loaded_members import loaded_pool
 from ...runtime.pools.pool import ModelPool

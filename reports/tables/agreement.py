@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from ...counted import counted
+from ...runs.agreement import Agreement, Difference
 from ...runs.record_exit import RecordExit
-from ...runs.same_steps import Agreement, Difference
 from .grid import Grid, table
 
 Decode = Callable[[list[int]], str]

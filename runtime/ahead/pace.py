@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...arguments import ArgumentError
+from ...decoding.policy import Policy
+from ...policies.about import may_work_ahead
 
 AheadKind = Literal["auto", "threads", "turns"]
 AHEAD_KINDS: tuple[AheadKind, ...] = ("auto", "threads", "turns")
@@ -39,6 +41,13 @@ def check_ahead(asked: str) -> AheadKind:
         if asked == kind:
             return kind
     raise ArgumentError(f"`overlap` must be one of {', '.join(AHEAD_KINDS)}, got {asked!r}")
+
+
+def check_has_use(asked: AheadKind, policies: Mapping[str, Policy]) -> None:
+    """Refuse to choose how policies, by name, work ahead where none ever does; raises ArgumentError."""
+    if asked != "auto" and not any(map(may_work_ahead, policies.values())):
+        names = " nor ".join(policies)
+        raise ArgumentError(f"`overlap` is for policies that work ahead, such as pearl, got {asked!r} for {names}")
 
 
 def why_no_threads(sampling: str, *, whole: bool, limited: bool, graphs: bool) -> str:

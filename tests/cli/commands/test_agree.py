@@ -40,6 +40,7 @@ POLICY_KEYS = {
     "difference",
     "num_replayed",
     "num_left",
+    "ahead",
     "left",
     "near_ties",
 }

@@ -66,6 +66,7 @@ def test_both_worlds_agree_however_members_work_at_the_same_time(prompts, overla
     found = json.loads(done("agree", *prompts, *AHEAD, "--batch", 2, "--overlap", overlap, "--json", "-"))
     assert found["agree"] is True
     assert found["meta"]["overlap"] == overlap
+    assert [row["ahead"] for row in found["policies"]] == [overlap, overlap]
     assert [row["num_requests"] for row in found["policies"]] == [3, 3]
 
 
@@ -88,6 +89,18 @@ def test_the_title_says_what_was_asked_for(prompts):
 )
 def test_threads_that_would_race_are_refused(prompts, options, told):
     assert told in refused("run", *prompts, "--policy", "pearl,window=2", *options)
+
+
+def test_a_policy_that_never_works_ahead_is_not_told_how(prompts):
+    told = "--overlap is for policies that work ahead, such as pearl, got 'turns' for "
+    for command, policies in (("run", ("plain",)), ("agree", ("plain", "draft:2/target"))):
+        asked = [word for name in policies for word in ("--policy", name)]
+        assert told + " nor ".join(policies) in refused(command, *prompts, *asked, "--overlap", "turns")
+
+
+def test_one_that_works_ahead_among_others_is_enough(prompts):
+    text = done("agree", *prompts, "--policy", "plain", *AHEAD[:2], "--limit", 1, "--overlap", "turns")
+    assert "members of pearl,window=2 worked at the same time in turns" in text
 
 
 def test_agree_refuses_other_words(prompts):

@@ -37,6 +37,14 @@ def test_other_texts_are_refused(text):
         tree_shape(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "again"), [("beam=4,depth=3,beam=2", "beam=2 again"), ("0+0+1", "0 again"), ("0+0.1+0.1", "0.1 again")]
+)
+def test_what_is_given_twice_is_refused(text, again):
+    with pytest.raises(ArgumentError, match=f"once, got {again}"):
+        tree_shape(text)
+
+
 @pytest.mark.parametrize("end", [",tokens=0", ",tokens=2000", ",width=3", ",tokens=3.5"])
 def test_other_dynamic_shapes_are_refused(end):
     with pytest.raises(ArgumentError):

@@ -13,7 +13,7 @@ from paceline.reports.tables.run import run_table
 from paceline.reports.tables.tags import regret_table, tag_table
 from paceline.reports.tables.trie import trace_tables
 from paceline.reports.tags import ByTag, TagShare
-from paceline.runs.same_steps import Agreement
+from paceline.runs.agreement import Agreement
 from paceline.traces import SyntheticSpec, make_trace
 from rich.cells import cell_len
 from rich.console import Console
@@ -41,7 +41,7 @@ def agreement():
     cached = {"num_asked_tokens": 7654321, "num_hit_tokens": 6543210, "num_evicted_blocks": 54321}
     counted = {"num_steps": 1234567, "num_ops": 1, "num_tokens": 7654321, "num_other_answers": 0, "num_replayed": 1}
     return agreement_table(
-        Agreement(policy=name, num_requests=480, difference=None, num_left=0, left=None, **counted, **cached)
+        Agreement(policy=name, num_requests=480, difference=None, num_left=0, left=None, ahead="", **counted, **cached)
         for name in POLICIES
     )
 

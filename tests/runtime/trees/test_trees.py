@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.arguments import ArgumentError
-from paceline.decoding.contract import PolicyError
 from paceline.decoding.trees.growth import ROOT, Growth
 from paceline.decoding.trees.shapes import tree_shape
 from paceline.policies import make_policy
@@ -111,7 +110,7 @@ def test_a_tree_wider_than_the_cache_fails_its_request_alone():
 
 
 def test_rejection_sampling_is_refused():
-    with pytest.raises(PolicyError, match="greedy and coupled sampling, got rejection"):
+    with pytest.raises(ArgumentError, match=r"policy tree drafts token trees, .*, got rejection"):
         answers("tree", sampling=Sampling(mode="rejection", temperature=1.0, seed=1))
 
 

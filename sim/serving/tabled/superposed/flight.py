@@ -2,7 +2,13 @@
 
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .....runs.serving.gap_sums import exact_dot
 from .slot_times import SlotTimes
+
+MOST_SUM = 2**62  # that numpy adds up
 
 
 class Flight:
@@ -43,3 +49,10 @@ class Flight:
     def below_ps(self, place: int) -> int:
         """When the operations below the target are over in a beat."""
         return self.ends_ps[place] - self.times.slots_ps[-1][place]
+
+
+def block_ps(blocks: NDArray[np.int64], lasted_ps: NDArray[np.int64]) -> int:
+    """The sum of products of blocks, which never become fewer, and of the picoseconds that they were held."""
+    if int(blocks[-1, -1]) * int(lasted_ps.sum()) < MOST_SUM:
+        return int(np.vdot(blocks, lasted_ps))
+    return exact_dot(blocks.ravel(), lasted_ps.ravel())

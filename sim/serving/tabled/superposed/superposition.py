@@ -3,9 +3,7 @@
 from bisect import bisect_left, bisect_right
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .....runs.serving.gap_sums import exact_dot
 from ...engine.replica_memory import ReplicaMemory
 from ...jumps.moment import Moment
 from ...limits import EngineLimits
@@ -15,7 +13,7 @@ from ..tabled_batch import TabledBatch
 from ..tabled_books import TabledBooks
 from ..tabled_charges import TabledCharges
 from ..tabled_request import TabledRequest
-from .flight import Flight
+from .flight import Flight, block_ps
 from .round_paths import RoundPaths
 from .round_shapes import UnfitRoundError
 from .slot_times import SlotClock
@@ -24,7 +22,6 @@ from .superposed_rows import SuperposedRow, SuperposedRows
 
 # Beats that are worked out at once, of several rows and of one: a request that comes makes the rest void.
 MOST_BEATS, MOST_BEATS_ALONE = 32, 64
-MOST_SUM = 2**62  # that numpy adds up
 
 
 class Superposition:
@@ -269,7 +266,7 @@ class Superposition:
             lasted_ps = np.array(slots_ps, dtype=np.int64)
             for place, level in enumerate(rows.levels):
                 grown = rows.blocks(place, begun) - self._noted_blocks[level]
-                books.grew(level, _block_ps(grown, lasted_ps), 0)
+                books.grew(level, block_ps(grown, lasted_ps), 0)
             self._take(-1 - below, begun - 1)
         for level in rows.levels:
             kv = self._memory.members[level]
@@ -295,10 +292,3 @@ class Superposition:
         place = self._rows.beat - row.beat
         self._standing.between_rounds(row, place, self._began_ps)
         self._books.played(row.shapes[:place])
-
-
-def _block_ps(blocks: NDArray[np.int64], lasted_ps: NDArray[np.int64]) -> int:
-    """The sum of products; blocks never become fewer."""
-    if int(blocks[-1, -1]) * int(lasted_ps.sum()) < MOST_SUM:
-        return int(np.vdot(blocks, lasted_ps))
-    return exact_dot(blocks.ravel(), lasted_ps.ravel())
