@@ -45,6 +45,9 @@ class DrawnLine:
         new_tokens: `[T]` that each request reads and none before it had, beside the shared ones.
         output_tokens: `[T]`.
         waits_ps: `[T - 1]` from the end of each request to the next.
+
+    Raises:
+        ArgumentError: see `Place.check_units`.
     """
 
     __slots__ = ("_ids", "_outputs", "_place", "_prompts", "_waits_ps")
@@ -63,6 +66,7 @@ class DrawnLine:
         self._outputs = array("q", output_tokens)
         self._waits_ps = waits_ps
         shared, last = shared_tokens // place.unit_tokens, self._prompts[-1] // place.unit_tokens
+        place.check_units(last - shared)
         first = place.first_id
         self._ids = array("q", range(shared)) + array("q", range(first, first + last - shared))
 

@@ -3,9 +3,12 @@
 from random import Random
 from typing import NamedTuple, Protocol
 
+from ....arguments import ArgumentError
 from ..arrival import Arrival
 
-SESSION_BITS = 24  # of ids within a session; above them stands its number, and number 0 is what all sessions share
+# Of ids within a session, as many as a prompt may have tokens; above them stands its number, and number 0 is what all
+# sessions share.
+SESSION_BITS = 31
 
 
 class Place(NamedTuple):
@@ -30,12 +33,18 @@ class Place(NamedTuple):
         """The first id that is the session's own."""
         return self.number << SESSION_BITS
 
+    def check_units(self, num_units: int) -> None:
+        """Raise ArgumentError for more units than a session has ids: the rest would be read as the next one's text."""
+        if num_units > 2**SESSION_BITS:
+            rule = f"must have at most {2**SESSION_BITS:,} units of text of their own"
+            raise ArgumentError(f"sessions {rule}, got {num_units:,} in session {self.number}")
+
 
 class SessionKind(Protocol):
     """A kind of session; a frozen record of what its text says."""
 
     def begin(self, place: Place, rng: Random) -> Arrival:
-        """Draw a session; returns its first request, which knows the others."""
+        """Draw a session; returns its first request, which knows the others. Raises as `Place.check_units`."""
         ...
 
     @property

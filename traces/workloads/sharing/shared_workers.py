@@ -66,4 +66,5 @@ class SharedWorkers:
                 answer = () if worker else written.ids[len(context.ids) :]
                 nodes.append(Node(turn=turn, waits=waits, answer=answer))
             context = written.grown(sum(outputs[1:]), ids)
+            place.check_units(len(context.ids))
         return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)

@@ -53,6 +53,7 @@ class TreeRollouts:
                     child = _Path(head, depth, head.grown(output_tokens - depth, ids))
                     nodes.append(_node(f"{place.number}.{len(nodes)}", child, (Waits(number, depth - path.depth),)))
                     paths.append(child)
+        place.check_units(next(ids) - place.first_id)
         return SessionGraph(nodes=tuple(nodes), tag=place.tag, slo=place.slo).begin(place.arrives_ps)
 
 

@@ -90,6 +90,19 @@ def test_workers_read_again_what_others_wrote_beside_them():
     assert not written & set(context[6:])
 
 
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_a_session_with_more_text_than_ids_is_refused(text, monkeypatch):
+    monkeypatch.setattr("paceline.traces.workloads.sharing.session_kind.SESSION_BITS", 3)
+    with pytest.raises(ArgumentError, match="sessions must have at most 8 units of text of their own, got"):
+        list(open_workload(f"{text},unit=1"))
+
+
+def test_long_sessions_share_no_ids():
+    """With ids of 24 bits the first of these went on into the second one's."""
+    first, second = open_workload("persistent-agent:turns=1,prompt=17000000,output=1,unit=1,sessions=2")
+    assert first.blocks[-1] < second.blocks[0]
+
+
 def test_a_graph_is_not_written_as_a_line():
     with pytest.raises(ArgumentError, match="must be of sessions that are lines of turns"):
         list(lines_of_workload(open_workload(TEXTS["tree-rollouts"])))
