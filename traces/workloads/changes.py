@@ -51,7 +51,7 @@ class Changes:
             TraceFormatError: see `check`.
         """
         found = self._cut(arrival, ended_ps + scaled(arrival.arrives_ps - ended_ps, self.waits))
-        self.tally.cut_sessions += found is None
+        self.tally.late_requests += found is None
         if found is not None:
             self.check(found)
         return found
@@ -148,7 +148,7 @@ def notes_of(changes: Changes) -> list[str]:
     counts = {
         f"prompts cut to {asked.max_prompt_tokens} tokens": tally.cut_prompts,
         f"outputs cut to {asked.max_output_tokens} tokens": tally.cut_outputs,
-        "sessions that the horizon cuts short": tally.cut_sessions,
+        "requests of sessions that the horizon leaves out, and what waits for them": tally.late_requests,
         "requests without a token of prompt or output dropped": tally.dropped,
         "requests without a token of prompt or output served with one": tally.served_as_one,
         **tally.remarks,

@@ -65,7 +65,16 @@ def test_a_horizon_leaves_out_what_comes_at_it_or_later(tmp_path):
     assert [one.arrives_ps for one in workload] == [0]
     workload = open_workload(write(tmp_path, OWN), horizon_s=5.5)
     assert [one.request_id for one in all_of(workload)] == ["2", "b"]  # its turn would come at 5.5
-    assert "sessions that the horizon cuts short: 1" in workload.about.notes
+    assert "requests of sessions that the horizon leaves out, and what waits for them: 1" in workload.about.notes
+
+
+def test_a_horizon_counts_the_requests_of_a_graph_that_it_leaves_out(tmp_path):
+    late = {"after": ["a"], "wait_s": 9, "prompt_tokens": 5, "output_tokens": 5}
+    joined = {"after": ["a/1", "a/2"], "prompt_tokens": 5, "output_tokens": 5}
+    first = {"request_id": "a", "arrives_s": 0, "prompt_tokens": 5, "output_tokens": 5, "graph": [late, late, joined]}
+    workload = open_workload(write(tmp_path, json.dumps(first)), horizon_s=5)
+    assert [one.request_id for one in all_of(workload)] == ["a"]
+    assert "requests of sessions that the horizon leaves out, and what waits for them: 2" in workload.about.notes
 
 
 def test_a_cut_prompt_loses_the_id_of_the_unit_that_was_cut(tmp_path):

@@ -22,7 +22,8 @@ class Tally:
         served_as_one: such requests, served with one token.
         cut_prompts: prompts that were cut.
         cut_outputs: outputs that were cut.
-        cut_sessions: whose next request would arrive at the horizon or later.
+        late_requests: of sessions begun before it that would arrive at the horizon or later; who waits for them never
+            comes and is not counted.
         remarks: what a format has to say of what it met, by text: how often.
     """
 
@@ -30,7 +31,7 @@ class Tally:
     served_as_one: int = 0
     cut_prompts: int = 0
     cut_outputs: int = 0
-    cut_sessions: int = 0
+    late_requests: int = 0
     remarks: dict[str, int] = field(default_factory=dict)
 
     def remark(self, text: str) -> None:
