@@ -175,6 +175,17 @@ def test_sub_agents_run_side_by_side_and_are_joined(tmp_path):
     assert any("sub-agents that nobody waits for" in note for note in workload.about.notes)
 
 
+def test_waits_below_zero_are_told(tmp_path):
+    rows = session("s", one_request(0.0, 5.0), one_request(3.0, 1.0), subagent(3.5, one_request(0.0, 1.0)))
+    workload = open_workload(write(tmp_path, lines(rows)))
+    first, second, third = all_of(workload)
+    assert first.arrives_ps == 0
+    assert [one.turns for one in (third,)] == [None]
+    assert second.request_id == "s/2"
+    told = [note for note in workload.about.notes if note.startswith("requests that began before what they wait for")]
+    assert [note.rpartition(": ")[2] for note in told] == ["2"]
+
+
 @pytest.mark.parametrize(
     ("requests", "told"),
     [

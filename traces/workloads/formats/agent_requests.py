@@ -30,6 +30,7 @@ _SUBAGENT_MORE = (
 _TYPES = ("n", "s", "subagent")
 _PS_PER_MS = PS_PER_S // 1000
 UNKNOWN_END = "waits that hold the seconds of the request before, since the file does not say when that ended"
+EARLY = "requests that began before what they wait for had ended, as the file has it, and that wait 0 s after it"
 NO_JOIN = "sub-agents that nobody waits for, since the file does not say how long they took"
 
 
@@ -196,6 +197,8 @@ class AgentRequests:
         last = max(waits, key=lambda one: one.at_ps)
         if not last.is_end:
             self.reading.tally.remark(UNKNOWN_END)
+        if at_ps < last.at_ps:
+            self.reading.tally.remark(EARLY)
         return max(0, at_ps - last.at_ps)
 
     def _time(self, here: str, found: Mapping[str, Any], key: str, *, unit_ps: int = PS_PER_S) -> int:
