@@ -83,6 +83,8 @@ def test_graphs_need_no_texts(tmp_path):
         ([one(["a"], 5, request_id="a")], "graph[0].request_id: must be unique in the workload, got 'a'"),
         ([one(["a@3"], 60, continues="a@4")], "graph[0].continues: must be written by what it waits for, got 'a@4'"),
         ([one(["a@3"], 80, continues="a")], "graph[0].continues: must be written by what it waits for, got 'a'"),
+        ([one(["a"], 80, continues="a@40")], "graph[0].continues: must be within the 32 tokens that a answers, got"),
+        ([one(["a"], 5, request_id="")], "graph[0].request_id: must not be empty, got ''"),
         (
             [one(["a"], 71, continues="a")],
             "graph[0].prompt_tokens: must be at least the 72 of what it continues",
@@ -117,6 +119,11 @@ def test_a_session_that_cannot_run_is_refused(tmp_path, graph, told):
         ({"graph": {}}, "graph: must be a list"),
         ({"graph": [], "turns": []}, "turns: must be left out beside graph"),
         ({"at": 3}, "at: must be left out where there is no graph"),
+        ({"request_id": ""}, "request_id: must not be empty"),
+        (
+            {"turns": [{"wait_s": 1, "prompt_tokens": 5, "output_tokens": 5, "request_id": ""}]},
+            r"turns\[0\].request_id:",
+        ),
         ({"graph": [one(["a"], 72, continues="a")]}, "must be left out where the first line has no unit_tokens"),
     ],
 )

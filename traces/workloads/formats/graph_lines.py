@@ -12,7 +12,7 @@ from ..sessions import Turn, runs_of
 from ..texts import Text
 from .format import Reading, whole
 from .objects import check_keys, count_of, shown, wait_of
-from .request_fields import blocks_of, text_of
+from .request_fields import blocks_of, request_id_of, text_of
 
 _NEEDED = ("after", "prompt_tokens", "output_tokens")
 _KNOWN = (*_NEEDED, "request_id", "wait_s", "blocks", "continues", "at")
@@ -82,7 +82,7 @@ def _request(reading: Reading, line: int, one: Mapping[str, Any], of: str, defau
         raise reading.error(line, f"{of}at", "must be a whole number >= 0", shown(at))
     return _Request(
         of=of,
-        name=text_of(reading, line, f"{of}request_id", one.get("request_id", default)),
+        name=request_id_of(reading, line, f"{of}request_id", one.get("request_id", default)),
         tokens=tokens,
         wait_ps=wait_of(reading, line, f"{of}wait_s", one.get("wait_s", 0)),
         after=tuple(text_of(reading, line, f"{of}after", text) for text in after),
@@ -160,7 +160,11 @@ class _Graph:
     def _begun(self, one: _Request, written: Mapping[int, float], texts: Mapping[int, tuple[Text, Text]]) -> Text:
         """What a request goes on from."""
         other, depth = self._waits(one, "continues", one.continues)
-        tokens = self._requests[other].tokens[1] if depth is None else depth
+        most = self._requests[other].tokens[1]
+        tokens = most if depth is None else depth
+        if tokens > most:
+            rule = f"must be within the {most} tokens that {self._requests[other].name} answers"
+            raise self._error(one, "continues", rule, one.continues)
         if written.get(other, -1) < (inf if depth is None else depth):
             raise self._error(one, "continues", "must be written by what it waits for", one.continues)
         prompt, answered = texts[other]

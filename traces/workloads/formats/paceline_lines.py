@@ -13,7 +13,7 @@ from ..sessions import Session, Turn, runs_of
 from .format import Reading, WorkloadFormat, whole
 from .graph_lines import graph_of
 from .objects import check_keys, count_of, objects_of, shown, time_of, wait_of
-from .request_fields import blocks_of, text_of
+from .request_fields import blocks_of, request_id_of, text_of
 
 _HEAD = ("workload", "unit_tokens")
 _NEEDED = ("arrives_s", "prompt_tokens", "output_tokens")
@@ -38,7 +38,7 @@ def read_lines(reading: Reading) -> Iterator[tuple[int, Arrival]]:
         check_keys(reading, line, found, _NEEDED, _KNOWN)
         arrives_ps = time_of(reading, line, "arrives_s", found["arrives_s"])
         tag, slo = (text_of(reading, line, key, found.get(key, "")) for key in ("tag", "slo"))
-        name = text_of(reading, line, "request_id", found.get("request_id", str(line)))
+        name = request_id_of(reading, line, "request_id", found.get("request_id", str(line)))
         if "graph" in found:
             if "turns" in found:
                 raise reading.error(line, "turns", "must be left out beside graph", kind_of_json(found["turns"]))
@@ -118,7 +118,7 @@ def _turns(reading: Reading, line: int, found: dict[str, Any], name: str, unit: 
         tokens = reading.lengths(line, *counts.values(), names=tuple(counts))
         if tokens is not None:
             yield Turn(
-                request_id=text_of(reading, line, f"{of}request_id", one.get("request_id", default)),
+                request_id=request_id_of(reading, line, f"{of}request_id", one.get("request_id", default)),
                 wait_ps=held_ps if begun else 0,
                 prompt_tokens=tokens[0],
                 output_tokens=tokens[1],

@@ -17,6 +17,13 @@ def blocks_of(reading: Reading, line: int, field: str, value: object, prompt: in
     return blocks
 
 
+def request_id_of(reading: Reading, line: int, field: str, value: object) -> str:
+    """The id of a request; raises TraceFormatError."""
+    if name := text_of(reading, line, field, value):
+        return name
+    raise reading.error(line, field, "must not be empty", value)
+
+
 def text_of(reading: Reading, line: int, field: str, value: object) -> str:
     """A text that may stand in a line; raises TraceFormatError."""
     if isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT:
