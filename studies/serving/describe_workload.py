@@ -70,7 +70,7 @@ def describe_workload(
     elif lengths_from is not None:
         raise ArgumentError(f"`lengths_from` must be left out: no lengths of {str(workload)!r} are drawn")
     opened = with_options(workload, asked, recording)
-    watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_requests)
+    watch = partial(tracked, stage="reading", unit="arrivals", total=opened.about.num_arrivals)
     return WorkloadDescription(summary=summary_of(opened, watch=watch))
 
 

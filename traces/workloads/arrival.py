@@ -86,6 +86,8 @@ class WorkloadAbout:
         num_requests: all of them, those of sessions too; None where that is not known before the end.
         notes: what was done to it and what its reader has to know, a line each.
         drawn: whether another seed gives other requests, or other times.
+        num_arrivals: of the requests those that follow no other one; None where that is not known before the end. Where
+            both numbers are known, all sessions have as many requests.
     """
 
     name: str
@@ -95,6 +97,7 @@ class WorkloadAbout:
     num_requests: int | None
     notes: tuple[str, ...]
     drawn: bool = False
+    num_arrivals: int | None = None
 
 
 class Workload(Protocol):

@@ -57,14 +57,16 @@ class OpenedWorkload:
     def about(self) -> WorkloadAbout:
         """See `Workload`."""
         about, asked = self._source.about, self._options
-        number = about.num_requests
+        requests, arrivals = about.num_requests, about.num_arrivals
         if asked.horizon_s is not None:
-            number = None
-        elif number is not None and asked.limit is not None:
-            number = min(number, asked.limit)
+            requests = arrivals = None
+        elif asked.limit is not None and arrivals is not None and asked.limit < arrivals:
+            requests = None if requests is None else requests * asked.limit // arrivals
+            arrivals = asked.limit
         notes = (*about.notes, *self._started(), *notes_of(self._changes))
         spread = not self._source.timed and asked.rate is not None
-        return replace(about, num_requests=number, notes=notes, drawn=about.drawn or spread)
+        drawn = about.drawn or spread
+        return replace(about, num_requests=requests, num_arrivals=arrivals, notes=notes, drawn=drawn)
 
     def __iter__(self) -> Iterator[Arrival]:
         """See `Workload`."""

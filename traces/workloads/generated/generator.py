@@ -39,12 +39,14 @@ class Generator:
         if self.drawn_from:
             what = [name for name in ("prompt", "output") if getattr(self.spec, name) is None]
             notes.append(f"lengths of {' and '.join(what)} are those of requests of {self.recording}, drawn")
+        requests = self.spec.requests if self.spec.seconds is None else None
         return WorkloadAbout(
             name=self.spec.text.partition(":")[0],
             files=(),
             format=self.spec.text,
             unit_tokens=0,
-            num_requests=self.spec.requests if self.spec.seconds is None else None,
+            num_requests=requests,
+            num_arrivals=requests,
             notes=tuple(notes),
             drawn=True,
         )

@@ -42,13 +42,14 @@ class SessionSource:
     def about(self) -> WorkloadAbout:
         """See `Source`."""
         begin = "at once" if self.rate is None else f"as a Poisson process, {self.rate:g} sessions/s"
-        number = self.kind.num_requests
+        number, sessions = self.kind.num_requests, None if self.seconds else self.sessions
         return WorkloadAbout(
             name=self.text.partition(":")[0],
             files=(),
             format=self.text,
             unit_tokens=self.unit_tokens,
-            num_requests=None if number is None or self.sessions is None or self.seconds else number * self.sessions,
+            num_requests=None if number is None or sessions is None else number * sessions,
+            num_arrivals=sessions,
             notes=(f"drawn, seed {self.seed}", f"sessions begin {begin}"),
             drawn=True,
         )

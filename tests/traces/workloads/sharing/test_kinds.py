@@ -103,6 +103,14 @@ def test_long_sessions_share_no_ids():
     assert first.blocks[-1] < second.blocks[0]
 
 
+@pytest.mark.parametrize("limit", [None, 2, 9])
+def test_it_is_known_how_many_come(limit):
+    """Of a limit, which is one of arrivals, too: that many requests were told, of sessions of three."""
+    workload = open_workload("react:steps=2,prompt=5,output=9,observation=3,sessions=4", limit=limit)
+    summary = summary_of(workload)
+    assert (workload.about.num_requests, workload.about.num_arrivals) == (summary.num_requests, summary.num_arrivals)
+
+
 def test_a_graph_is_not_written_as_a_line():
     with pytest.raises(ArgumentError, match="must be of sessions that are lines of turns"):
         list(lines_of_workload(open_workload(TEXTS["tree-rollouts"])))
