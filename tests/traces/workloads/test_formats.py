@@ -413,6 +413,10 @@ BAD_SESSIONS = {
     ),
     "no time": (session("x", compact("0", 64, 0, [[1, 1]])), "requests[0].t: must be a time in [0, 4,611,686] s"),
     "an unknown key": (session("x", compact(0, 64, 0, [[1, 1]], mood=1)), "requests[0].mood: must be one of t, type"),
+    "blocks in two ways": (
+        session("x", compact(0, 64, 0, [[1, 1]], hash_ids=[2])),
+        "requests[0].reuse_prev: must be one of t, type, in, out, hash_ids,",
+    ),
     "no answer": (
         session("x", compact(0, 64, 0, [[1, 1]], out=0)),
         "requests[0].out: must be >= 1 (with `zero_tokens`",

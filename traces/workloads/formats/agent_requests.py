@@ -21,7 +21,8 @@ from .objects import check_keys, count_of, wait_of
 
 _REQUEST = ("t", "type", "in", "out")
 _BLOCKS = ("reuse_prev", "new_runs", "n_blocks")
-_REQUEST_MORE = ("model", "stop", "api_time", "think_time", "ttft", "hash_ids", "input_types", "output_types")
+_WHOLE = ("hash_ids",)
+_REQUEST_MORE = ("model", "stop", "api_time", "think_time", "ttft", "input_types", "output_types")
 _SUBAGENT = ("t", "type", "requests")
 _SUBAGENT_MORE = (
     *("agent_id", "models", "status", "subagent_type", "system_tokens", "tool_tokens", "tool_use_count"),
@@ -149,8 +150,9 @@ class AgentRequests:
             strand.joined.append(one if one.is_end else _Ended(one.request, at_ps, is_end=True))
 
     def _take_request(self, strand: _Strand, found: dict[str, Any], here: str, at_ps: int) -> None:
-        needed = (*_REQUEST, "hash_ids") if "hash_ids" in found else (*_REQUEST, *_BLOCKS)
-        check_keys(self.reading, self.line, found, needed, (*_REQUEST, *_BLOCKS, *_REQUEST_MORE), of=here)
+        blocks = _WHOLE if "hash_ids" in found else _BLOCKS  # both may contradict each other
+        needed = (*_REQUEST, *blocks)
+        check_keys(self.reading, self.line, found, needed, (*needed, *_REQUEST_MORE), of=here)
         wait_ps = self._wait(strand, found, here, at_ps)
         self.num_requests += 1
         counts = {
