@@ -86,13 +86,14 @@ class DraftProcessor:
             fed = [(writing.state, len(writing.feed)) for writing in made]
             further = [writing.most - 1 for writing in made]
             refused |= self._executor.sharing.begin(level, found, fed, further, kept=started)
-            ready = self._ordered(level, [each for each in made if each.state.request_id not in refused])
+            asked = [each for each in made if each.state.request_id not in refused]
+            ready = self._ordered(level, asked)
             if ready:
                 logits = first_logits(self._executor, level, ready)
                 started |= {each.state.request_id: row for each, row in zip(ready, logits.unbind(), strict=True)}
                 sound = logits.amax(dim=-1).isfinite().tolist()
                 broken = [each.state.request_id for each, whole in zip(ready, sound, strict=True) if not whole]
-                self._executor.sharing.absorb(level, [each.state for each in ready], broken)
+                self._executor.sharing.absorb(level, [each.state for each in asked], broken)
         refused |= self._reserve_rest(level, [writings[name] for name in started])
         going = self._ordered(level, [writings[name] for name in started if name not in refused])
         if going:

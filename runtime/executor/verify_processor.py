@@ -85,13 +85,14 @@ class VerifyProcessor:
         self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]
     ) -> dict[str, Judged | Failed | Deferred]:
         """Run the forward, and judge."""
-        order = self._manager.cache(level).in_order([row.state.request_id for row in rows])
+        asked = [row.state for row in rows]
+        order = self._manager.cache(level).in_order([state.request_id for state in asked])
         rows = [rows[index] for index in order]
         captured = None if read else verdicts_captured(self._executor, level, rows)
         logits, verdicts = captured or (self._logits(level, rows, read), None)
         if self._executor.sharing.on:
             broken = _broken(rows, logits)
-            self._executor.sharing.absorb(level, [row.state for row in rows], broken)
+            self._executor.sharing.absorb(level, asked, broken)
         start_s = self._executor.clock.now_s()
         results = self._judge(level, rows, logits, verdicts)
         self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s

@@ -87,7 +87,13 @@ class PrefixSharing:
         return refused
 
     def absorb(self, level: int, states: Sequence[RequestState], broken: Collection[str]) -> None:
-        """After a forward: let what it computed enter, but for requests with broken logits."""
+        """After a forward: let what it computed enter, in the order of the operation, but for broken logits.
+
+        Args:
+            level: of the member.
+            states: of the requests that ran, in the order of the operation: where not all fits, the first ones enter.
+            broken: those whose logits are not finite.
+        """
         if self._prefixes is None:
             return
         entered = []
