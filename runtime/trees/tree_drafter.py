@@ -129,13 +129,14 @@ class TreeDrafter:
         """Feed what the member lacks of these texts; by request the logits `[V]` that a tree grows from."""
         if not rows:
             return {}
+        asked = [row.state for row in rows]
         executor, rows = self._executor, self._ordered(level, rows)
         feeds, states = [row.feed for row in rows], [row.state for row in rows]
         logits = executor.feed(level, states, feeds, kept_last(executor.device(level), feeds, [1] * len(rows)))
         if executor.sharing.on:
             sound = logits.amax(dim=-1).isfinite().tolist()
             broken = [state.request_id for state, is_sound in zip(states, sound, strict=True) if not is_sound]
-            executor.sharing.absorb(level, states, broken)
+            executor.sharing.absorb(level, asked, broken)
         return {state.request_id: row for state, row in zip(states, logits.unbind(), strict=True)}
 
     def _grow(self, level: int, rows: list[_Growing], started: Mapping[str, Tensor]) -> None:

@@ -88,11 +88,14 @@ class TreeVerifier:
         }
         ready = [row for row in rows if row.state.request_id not in refused]
         if ready:
-            order = self._manager.cache(level).in_order([row.state.request_id for row in ready])
+            asked = [row.state for row in ready]
+            order = self._manager.cache(level).in_order([state.request_id for state in asked])
             ready = [ready[index] for index in order]
             logits = self._logits(level, ready)
             start_s = self._executor.clock.now_s()
-            results |= self._judge(level, ready, logits)
+            judged = self._judge(level, ready, logits)
+            sharing.absorb(level, asked, [name for name, one in judged.items() if isinstance(one, Failed)])
+            results |= judged
             self._executor.phases.sampling_s += self._executor.clock.now_s() - start_s
         return results
 
@@ -131,8 +134,6 @@ class TreeVerifier:
                 where = self._names[level], row.state.request_id, len(row.session.emitted)
                 results[row.state.request_id] = Failed(NonFiniteLogitsError(*where))
             start = end
-        broken = [request_id for request_id, one in results.items() if isinstance(one, Failed)]
-        self._executor.sharing.absorb(level, [row.state for row in rows], broken)
         judgements = [walk.judgement(index) for index, walk in _numbered(walks)]
         contexts = [place for walk in walks for place in walk.contexts]
         of_paths = logits[torch.tensor(contexts, dtype=torch.long, device=logits.device)]
