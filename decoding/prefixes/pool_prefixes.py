@@ -45,8 +45,8 @@ class PoolPrefixes:
         """Of `[B]` requests the indices of those that run in the first forward, and of those that wait for a second.
 
         A request waits if the next block that its text lacks is one that an earlier request of the first forward is
-        about to compute: the forward of one then serves all. There is no third forward: of those that wait, each
-        computes what they share with one another alone.
+        about to compute: the forward of one then serves all. There is no third forward: what only
+        those that wait share, each of them computes.
         """
         first, second = list(range(len(sessions))), list[int]()
         member, size = self.member(level), self.size.block_tokens
