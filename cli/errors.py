@@ -11,6 +11,7 @@ from types import FrameType
 import typer
 
 from ..foreign_code import raised_at, said
+from ..interrupts import interrupts_of_callbacks
 from .commands_by_name import CommandByName
 from .ranks import is_heard, lost_rank, one_voice
 
@@ -101,7 +102,8 @@ def one_interrupt() -> Iterator[None]:
 
     before = [(number, signal.signal(number, interrupt)) for number in numbers]
     try:
-        yield
+        with interrupts_of_callbacks(interrupt):
+            yield
     finally:
         for number, handler in before:
             if signal.getsignal(number) is interrupt:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from paceline.arguments import with_options
-from paceline.cli.errors import LONGEST_LINE, one_line, run_command
+from paceline.cli.errors import LONGEST_LINE, one_interrupt, one_line, run_command
 
 from .command_line import paceline, refused
 
@@ -210,3 +210,26 @@ def test_an_interrupt_during_the_first_second_is_one_line(after_s):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) in ((130, "paceline: error: interrupted\n"), (0, ""))
+
+
+def test_an_interrupt_in_a_callback_is_raised_after_it(capsys):
+    """Python drops what is raised there, as in the callbacks of imports."""
+
+    class Dying:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def interrupted():
+        with one_interrupt():
+            Dying()
+            time.sleep(20)
+
+    before, handlers = sys.unraisablehook, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            signal.signal(number, handler)
+    assert sys.unraisablehook is before
+    assert capsys.readouterr().err == ""
