@@ -170,11 +170,7 @@ class RequestText:
 
     def drop_pending(self) -> None:
         """Forget what was drafted and not committed; caches hold none of it, and not the token that is read next."""
-        for pending in (self.tokens, self.places, self.drafters, self.judges):
-            pending.clear()
-        self.tree = None
-        limit = self.num_prompt + len(self.emitted) - 1
-        self.cached[:] = [min(held, limit) for held in self.cached]
+        self._forget_pending(self.num_prompt + len(self.emitted) - 1)
 
     def grow(self, tree: Tree, level: int) -> None:
         """The pending tokens are a tree by the member at `level`; of the text its cache holds what came before them."""
@@ -284,4 +280,12 @@ class RequestText:
             )
         self._ended = True
         del self.emitted[kept:]
-        self.drop_pending()
+        # Nothing is read next: of what the target judged, caches hold the last token as well.
+        self._forget_pending(self.num_prompt + kept)
+
+    def _forget_pending(self, limit: int) -> None:
+        """Let nothing be pending, and no cache hold more than `limit` tokens of the context."""
+        for pending in (self.tokens, self.places, self.drafters, self.judges):
+            pending.clear()
+        self.tree = None
+        self.cached[:] = [min(held, limit) for held in self.cached]

@@ -4,11 +4,12 @@ from itertools import count
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from paceline.sim.serving.engine.drawn_requests import DrawnRequests
 from paceline.traces.workloads.graphs import Node, SessionGraph, Waits
 from paceline.traces.workloads.sessions import Turn, runs_of
 from paceline.traces.workloads.texts import Text
 
-from ..engine.served_runs import limits_of, pico, target_only
+from ..engine.served_runs import drawn_as, limits_of, pico, some_rounds, target_only
 from ..jumps.both_paths import check as check_jumps
 from ..jumps.both_paths import whole_budgets
 from ..jumps.lined_costs import COSTS
@@ -49,6 +50,24 @@ def test_a_request_finds_what_the_one_it_branches_off_has_written():
     assert started < branched < ended
     lookups = run.log.meta.replicas[0].members[-1].lookups
     assert (lookups.found_blocks, lookups.found_tokens) == (10, 80)
+
+
+def test_a_whole_answer_is_found_as_far_as_the_target_judged_it():
+    """Its last token was drafted and judged where the recorded answer ends, so the last block is whole and computed."""
+    tables, ids = some_rounds(), count(1)
+    name = drawn_as(DrawnRequests(tables.trace.requests, seed=0), "r0")
+    prompt = Text(unit_tokens=8).grown(8, ids)
+    whole = prompt.grown(24, ids)
+    turns = [
+        Turn(request_id=name, wait_ps=0, prompt_tokens=8, output_tokens=24, new_blocks=runs_of(prompt.ids)),
+        Turn(
+            request_id="next", wait_ps=0, prompt_tokens=40, output_tokens=1, new_blocks=runs_of(whole.grown(8, ids).ids)
+        ),
+    ]
+    nodes = (Node(turn=turns[0], answer=whole.ids[1:]), Node(turn=turns[1], waits=(Waits(0),)))
+    sessions = Begun([(0, SessionGraph(nodes=nodes))])
+    run = check_rounds(sessions, tables, "feature:4/target", limits=limits_of(tables, block_tokens=8), unit_tokens=8)
+    assert run.log.meta.replicas[0].members[-1].lookups.found_tokens == 32
 
 
 # No shrinking: a case takes long, and what differs is told by its first difference.
