@@ -14,6 +14,7 @@ import torch
 
 from .member_kv import KVShape, MemberKV
 from .placement import Placement, Places
+from .zeros import zeros
 
 
 class MaskCache(MemberKV):
@@ -92,12 +93,13 @@ class MaskCache(MemberKV):
         self._valid[row] = False
 
     def _resize(self, rows: int, slots: int) -> None:
-        super()._resize(rows, slots)
+        # All memory before anything is changed: where there is none, the cache stays as it is.
         kept_rows, kept_slots = min(rows, self._valid.shape[0]), min(slots, self._valid.shape[1])
-        valid = torch.zeros((rows, slots), dtype=torch.bool, device=self.shape.device)
+        valid = zeros((rows, slots), torch.bool, self.shape.device)
+        causal = zeros((slots, slots), torch.bool, self.shape.device).fill_(value=True).tril_()
+        super()._resize(rows, slots)
         valid[:kept_rows, :kept_slots] = self._valid[:kept_rows, :kept_slots]
-        self._valid = valid
-        self._causal = torch.ones((slots, slots), dtype=torch.bool, device=self.shape.device).tril_()
+        self._valid, self._causal = valid, causal
         self._slots = [*self._slots[:rows], *([] for _ in range(rows - len(self._slots)))]
 
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:

@@ -61,10 +61,12 @@ class SlotCache(MemberKV):
             known[to], known[row] = known[row], 0
 
     def _resize(self, rows: int, slots: int) -> None:
+        # All memory before anything is changed: where there is none, the cache stays as it is.
+        numbers = torch.arange(slots, device=self.shape.device)
         super()._resize(rows, slots)
+        self._numbers = numbers
         more = [0] * (rows - len(self._lengths))
         self._lengths, self._most = [*self._lengths[:rows], *more], [*self._most[:rows], *more]
-        self._numbers = torch.arange(slots, device=self.shape.device)
 
     def _slots_needed(self, rows: Sequence[int | None], counts: Sequence[int], further: Sequence[int]) -> int:
         lengths, needed = self._lengths, 0

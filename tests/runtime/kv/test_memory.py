@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
+from paceline.runtime.kv import mask_cache
 from paceline.runtime.kv.mask_cache import MaskCache
 from paceline.runtime.kv.member_kv import SLOT_STEP, KVShape, MemberKV
 from paceline.runtime.kv.placement import side_by_side
@@ -143,6 +144,25 @@ def test_a_device_that_cannot_even_truncate_has_requests_preempted(pool, unlimit
     assert done.world.manager.num_preempted > 0
     assert done.failed == {}
     assert done.texts == unlimited["greedy"]
+
+
+@pytest.mark.parametrize(("cache", "lost"), [("mask", "zeros"), ("mask", "kv"), ("slots", "arange"), ("slots", "kv")])
+def test_a_cache_that_cannot_grow_stays_as_it_was(monkeypatch, cache, lost):
+    """Whichever piece of its memory cannot be had."""
+
+    def none(*_, **__):
+        raise torch.OutOfMemoryError("no memory")
+
+    held = {"mask": MaskCache, "slots": SlotCache}[cache](SHAPE)
+    held.place(["a"], [10])
+    with monkeypatch.context() as patch:
+        places = {"zeros": mask_cache, "arange": torch, "kv": held}
+        patch.setattr(places[lost], {"kv": "_zeros"}.get(lost, lost), none)
+        with pytest.raises(torch.OutOfMemoryError):
+            held.reserve(["a", "b"], [100, 5])
+    assert (held.num_rows, held.capacity, held.live_slots_of("a")) == (1, SLOT_STEP, list(range(10)))
+    held.place(["a", "b"], [100, 5])
+    assert [held.length(name) for name in "ab"] == [110, 5]
 
 
 def test_no_memory_at_all_fails_every_request_by_name(pool, monkeypatch):
