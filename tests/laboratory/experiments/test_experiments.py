@@ -68,7 +68,8 @@ def known(monkeypatch):
         "fails": Experiment(summary="Fails.", run=broken, uses=frozenset(("trace", "seed"))),
         "replays": Experiment(summary="Replays.", run=finding, uses=frozenset(("trace", "seed"))),
     }
-    for module in ("paceline.laboratory.experiments.catalogue", "paceline.cli.commands.experiment"):
+    # First the one that takes the other's name: imported between the two it would keep the patch for good.
+    for module in ("paceline.cli.commands.experiment", "paceline.laboratory.experiments.catalogue"):
         monkeypatch.setattr(f"{module}.experiments", lambda: entries)
     return entries
 
