@@ -44,47 +44,45 @@ class PrefixCharges:
         return self._prefixes.take_counts(level)
 
     def verify(self, level: int, items: Sequence[VerifyItem]) -> list[Forward]:
-        """The forwards of a Verify, one or two."""
+        """The forwards of a Verify: one for each wave."""
         name, forwards = self._pool.names[level], []
         for wave in self._prefixes.waves(level, [session for session, _ in items]):
-            if wave:
-                rows = [items[index] for index in wave]
-                self._look_up(level, rows)
-                forwards.append(verify_forward(self._cost, name, rows, level))
-                self._enter(level, rows)
+            rows = [items[index] for index in wave]
+            self._look_up(level, rows)
+            forwards.append(verify_forward(self._cost, name, rows, level))
+            self._enter(level, rows)
         return forwards
 
     def draft(self, level: int, items: Sequence[DraftItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a Draft: one or two that read, then one a token while any row still drafts."""
+        """The forwards of a Draft: those that read, then one a token while any row still drafts."""
         name = self._pool.names[level]
         rows = [(item, len(row.tokens)) for item, row in zip(items, drafted, strict=True) if row.tokens]
-        if self._cost.draft_terms(name) is not None:  # whole drafts: none has a first forward
+        terms = self._cost.draft_terms(name)
+        if terms is not None and terms.per_token_s is not None:  # whole drafts: none has a first forward
             return draft_forwards(self._cost, name, items, drafted, level)
-        forwards: list[Forward] = []
+        forwards: list[Forward] = [] if terms is None else [(len(items), 0, 1, terms.per_round_s)]
         held: list[tuple[int, int]] = []
         for wave in self._prefixes.waves(level, [item[0] for item, _ in rows]):
-            if wave:
-                reading = [rows[index] for index in wave]
-                self._look_up(level, [item for item, _ in reading])
-                fed = [item[0].feed(level, verify=False) for item, _ in reading]
-                forwards.append(fed_forward(self._cost, name, fed))
-                held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
-                self._enter(level, [item for item, _ in reading])
+            reading = [rows[index] for index in wave]
+            self._look_up(level, [item for item, _ in reading])
+            fed = [item[0].feed(level, verify=False) for item, _ in reading]
+            forwards.append(fed_forward(self._cost, name, fed))
+            held += [(new + kept, length) for (new, kept), (_, length) in zip(fed, reading, strict=True)]
+            self._enter(level, [item for item, _ in reading])
         return [*forwards, *later_forwards(self._cost, name, held)]
 
     def draft_trees(self, level: int, items: Sequence[TreeItem], drafted: Sequence[Drafted]) -> list[Forward]:
-        """The forwards of a DraftTree: one or two that read, then one for each layer of all trees."""
+        """The forwards of a DraftTree: those that read, then one for each layer of all trees."""
         name, forwards = self._pool.names[level], list[Forward]()
         held = [0] * len(items)
         for wave in self._prefixes.waves(level, [session for session, _ in items]):
-            if wave:
-                rows = [items[index] for index in wave]
-                self._look_up(level, rows)
-                fed = [session.feed(level, verify=False) for session, _ in rows]
-                forwards.append(fed_forward(self._cost, name, fed))
-                for index, (new, kept) in zip(wave, fed, strict=True):
-                    held[index] = new + kept
-                self._enter(level, rows)
+            rows = [items[index] for index in wave]
+            self._look_up(level, rows)
+            fed = [session.feed(level, verify=False) for session, _ in rows]
+            forwards.append(fed_forward(self._cost, name, fed))
+            for index, (new, kept) in zip(wave, fed, strict=True):
+                held[index] = new + kept
+            self._enter(level, rows)
         return [*forwards, *(fed_forward(self._cost, name, fed) for fed in layer_feeds(held, drafted))]
 
     def _look_up(self, level: int, items: Sequence[Item]) -> None:

@@ -11,13 +11,16 @@ For each operation of a member, a world
 Letters: B requests of an operation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..session import Session
 from .block_texts import START, Tokens
 from .counts import NO_COUNTS, PrefixCounts
 from .member_prefixes import Entered, Hit, MemberPrefixes
 from .size import PrefixCacheSize
+
+# The one that comes before it, and its tokens.
+_Block = tuple[int, Tokens]
 
 
 class PoolPrefixes:
@@ -41,30 +44,43 @@ class PoolPrefixes:
             known = self._members[level] = MemberPrefixes(self.size)
         return known
 
-    def waves(self, level: int, sessions: Sequence[Session]) -> tuple[list[int], list[int]]:
-        """Of `[B]` requests the indices of those that run in the first forward, and of those that wait for a second.
+    def waves(self, level: int, sessions: Sequence[Session]) -> Iterator[list[int]]:
+        """Of `[B]` requests the indices of those that run in each forward; whoever asks for the next has run this one.
 
-        A request waits if the next block that its text lacks is one that an earlier request of the first forward is
-        about to compute: the forward of one then serves all. There is no third forward: what only
-        those that wait share, each of them computes.
+        A request waits if the next block that its text lacks is one that an earlier request is about to compute: the
+        forward of one then serves all, so that no block is computed twice in an operation. Who waited for a
+        block that did not enter, for want of room, waits no more.
         """
-        first, second = list(range(len(sessions))), list[int]()
+        rest = list(range(len(sessions)))
+        awaited: dict[int, _Block] = {}
+        while rest:
+            wave, waiting = self._divided(level, sessions, rest, awaited)
+            yield wave
+            rest = waiting
+
+    def _divided(
+        self, level: int, sessions: Sequence[Session], rest: Sequence[int], awaited: dict[int, _Block]
+    ) -> tuple[list[int], list[int]]:
+        """Who of `rest` runs now, and who waits; `awaited` is, by request, what it waits for."""
         member, size = self.member(level), self.size.block_tokens
-        due = [index for index in first if self._is_due(level, sessions[index])]
-        if len(due) < 2:
-            return first, second
-        coming: set[tuple[int, Tokens]] = set()
-        for index in due:
+        now, waiting = list[int](), list[int]()
+        coming: set[_Block] = set()
+        for index in rest:
+            if not self._is_due(level, sessions[index]):
+                now.append(index)
+                continue
             text = _committed(sessions[index])
             blocks = member.find(text).blocks
-            start = size * len(blocks)
-            missing = blocks[-1] if blocks else START, text[start : start + size]
-            if missing in coming and start + size < len(text):
-                second.append(index)
-            elif start + size <= len(text):
+            end = size * (len(blocks) + 1)
+            missing = blocks[-1] if blocks else START, text[end - size : end]
+            if missing in coming and end < len(text) and awaited.get(index) != missing:
+                awaited[index] = missing
+                waiting.append(index)
+                continue
+            now.append(index)
+            if end <= len(text):
                 coming.add(missing)
-        waiting = set(second)
-        return [index for index in first if index not in waiting], second
+        return now, waiting
 
     def look_up(self, level: int, session: Session) -> Hit | None:
         """At a member's first forward for a request, what it need not read; None at any other forward."""

@@ -3,7 +3,7 @@
 Without prefix caches all of it does nothing, and an operation is one wave.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ...decoding.contract import Draft, Verify
@@ -37,12 +37,13 @@ class PrefixSharing:
         """Whether there are prefix caches."""
         return self._prefixes is not None
 
-    def waves(self, level: int, items: Sequence[Item]) -> list[Sequence[Item]]:
-        """The requests of an operation by the forward that is their first, or next, in it; one or two, no empty one."""
+    def waves(self, level: int, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+        """The requests of an operation by the forward that reads their text; each runs before the next is asked for."""
         if self._prefixes is None:
-            return [items]
-        waves = self._prefixes.waves(level, [session for session, _ in items])
-        return [[items[index] for index in wave] for wave in waves if wave]
+            yield items
+            return
+        for wave in self._prefixes.waves(level, [session for session, _ in items]):
+            yield [items[index] for index in wave]
 
     def find(self, level: int, sessions: Sequence[Session]) -> dict[str, Hit]:
         """Look up the texts of requests that a member has not read; what is found need not be fed."""

@@ -145,3 +145,25 @@ def test_both_worlds_find_the_same_in_prefix_caches(batch, cache, num_blocks):
         assert one.num_left == 0
         assert 0 < one.num_hit_tokens < one.num_asked_tokens
         assert (one.num_evicted_blocks > 0) == (num_blocks == 12)
+
+
+def test_blocks_enter_in_the_order_of_an_operation():
+    """Not in that of a cache's rows, which later ones fill as they get free: where not all fits, it matters."""
+    prompts = random_prompts(9, seed=3)
+    prompts = [
+        replace(one, text=f"{prompts[0].text[: 6 * (number % 4)]}{one.text}") for number, one in enumerate(prompts)
+    ]
+    found = agree(
+        tiny_pool_of_four(),
+        prompts,
+        ["plain", "draft:3/target", "tree,through=mid"],
+        sampling=COUPLED,
+        max_new_tokens=10,
+        batch=4,
+        reach=12,
+        run=6,
+        prefix_cache=8,
+        block_tokens=2,
+    )
+    assert found.agree
+    assert all(one.num_evicted_blocks for one in found.policies)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.decoding.prefill import Start
+from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.policies import Draft, Verify, make_policy
 from paceline.sim.cost.base import DraftTerms
 from paceline.sim.cost.cost_file import FileCost
@@ -12,11 +13,13 @@ from paceline.sim.cost.timed import TimedCost
 from paceline.sim.recorded_pool import recorded_pool
 from paceline.sim.rounds.tables import RoundsTables
 from paceline.sim.simulate import Scenario, simulate
+from paceline.sim.tries.tables import TrieTables
 
 from .rounds.small_rounds import one_request, recording_of, rounds_of
 from .tries.small_traces import THREE, Script, replay, request_of, table, trace_of
 
 PLAIN_S, ROUND_S, WINDOW = 0.020, 0.008, 6
+DRAFTS = ("kind", "entered_blocks", "new_tokens", "duration_s")
 KEPT = (6, 1, 6, 4, 0, 6, 2, 6, 5, 3) * 4
 
 
@@ -118,6 +121,22 @@ def test_seconds_by_the_round_come_on_top_of_forwards():
     rows, forwards, _, seconds = batched(figures, (3, 1))
     assert (rows, forwards) == (2, 3)
     assert seconds == 8.0 + 3 * 0.5
+
+
+def test_a_prefix_cache_spares_forwards_beside_what_a_round_costs():
+    """The drafter is fed as much as where its forwards are all that it costs."""
+    line, cache = CostLine(intercept_s=0.5), PrefixCacheSize(num_blocks=64, block_tokens=1)
+    tables = TrieTables(trace_of(*(request_of(VIEWS, request_id=f"r{row}") for row in range(3)), models=THREE))
+    found = []
+    for draft in (line, DrafterFigures(terms=DraftTerms(8.0, None), forwards=line)):
+        cost = FileCost("f", {"draft": draft, "mid": line, "target": line})
+        scenario = Scenario(tables=tables, cost=cost, prefixes=cache)
+        ops = table(simulate(scenario, make_policy("draft:2/target", tables.pool), "p"), "ops", *DRAFTS)
+        found.append([op for op in ops if op[0] == 0])
+    forwards, rounds = found
+    assert sum(entered for _, entered, *_ in forwards) > 0
+    assert [op[:3] for op in rounds] == [op[:3] for op in forwards]
+    assert [seconds - 8.0 for *_, seconds in rounds] == [seconds for *_, seconds in forwards]
 
 
 def test_policies_that_plan_see_what_a_round_costs():
