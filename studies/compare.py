@@ -7,6 +7,8 @@ from typing import Unpack
 
 from pydantic import with_config
 
+from ..arguments import ArgumentError
+from ..policies.about import may_work_ahead
 from ..reports.comparison import Comparison
 from ..traces.recording import Recording
 from .comparing.policy_runs import run_policies
@@ -61,6 +63,9 @@ def compare(
     scenarios = setting.scenarios()
     pool = scenarios.first.tables.pool
     asked = named_policies(scenarios.first.tables.default_policies if policies is None else policies)
+    if devices is not None and not any(may_work_ahead(policy.build(pool)) for policy in asked):
+        names = " nor ".join(policy.name for policy in asked)
+        raise ArgumentError(f"`devices` is for policies that work ahead, such as pearl, got {devices!r} for {names}")
     if regret:
         asked = with_oracles(asked, pool)
     meta = setting.meta(scenarios.first)

@@ -68,9 +68,8 @@ def answer(
         f"interaction term is {_range(cache)}. Attention that reads common texts once makes it worth "
         f"{_counted(attention)}, {_range(attention)} over the cache alone. Rollouts served at most "
         f"{smallest.size} at a time have a term of {smallest.interaction.term.mean:.2f} under {TWO}, at most "
-        f"{largest.size} {largest.interaction.term.mean:.2f}: a cache takes the reading of prompts away, so "
-        f"whatever speculation does to the writing counts for more, for good or ill. Members below the target that "
-        f"keep no prefix cache of their own cost up to {cost}. {_on_models(models)}"
+        f"{largest.size} {largest.interaction.term.mean:.2f}. Members below the target that keep no prefix cache of "
+        f"their own cost up to {cost}. {_on_models(models)}"
     )
 
 

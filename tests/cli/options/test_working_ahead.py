@@ -36,6 +36,12 @@ def test_devices_of_their_own_make_working_ahead_quicker_and_change_no_step(trac
     assert named["policies"] == each["policies"]
 
 
+def test_devices_where_nobody_works_ahead_are_refused(trace):
+    asked = ("--policy", "plain", "--policy", "draft:2/target", "--devices", "each")
+    told = "--devices is for policies that work ahead, such as pearl, got 'each' for plain nor draft:2/target"
+    assert told in refused("compare", "--trace", trace, *asked)
+
+
 @pytest.mark.parametrize(
     ("devices", "told"),
     [
