@@ -2,12 +2,15 @@
 
 All requests come in one operation of the target, which ends with the first token of each. With a prefix cache one
 forward reads the prompt, and a second one its last token for all others: what comes after it is each one's own draw.
+With `--groups` only the first half of the prompt is all requests' own, and the second half that of a group, so that
+one forward more reads the second halves of the other groups.
 
-python benchmarks/sharing/prefill.py [--tokens 256] [--rollouts 16] [--runs 15]
+python benchmarks/sharing/prefill.py [--tokens 256] [--rollouts 16] [--groups 1] [--runs 15]
 """
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -33,12 +36,25 @@ from shared.report import show
 BLOCK_TOKENS = 16
 
 
-def items_of(pool: ModelPool, prompt: tuple[int, ...], count: int) -> list[VerifyItem]:
+Prompt = tuple[int, ...]
+
+
+def prompts_of(num_tokens: int, rollouts: int, groups: int) -> list[Prompt]:
+    """Of each rollout; those of one group are next to each other."""
+    half = num_tokens // 2
+    common = [7 + (31 * at) % 1000 for at in range(half)]
+    return [
+        (*common, *(7 + (31 * at + 17 * group) % 1000 for at in range(half, num_tokens)))
+        for group in sorted(number % groups for number in range(rollouts))
+    ]
+
+
+def items_of(pool: ModelPool, prompts: Sequence[Prompt]) -> list[VerifyItem]:
     members = loaded_pool(pool)
     step = Verify(members.target)
     return [
         (Session(pool=members, request_id=str(number), tag="", prompt=prompt, budget=8, eos=frozenset()), step)
-        for number in range(count)
+        for number, prompt in enumerate(prompts)
     ]
 
 
@@ -47,14 +63,12 @@ class Prefill(NamedTuple):
 
     Attributes:
         taken_s: seconds of all of it.
-        prompt_s: of the forward that reads the prompt; without a cache, all prompts.
-        last_s: of the forward of the last token of the other requests' prompts, which writes their first ones.
+        last_s: of the last forward, which reads last tokens of other requests' prompts and writes their first ones.
         num_fed: tokens fed.
         held_bytes: in rows and in the blocks that were taken, of the target.
     """
 
     taken_s: float
-    prompt_s: float
     last_s: float
     num_fed: int
     held_bytes: int
@@ -67,17 +81,19 @@ class Kind(NamedTuple):
     shared: SharedKind | None
 
 
-def prefill(pool: ModelPool, prompt: tuple[int, ...], kind: Kind) -> Prefill:
-    size = PrefixCacheSize(num_blocks=-(-len(prompt) // BLOCK_TOKENS), block_tokens=BLOCK_TOKENS)
+def prefill(pool: ModelPool, prompts: Sequence[Prompt], kind: Kind) -> Prefill:
+    some = prompts[: kind.count]
+    texts = {prompt[:end] for prompt in some for end in range(BLOCK_TOKENS, len(prompt) + 1, BLOCK_TOKENS)}
+    size = PrefixCacheSize(num_blocks=max(1, len(texts)), block_tokens=BLOCK_TOKENS)
     memory = Memory() if kind.shared is None else Memory(prefixes=size, shared_attention=kind.shared)
     world = TorchWorld(pool=pool, sampling=Sampling(mode="greedy"), memory=memory)
-    items = items_of(pool, prompt, kind.count)
+    items = items_of(pool, some)
     for session, _ in items:
         world.open(session)
     results = world.verify(len(pool.members) - 1, items)
-    first, *others = [seconds for *_, seconds in results.forwards]
+    *others, last_s = [seconds for *_, seconds in results.forwards]
     fed = sum(new for _, new, _, _ in results.forwards)
-    return Prefill(results.duration_s, first, sum(others), fed, world.manager.held_bytes)
+    return Prefill(results.duration_s, last_s if others else 0.0, fed, world.manager.held_bytes)
 
 
 def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
@@ -86,7 +102,7 @@ def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
         cell("requests", kind.count),
         cell("prefix cache", "off" if kind.shared is None else "on"),
         cell("attention", {"on": "once", "off": "row by row"}.get(kind.shared or "", "-")),
-        cell("tokens fed", found.num_fed),
+        cell("tokens fed", int(found.num_fed)),
         cell("ms", found.taken_s * 1e3, digits=1),
         cell("times one", found.taken_s / one_s, digits=2),
         cell("last tokens ms", found.last_s * 1e3, digits=1),
@@ -97,17 +113,18 @@ def row(kind: Kind, found: Prefill, one_s: float) -> list[Cell]:
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    for name, default in (("--tokens", 256), ("--rollouts", 16), ("--runs", 15)):
+    for name, default in (("--tokens", 256), ("--rollouts", 16), ("--groups", 1), ("--runs", 15)):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()
     pool = load_pool(None, threads=1)
-    prompt = tuple(7 + (31 * at) % 1000 for at in range(options.tokens))
     many = options.rollouts
+    prompts = prompts_of(options.tokens, many, options.groups)
     kinds = [Kind(1, None), Kind(1, "off"), Kind(many, None), Kind(many, "off"), Kind(many, "on")]
-    taken = in_turns({kind: partial(prefill, pool, prompt, kind) for kind in kinds}, runs=options.runs, warm_ups=1)
+    taken = in_turns({kind: partial(prefill, pool, prompts, kind) for kind in kinds}, runs=options.runs, warm_ups=1)
     found = {kind: Prefill(*(median(column) for column in zip(*runs, strict=True))) for kind, runs in taken.items()}
     one_s = found[kinds[0]].taken_s
-    title = f"one prompt of {options.tokens} tokens, read by {pool.name}'s target, medians of {options.runs}"
+    what = "one prompt" if options.groups == 1 else f"{options.groups} prompts with one first half, each"
+    title = f"{what} of {options.tokens} tokens, read by {pool.name}'s target, medians of {options.runs}"
     show(title, [row(kind, found[kind], one_s) for kind in kinds])
 
 
