@@ -20,7 +20,7 @@ from ..unit_cost import UnitCost
 
 PICO = Path(__file__).parents[2] / "recordings" / "pico.trace"
 SHORT, LONG = 3, 8
-SEEDS = range(8)
+SEEDS = range(4)
 TOLERANCE = 0.05
 SHORTER = 0.02
 

@@ -200,13 +200,14 @@ def test_within_the_reach_everything_is_replayed(tmp_path):
 
 
 @needs_pico
+@pytest.mark.slow
 def test_trained_models_replay_exactly(tmp_path):
     assert_exact(pico(), pico_prompts(10), tmp_path, num_tokens=24)
 
 
 @needs_pico
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: sampling.mode)
-@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(10, 50, 10))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(5, 50, 5))])
 def test_fifty_prompts_replay_exactly(tmp_path, first, sampling):
-    """Ten at a time, so that workers can share them."""
-    assert_exact(pico(), pico_prompts(50)[first : first + 10], tmp_path, samplings=(sampling,), num_tokens=32)
+    """Five at a time, so that workers can share them."""
+    assert_exact(pico(), pico_prompts(50)[first : first + 5], tmp_path, samplings=(sampling,), num_tokens=32)

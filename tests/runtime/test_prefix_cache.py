@@ -36,19 +36,34 @@ def decoded(pool, policy, size, *, sampling=GREEDY, batch=1, **memory):
     return {output.request_id: list(output.tokens) for output in outputs}, log
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
-@pytest.mark.parametrize("batch", [1, 8])
+AMPLE, SCANT = {"num_blocks": 40, "block_tokens": 4}, {"num_blocks": 5, "block_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("cache", "batch", "size", "sampling"),
+    [
+        ("slots", 1, AMPLE, COUPLED),
+        ("mask", 1, SCANT, GREEDY),
+        ("slots", 8, SCANT, COUPLED),
+        ("mask", 8, AMPLE, GREEDY),
+        *(
+            pytest.param(cache, batch, size, sampling, marks=pytest.mark.slow)
+            for cache in ("slots", "mask")
+            for batch in (1, 8)
+            for size in (AMPLE, SCANT)
+            for sampling in (GREEDY, COUPLED)
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     "policy", ["plain", "draft:3/target", "draft:2/mid:4/target", "tree", "pearl,window=2", "pipespec,window=2"]
 )
-@pytest.mark.parametrize("size", [{"num_blocks": 40, "block_tokens": 4}, {"num_blocks": 5, "block_tokens": 3}])
-def test_the_text_is_the_targets_own(tiny_pool, policy, batch, cache, size):
-    for sampling in (GREEDY, COUPLED):
-        tokens, log = decoded(tiny_pool, policy, size, batch=batch, cache=cache, sampling=sampling)
-        assert tokens == {
-            prompt.request_id: trunk(tiny_pool, prompt, sampling=sampling, num_tokens=20) for prompt in PROMPTS
-        }
-        assert log.ops["hit_tokens"].sum() > 0
+def test_the_text_is_the_targets_own(tiny_pool, policy, batch, cache, size, sampling):
+    tokens, log = decoded(tiny_pool, policy, size, batch=batch, cache=cache, sampling=sampling)
+    assert tokens == {
+        prompt.request_id: trunk(tiny_pool, prompt, sampling=sampling, num_tokens=20) for prompt in PROMPTS
+    }
+    assert log.ops["hit_tokens"].sum() > 0
 
 
 @pytest.mark.parametrize("policy", ["pearl,window=3", "pipespec,window=2"])

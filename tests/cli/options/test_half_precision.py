@@ -89,10 +89,11 @@ def test_an_older_recording_says_that_it_does_not_know(pool_of):
 def test_agree_says_whether_a_difference_stands_at_a_near_tie(pool_of):
     """Widths of forwards change what bf16 models write; the two worlds then differ, and say why."""
     folder = pool_of("bfloat16")
-    ran = paceline("agree", *with_pool(folder), "--batch", 3)
+    asked = ("agree", *with_pool(folder), "--batch", 3, "--policy", "draft:3/target", "--policy", "adaptive")
+    ran = paceline(*asked)
     assert ran.code in (0, 1)
     assert ran.out.count("a near tie: ") == ran.out.count("both had committed")
-    assert paceline("agree", *with_pool(folder), "--batch", 3, "--json", "a.json").code == ran.code
+    assert paceline(*asked, "--json", "a.json").code == ran.code
     told = json.loads(Path("a.json").read_text())
     assert told["meta"]["dtype"] == "bfloat16"
     assert told["meta"]["trunk_near_ties"]["bound"] == 2**-6

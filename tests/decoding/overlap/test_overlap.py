@@ -62,7 +62,7 @@ def expected(session, step, world):
     return [token for token, *_ in after[:count]], after[count:]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_steps_ahead_commit_the_trunk_and_caches_hold_the_text(data):
     pool = data.draw(pools(least=2))
@@ -81,7 +81,7 @@ def test_any_steps_ahead_commit_the_trunk_and_caches_hold_the_text(data):
     assert session.emitted == world.trunk(session)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_what_stays_is_what_the_definition_says(data):
     pool = data.draw(pools(least=2))
@@ -107,7 +107,7 @@ def test_what_stays_is_what_the_definition_says(data):
     assert all(outcome.num_drafted <= room for outcome in outcomes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_the_check_allows_just_the_steps_ahead_that_the_contract_allows(data):
     pool = data.draw(pools(least=2))

@@ -24,6 +24,7 @@ REPLAYED = ("acceptance-by-level", "larger-targets")
 SLOW = (
     "baseline",
     "load-sweep",
+    "memory-overhead",
     "routing",
     "scheduler-stress",
     "scheduling-overhead",

@@ -85,7 +85,7 @@ def costs():
     return st.builds(Terms, st.none() | seconds, st.none() | seconds, st.just(1 << 30) | st.integers(0, 40))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_walked_requests_leave_the_log_of_the_loop(data):
     tables = data.draw(contexts())

@@ -56,19 +56,19 @@ def check(data, tables, *, stops):
         check_request(tables, fixed, policy, data.draw(st.sampled_from(ids)), data.draw(st.integers(1, 26)))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_strung_together_they_are_the_steps_of_a_session_in_contexts(data):
     check(data, data.draw(contexts()), stops=True)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_strung_together_they_are_the_steps_of_a_session_in_a_log(data):
     check(data, data.draw(logs()), stops=False)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(st.data())
 def test_room_matters_only_below_what_a_round_needs(data):
     tables = data.draw(contexts())

@@ -73,7 +73,7 @@ def test_spec_bench_answers_take_the_recorded_seconds(spec_bench):
 @needs_spec_bench
 def test_another_window_of_a_token_drafter_is_almost_all_recorded(spec_bench):
     name, _ = next(own for own in own_windows(spec_bench) if "sps" in own[0])
-    summaries = [summarise_run(run(spec_bench, f"{name}:{window}/target")) for window in (3, 4, 8)]
+    summaries = [summarise_run(run(spec_bench, f"{name}:{window}/target")) for window in (3, 8)]
     assert all(0.99 < summary.exact_share < 1 for summary in summaries)
     lengths = [summary.acceptance_length for summary in summaries]
     assert lengths == sorted(lengths)

@@ -106,7 +106,7 @@ def test_an_empty_draft_runs_no_forward():
     assert summarise_run(log).levels[0].forwards == 5 + 0 + 2 + 3 + 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(recording=recordings(stopping=True), batch=st.integers(1, 3))
 def test_drafters_that_stop_by_themselves_take_the_recorded_steps(recording, batch):
     for info in recording.meta.drafters:

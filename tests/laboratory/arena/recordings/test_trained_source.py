@@ -16,6 +16,7 @@ from paceline.traces.tries.store import read_trace
 
 FILE = Path(__file__).with_name("recipes.toml")
 ARCHITECTURES = ("llama", "gpt2", "gpt-neox", "qwen3", "gemma2", "gemma3")
+QUICK = ("gpt2", "gemma2")
 
 
 def shelf_of(work, name, file=FILE):
@@ -26,7 +27,9 @@ def files_of(folder):
     return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES if name not in QUICK)]
+)
 def test_a_pool_of_each_architecture_is_recorded_and_replays_exactly(tmp_path, name):
     trace = shelf_of(tmp_path, name).recording(name)
     pool = tmp_path / "pools" / name

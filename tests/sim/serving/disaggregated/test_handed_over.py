@@ -80,7 +80,7 @@ def runs(draw, **options):
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(runs())
 def test_all_that_come_end(run):
     run.go()
@@ -186,7 +186,7 @@ def test_short_memory_of_decoders_puts_requests_back():
         assert len(run.log.preemptions["at_ps"]) > 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=20))
 def test_a_link_carries_one_after_the_other(sends):
     link, now_us, free_us, queued, busy = Link(SLOW), 0, 0, 0, 0

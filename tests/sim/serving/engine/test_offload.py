@@ -85,7 +85,7 @@ def test_links_of_devices_work_side_by_side():
     assert ran["two"].load_ps == 2 * max(loaded["draft"], loaded["target"]) * MICROSECOND
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_nothing_is_lost(data):
     tables = pico()

@@ -24,7 +24,7 @@ def check(arrivals, given_limits):
     return put_back
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(workloads(most=20), limits(target_only(), prefix_cache=False))
 def test_the_engine_equals_the_plain_one(arrivals, given_limits):
     check(arrivals, given_limits)

@@ -35,7 +35,7 @@ def check(arrivals, given_limits):
     return put_back
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_engine_equals_a_plain_one_that_looks_at_the_whole_batch(data):
     found = data.draw(limits(target_only(), prefix_cache=False))
