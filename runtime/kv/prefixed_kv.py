@@ -10,6 +10,7 @@ Letters as in `member_kv`; B requests of a forward, T new tokens, P the most tok
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -140,7 +141,8 @@ class PrefixedKV(MemberKV):
             base.num_tokens += gone
             moved = max(moved, gone)
         if moved > SLOT_STEP:  # rows were as long as a prompt, and need not be any more
-            self.truncate()
+            with suppress(*NO_MEMORY):  # a smaller copy needs memory, too; where there is none, they stay
+                self.truncate()
 
     # -- forwards
 

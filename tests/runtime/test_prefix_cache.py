@@ -123,6 +123,27 @@ def test_a_device_without_room_for_the_blocks_says_so(tiny_pool, monkeypatch, er
         decoded(tiny_pool, "plain", {"num_blocks": 9, "block_tokens": 4})
 
 
+@pytest.mark.parametrize("cache", ["slots", "mask"])
+@pytest.mark.parametrize("error", NO_MEMORY)
+def test_rows_stay_as_long_as_they_are_where_no_memory_is_left(tiny_pool, monkeypatch, cache, error):
+    """A prompt that moved to blocks leaves a long row behind; a shorter copy of it would need memory, too."""
+    prompt = Prompt(request_id="long", text=2 * SHARED + SHARED[:10])
+    most = []
+
+    def no_less(size, dtype, device):
+        if prod(size) < max(most, default=0):
+            raise error("no memory")
+        most.append(prod(size))
+        return zeros(size, dtype, device)
+
+    memory = Memory(cache=cache, prefixes=PrefixCacheSize(num_blocks=40, block_tokens=4))
+    ran = Offline(tiny_pool, "plain", prompts=[prompt], memory=memory)
+    monkeypatch.setattr("paceline.runtime.kv.member_kv.zeros", no_less)
+    ran.run()
+    assert ran.failed == {}
+    assert ran.texts == [trunk(tiny_pool, prompt)]
+
+
 def test_a_batch_has_to_fit_beside_prefix_caches(tiny_pool, monkeypatch):
     per_token = sum(member.kv_bytes_per_token for member in tiny_pool.members if member.model is not None)
     longest = max(len(tiny_pool.tokenizer.encode(prompt.text)) for prompt in PROMPTS) + 20
