@@ -92,6 +92,12 @@ class PoolPrefixes:
         self._count(level, PrefixCounts(len(text), hit.num_tokens, 0, 0))
         return hit
 
+    def take_back(self, level: int, session: Session, hit: Hit) -> None:
+        """A request has not read what was found, and is looked up again."""
+        self.member(level).release(session.request_id)
+        session.hold_prefix(level, 0)
+        self._count(level, PrefixCounts(-len(_committed(session)), -hit.num_tokens, 0, 0))
+
     def enter(self, level: int, session: Session) -> Entered | None:
         """After a forward that read all of a request's committed text; None if no block of it is full and missing.
 

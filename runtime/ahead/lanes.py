@@ -1,7 +1,8 @@
 """Carries out the parts of an `Overlap` with real models; each member has a lane of its own.
 
 All parts read the text as it was before. What they leave in caches is cut back once all verdicts are in, to what the
-engine says stays of it (`decoding.overlap.settle`). Letters: B requests, P parts.
+engine says stays of it (`decoding.overlap.settle`). Of a request that has to wait none counts. Where parts in threads
+find no memory, all of them run again in turns, in which one may take it from another. Letters: B requests, P parts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from ...decoding.contract import Draft, Verify
 from ...decoding.overlap.settle import settle
@@ -23,10 +25,12 @@ from ..executor.foreign_drafter import ForeignDrafter
 from ..executor.rollback_processor import RollbackProcessor
 from ..executor.verify_processor import VerifyProcessor
 from ..pools.loaded_members import LoadedMember
+from ..state.errors import CrowdedError
 from ..timing.clock import Clock
 from .pace import Pace
 
 Answer = Drafted | Judged | Failed | Deferred
+Maker = Callable[[], tuple[list[Answer], PartRun]]
 
 
 class Lane(NamedTuple):
@@ -82,20 +86,26 @@ class Lanes:
         """`[B]` what came of each request's parts, or why nothing did."""
         manager, start_s = self._manager, self._clock.now_s()
         spans = [spans_of(session, step, levels) for session, step in items]
+        endorsed = [self._endorsed(session) for session, _ in items]
         num_evicted, threads = len(manager.evicted), self.pace.threads_next
         makers = [
             self._maker(level, number, items, [each[number][1] for each in spans], start_s)
             for number, level in enumerate(levels)
         ]
-        ran = self._in_threads(makers) if threads else [make() for make in makers]
+        ran = self._in_threads(makers) if threads else None
+        if ran is None:
+            for (session, _), judges in zip(items, endorsed, strict=True):
+                self._undo(session, judges)
+            ran = [make() for make in makers]
         self.pace.note(self._clock.now_s() - start_s, threads=threads)
-        self.parts = [part for _, part in ran]
+        take_counts = self._executor.sharing.take_counts
+        self.parts = [part._replace(prefixes=take_counts(level)) for level, (_, part) in zip(levels, ran, strict=True)]
         lost = self._lost(items, num_evicted)
         rows = [together(row) for row in zip(*[answers for answers, _ in ran], strict=True)]
         for index, ((session, _), row) in enumerate(zip(items, rows, strict=True)):
             if session.request_id in lost and not isinstance(row, Failed):
                 rows[index] = Deferred("no memory for all members at once")
-            self._cut_back(session, levels, spans[index], rows[index])
+            self._settle(session, levels, spans[index], rows[index], endorsed[index])
         return rows
 
     def phases(self) -> Phases:
@@ -104,7 +114,7 @@ class Lanes:
 
     def _maker(
         self, level: int, number: int, items: Sequence[OverlapItem], ends: Sequence[int], start_s: float
-    ) -> Callable[[], tuple[list[Answer], PartRun]]:
+    ) -> Maker:
         """Carries out one part when it is called; what it reads of requests is looked up then."""
         lane = self._lane(level)
 
@@ -118,25 +128,27 @@ class Lanes:
             else:
                 answers = list(lane.verify.run(level, part.verifies))
             forwards = list(lane.executor.forwards_run())
-            counts = lane.executor.sharing.take_counts(level)
-            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s, counts)
+            return answers, PartRun(began_s - start_s, forwards, self._clock.now_s() - began_s)
 
         return make
 
-    def _in_threads(
-        self, makers: Sequence[Callable[[], tuple[list[Answer], PartRun]]]
-    ) -> list[tuple[list[Answer], PartRun]]:
-        """The largest member's part here, the others in threads; waits for all."""
+    def _in_threads(self, makers: Sequence[Maker]) -> list[tuple[list[Answer], PartRun]] | None:
+        """The largest member's part here, the others in threads; waits for all. None where memory is short."""
         if self._threads is None:
             # A new thread does not know how many threads of torch's own this one may use.
             most, each = len(self._members) - 1, (torch.get_num_threads(),)
             self._threads = ThreadPoolExecutor(most, initializer=torch.set_num_threads, initargs=each)
+        self._manager.beside = True
         coming = [self._threads.submit(make) for make in makers[1:]]
         try:
-            first = makers[0]()
-        finally:  # nobody may go on writing to caches once this has ended
-            wait(coming)
-        return [first, *[each.result() for each in coming]]
+            try:
+                first = makers[0]()
+            finally:  # nobody may go on writing to caches once this has ended
+                wait(coming)
+                self._manager.beside = False
+            return [first, *[each.result() for each in coming]]
+        except CrowdedError:
+            return None
 
     def _lane(self, level: int) -> Lane:
         lane = self._lanes.get(level)
@@ -155,11 +167,34 @@ class Lanes:
         evicted[num_evicted:] = [request_id for request_id in evicted[num_evicted:] if request_id not in lost]
         return lost
 
-    def _cut_back(
-        self, session: Session, levels: Sequence[int], spans: Sequence[Span], row: Parted | Failed | Deferred
+    def _endorsed(self, session: Session) -> list[Tensor | None]:
+        """What whoever endorses each pending token says there."""
+        views = self._manager.states[session.request_id].views
+        return [views[place].judge for place in session.places]
+
+    def _settle(
+        self,
+        session: Session,
+        levels: Sequence[int],
+        spans: Sequence[Span],
+        row: Parted | Failed | Deferred,
+        endorsed: Sequence[Tensor | None],
     ) -> None:
-        """Let caches hold what the session will say they do."""
-        kept = session.cached if isinstance(row, Failed | Deferred) else settle(session, levels, spans, row).cached
+        """Let caches hold what the session will say they do, and of a request without answers nothing count."""
+        if isinstance(row, Failed | Deferred):
+            self._undo(session, endorsed)
+        else:
+            self._cut_back(session, settle(session, levels, spans, row).cached)
+
+    def _undo(self, session: Session, endorsed: Sequence[Tensor | None]) -> None:
+        """Nobody has judged the pending tokens, and nobody has read them."""
+        views = self._manager.states[session.request_id].views
+        for place, judge in zip(session.places, endorsed, strict=True):
+            views[place].judge = judge
+        self._cut_back(session, session.cached)
+
+    def _cut_back(self, session: Session, kept: Sequence[int]) -> None:
+        """Let caches hold so many tokens of the context each."""
         state = self._manager.states[session.request_id]
         for level in list(state.fed):
             if level not in self._foreign:

@@ -1,4 +1,4 @@
-"""Why a single request fails while the others go on."""
+"""Why a single request fails while the others go on, and why members have to work in turns."""
 
 
 class KVMemoryError(ValueError):
@@ -11,6 +11,10 @@ class KVMemoryError(ValueError):
             f"request {request_id}: {num_tokens} tokens in the cache of {member} take {needed_bytes:,} bytes (in steps "
             f"of slots), and the request's other caches {held_bytes:,}; the KV limit is {limit_bytes:,} bytes"
         )
+
+
+class CrowdedError(Exception):
+    """A member at work beside others found no memory, and could take none from them; nothing was changed."""
 
 
 class CacheDesyncError(ValueError):

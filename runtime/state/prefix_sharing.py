@@ -13,7 +13,7 @@ from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
 from ...decoding.trees.draft_tree import DraftTree
 from ..kv.prefixed_kv import PrefixedKV
-from .errors import KVMemoryError
+from .errors import CrowdedError, KVMemoryError
 from .request_state import RequestState
 from .state_manager import StateManager
 
@@ -77,11 +77,18 @@ class PrefixSharing:
 
         Returns:
             The requests without room, as `StateManager.reserve` has them; they read nothing.
+
+        Raises:
+            CrowdedError: as `StateManager.reserve`; then nothing was found.
         """
         # Rows of a cache may take slots side by side, so each has room for the longest text that is copied into one.
         copied = max((hit.branch.num_equal for hit in found.values() if hit.branch is not None), default=0)
         counts = [copied + count for _, count in fed]
-        refused = self._manager.reserve(level, [state for state, _ in fed], counts, further, kept=kept)
+        try:
+            refused = self._manager.reserve(level, [state for state, _ in fed], counts, further, kept=kept)
+        except CrowdedError:
+            self._forget(level, found)
+            raise
         hits = [(request_id, hit) for request_id, hit in found.items() if request_id not in refused]
         if hits:
             self._cache(level).attach(hits)
@@ -109,6 +116,14 @@ class PrefixSharing:
     def take_counts(self, level: int) -> PrefixCounts:
         """What the operation of a member that has just ended did."""
         return NO_COUNTS if self._prefixes is None else self._prefixes.take_counts(level)
+
+    def _forget(self, level: int, found: Mapping[str, Hit]) -> None:
+        """What `find` found was not read."""
+        for request_id, hit in found.items():
+            assert self._prefixes is not None
+            state = self._manager.states[request_id]
+            self._prefixes.take_back(level, state.session, hit)
+            del state.fed[level]
 
     def _cache(self, level: int) -> PrefixedKV:
         cache = self._manager.cache(level)

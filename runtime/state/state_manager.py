@@ -14,7 +14,7 @@ from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.session import Session
 from ..kv.member_kv import SLOT_STEP, MemberKV
 from ..kv.zeros import NO_MEMORY
-from .errors import CacheDesyncError, KVMemoryError
+from .errors import CacheDesyncError, CrowdedError, KVMemoryError
 from .request_state import RequestState
 
 
@@ -33,6 +33,7 @@ class StateManager:
         caches: by level; only those some request needed.
         num_preempted: times a request gave up its memory.
         evicted: requests that gave up their memory to an operation they had no part in; whoever reports them clears it.
+        beside: whether other members are at work in threads right now: caches that they read must stay where they are.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class StateManager:
         self.caches: dict[int, MemberKV] = {}
         self.num_preempted = 0
         self.evicted: list[str] = []
+        self.beside = False
         self._names = tuple(names)
         self._make_cache = make_cache
         self._limits = limits or {}
@@ -128,6 +130,9 @@ class StateManager:
         Returns:
             The requests without room, which have given up all memory they had: None where it may come back when others
             are done, the error where the request does not fit even alone.
+
+        Raises:
+            CrowdedError: no memory without taking it from members at work `beside`.
         """
         requests = [state.request_id for state in states]
         if not requests or not self.cache(level).extra_bytes(requests, counts, further or ()):
@@ -173,6 +178,8 @@ class StateManager:
         except NO_MEMORY:
             if self._shared:
                 raise MemoryError(f"{device} has no room for more keys and values; give a KV limit") from None
+            if self.beside:
+                raise CrowdedError from None
             return False
         return True
 

@@ -1,13 +1,22 @@
 """Real models that work ahead write what the target alone writes; threads decide nothing."""
 
+from math import prod
+from operator import itemgetter
+
 import pytest
 from paceline.arguments import ArgumentError
+from paceline.decoding.prefixes.size import PrefixCacheSize
+from paceline.decoding.results import Deferred, Judged
 from paceline.runtime.ahead.pace import TRIED, Pace
+from paceline.runtime.kv import member_kv
+from paceline.runtime.kv.zeros import zeros
 from paceline.runtime.memory import Memory
+from paceline.runtime.state import state_manager
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
 
-from ..offline import COUPLED, GREEDY, Offline
+from ...tiny_models import random_prompts, tiny_pool_of_four
+from ..offline import COUPLED, GREEDY, Offline, in_double
 
 POLICIES = (
     "pearl,window=3",
@@ -52,6 +61,60 @@ def test_short_memory_puts_requests_back_and_changes_no_text(tiny_pool, cache):
     assert ran.texts == whole.texts == alone.texts
     assert ran.world.manager.num_preempted > 0
     assert ran.world.ahead.why
+
+
+def test_who_has_to_wait_is_judged_anew_as_if_for_the_first_time(monkeypatch):
+    """Also where one verdict was in before another member found no memory: what it left must not judge itself."""
+    pool, prompts = in_double(tiny_pool_of_four()), random_prompts(4, seed=3)
+    for module in (member_kv, state_manager):
+        monkeypatch.setattr(module, "SLOT_STEP", 4)
+    waited, said = [], []
+
+    class Noting(TorchWorld):
+        def overlap(self, levels, items):
+            results = super().overlap(levels, items)
+            for (session, _), row in zip(items, results.rows, strict=True):
+                if isinstance(row, Deferred):
+                    waited.append(session.request_id)
+                else:
+                    said[-1].append((session.request_id, [part.tvd for part in row if isinstance(part, Judged)]))
+            return results
+
+    limit = 40 * 2 * sum(member.kv_bytes_per_token for member in pool.members if member.model is not None)
+    for limit_bytes in (None, limit):
+        said.append([])
+        memory = Memory(limit_bytes=limit_bytes)
+        ran = Offline(pool, "pipespec,window=2", prompts=prompts, world=Noting, memory=memory).run(batch=3)
+        assert not ran.failed
+        assert bool(waited) == (limit_bytes is not None)
+    whole, short = (sorted(each, key=itemgetter(0)) for each in said)
+    assert short == whole
+
+
+@pytest.mark.parametrize("cache", ["slots", "mask"])
+@pytest.mark.parametrize("blocks", [None, 9])
+def test_threads_that_find_no_memory_touch_nobody_elses(tiny_pool, monkeypatch, cache, blocks):
+    """They leave it to turns, in which a member may take memory from others, and nothing is looked up twice."""
+    prefixes = None if blocks is None else PrefixCacheSize(num_blocks=blocks, block_tokens=3)
+    memory = Memory(cache=cache, prefixes=prefixes)
+    ran = {kind: Offline(tiny_pool, "pipespec,window=2", memory=memory, overlap=kind) for kind in ("turns", "threads")}
+    manager, refused = ran["threads"].world.manager, []
+
+    def none_beside(size, dtype, device):
+        if manager.beside and prod(size):
+            refused.append(size)
+            raise MemoryError("no memory")
+        return zeros(size, dtype, device)
+
+    monkeypatch.setattr("paceline.runtime.kv.member_kv.SLOT_STEP", 4)
+    monkeypatch.setattr("paceline.runtime.kv.member_kv.zeros", none_beside)
+    turns, threads = (ran[kind].run(batch=3) for kind in ("turns", "threads"))
+    assert refused
+    assert threads.failed == {}
+    assert threads.texts == turns.texts
+    assert steps_of(threads) == steps_of(turns)
+    for name in ("asked_tokens", "hit_tokens", "entered_blocks", "evicted_blocks"):
+        assert threads.log.ops[name].tolist() == turns.log.ops[name].tolist()
 
 
 def most_held(pool, cache):
