@@ -5,12 +5,18 @@ from operator import itemgetter
 
 import pytest
 from paceline.arguments import ArgumentError
+from paceline.decoding.contract import Draft, Overlap, Verify
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.decoding.results import Deferred, Judged
+from paceline.decoding.session import Session
+from paceline.policies import make_policy
+from paceline.runtime import world
 from paceline.runtime.ahead.pace import TRIED, Pace
+from paceline.runtime.decode import decode
 from paceline.runtime.kv import member_kv
 from paceline.runtime.kv.zeros import zeros
 from paceline.runtime.memory import Memory
+from paceline.runtime.pools.loaded_members import loaded_pool
 from paceline.runtime.state import state_manager
 from paceline.runtime.world import TorchWorld
 from paceline.traces.meta import Sampling
@@ -139,6 +145,25 @@ def test_threads_are_refused_where_they_would_race(tiny_pool):
     assert ran.failed == {}
     assert ran.world.ahead.used == "turns"
     assert "rejection" in ran.world.ahead.why
+
+
+def test_a_choice_of_how_for_a_policy_that_never_works_ahead_is_refused(tiny_pool):
+    prompts = random_prompts(1, seed=0)
+    options = {"sampling": GREEDY, "max_new_tokens": 4, "name": "p", "overlap": "turns"}
+    with pytest.raises(
+        ArgumentError, match="`overlap` is for policies that work ahead, such as pearl, got 'turns' for p"
+    ):
+        decode(tiny_pool, make_policy("plain", loaded_pool(tiny_pool)), prompts, **options)
+
+
+def test_processes_compare_every_part_of_a_step(tiny_pool):
+    """Two that differ in one part, or in its length, are not about to do the same."""
+    session = Session(pool=loaded_pool(tiny_pool), request_id="r", tag="", prompt=(1,), budget=4, eos=frozenset())
+    steps = [Overlap((Verify("target"), Draft(name, tokens))) for name in ("draft", "mid") for tokens in (2, 3)]
+    steps += [Verify("target"), Draft("draft", 2), Draft("draft", 3)]
+    asked = [str(world._asked(session, step)) for step in steps]
+    assert len(set(asked)) == len(steps)
+    assert asked == [str(world._asked(session, step)) for step in steps]
 
 
 @pytest.mark.parametrize("quicker", [True, False])
