@@ -121,8 +121,7 @@ def decode(
     check_has_use(overlap, {name: policy})
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
-    ending = make_ending(pool.tokenizer, stop)
-    sessions = sessions_of(pool, prompts, max_new_tokens, ending, start=start)
+    sessions = sessions_of(pool, prompts, max_new_tokens, make_ending(pool.tokenizer, stop), start=start)
     growth = None if rollouts is None else growth_of(rollouts, sessions, sampling.mode)
     num_paths = 1 if rollouts is None else rollouts.num_paths
     check_fit(pool, list(islice(cycle(sessions), min(batch, len(sessions) * num_paths))), world.memory)
