@@ -6,7 +6,9 @@ after it, so they still follow their drafter's distribution after that very text
 
 import pytest
 from paceline.policies import Draft, Overlap, Verify
+from paceline.runtime.ahead.lanes import Lanes
 from paceline.runtime.memory import Memory
+from paceline.traces.meta import Sampling
 
 from ..sampling.test_lossless_enumeration import PLAIN, TOP_K, distance
 
@@ -77,6 +79,23 @@ def test_who_judges_must_not_depend_on_what_is_pending():
     steps = (Overlap((TWO, Draft("one", 1))), Overlap((TARGET, THREE, Draft("two", 1))))
     assert distance(TOP_K, lambda _: Hasty(steps), 2) > 1e-3
     assert distance(TOP_K, lambda _: Ahead(steps), 2) < 1e-9
+
+
+@pytest.mark.slow
+def test_a_verdict_that_has_to_wait_counts_for_nothing(monkeypatch):
+    """Every text waits once after a verdict: one that stayed in part would give refused tokens a second chance."""
+    known = []
+
+    def lost(self, items, num_evicted):
+        new = [session for session, _ in items if all(session is not each for each in known)]
+        known.extend(new)
+        return {session.request_id for session in new}
+
+    monkeypatch.setattr(Lanes, "_lost", lost)
+    top_three = Sampling(mode="rejection", temperature=1.0, seed=0, top_k=3)  # of two, none is kept by chance here
+    steps = (Draft("one", 1), Overlap((TARGET, Draft("one", 1))))
+    assert distance(top_three, lambda _: Ahead(steps), 2) < 1e-9
+    assert known
 
 
 @pytest.mark.parametrize("cache_kind", ["slots", "mask"])
