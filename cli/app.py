@@ -39,6 +39,7 @@ POLICY = {
 POOL = {
     "show": "pool:show_members",
     "check": "pool:check",
+    "fetch": "pool:fetch",
     "train": "pool:train",
     "search-slim": "pool:search_slim",
     "forced": "pool:forced",

@@ -119,6 +119,7 @@ def agree(
     run: int | None = None,
     lossless: bool = False,
     threads: int = 1,
+    chat: bool = False,
     overlap: AheadKind = "auto",
     prefix_cache: int | None = None,
     block_tokens: int | None = None,
@@ -141,6 +142,7 @@ def agree(
         run: most of them by a member after a larger one's; None is `reach`.
         lossless: refuse policies that may commit other text than the target's.
         threads: CPU threads of torch, where a pool is loaded.
+        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         overlap: how members of the runtime work at the same time, as of `decode`; a replay needs no such choice.
         prefix_cache: blocks of each member's prefix cache, in both worlds, >= 1; None for none.
         block_tokens: of one of these blocks, >= 1; 16 if None.
@@ -155,7 +157,7 @@ def agree(
         raise ArgumentError("`closure`, `reach` and `run` belong to a recording made now; `recording` has its own")
     sampling, everyone = sampling or Sampling(mode="greedy"), prompts_of(prompts)
     requests = _first(everyone, limit)
-    models = load_pool(pool, threads=threads)
+    models = load_pool(pool, threads=threads, chat=chat)
     members = loaded_pool(models)
     asked = named_policies(default_policies(members)) if given is None else given
     deciders = [_decider(policy, members, everyone, lossless=lossless) for policy in asked]

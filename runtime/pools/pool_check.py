@@ -17,9 +17,9 @@ from .configs.member_config import MemberConfig, read_member_config
 from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
 from .devices import a_device, usable_device
 from .loaded_members import describe_model
+from .loading.split_members import check_split
+from .loading.tokenizer_loading import load_tokenizer
 from .pool_file import MemberEntry, PoolFile, PoolFileError, read_pool_file
-from .split_members import check_split
-from .tokenizer_loading import load_tokenizer
 
 Answer = TypeVar("Answer")
 

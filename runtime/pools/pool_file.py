@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ...decoding.prompt_lookup import LookupRule, Occurrence
 from ...strict_toml import TomlFileError, checked_toml, read_toml
+from .fetching.fetched import TOKENIZER, fetched
 
 POOL_FILE_NAME = "pool.toml"
 CONFIG = "config"  # the key by which a member makes its pool a forced one
@@ -208,7 +209,9 @@ def tokenizer_sha256(pool: Path) -> str:
         PoolFileError: the pool file is wrong, or its tokenizer is not a local file.
     """
     file, content = read_pool_file(pool)
-    path = file.parent / content.tokenizer
+    path, here = file.parent / content.tokenizer, fetched(content.tokenizer)
+    if not path.is_file() and here is not None:
+        path = here / TOKENIZER
     if not path.is_file():
         raise PoolFileError(file, "tokenizer", "must be a local file to be compared", content.tokenizer)
     return hashlib.sha256(path.read_bytes()).hexdigest()

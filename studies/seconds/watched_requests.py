@@ -11,7 +11,7 @@ from ...runtime.forced.forced_recording import forced_recording
 from ...runtime.pools.pool import ModelPool
 from ...runtime.profiling.probe import ProbedWorld
 from ...runtime.prompts import PROMPTS_FILE, Prompt, prompts_of
-from ...shipped import shipped
+from ...shipped import pool_path
 from ...sim.tries.tables import TrieTables
 from ...traces.meta import Sampling
 from ...traces.tries.store import read_trace
@@ -88,7 +88,7 @@ def _prompts(
         return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
     if isinstance(pool, ModelPool | ForcedPool):
         raise ArgumentError("`prompts` must be given with models that are loaded already")
-    place = shipped("pools", "pico") if pool is None else Path(pool)
+    place = pool_path(pool or "pico")
     beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
     if not beside.is_file():
         raise ArgumentError(f"`prompts` must be given: {beside} does not exist")

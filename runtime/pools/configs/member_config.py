@@ -12,8 +12,9 @@ from transformers.utils.hub import cached_file
 
 from ....strict_json import decode_json, kind_of_json
 from ...broken_rule import ConfigError
+from ..fetching.fetched import fetched
+from ..loading.quiet_loading import quiet_loading
 from ..pool_file import HUB_ID, PoolFile, PoolFileError
-from ..quiet_loading import quiet_loading
 from .config_values import check_values
 from .end_tokens import EOS_FIELD, checked_end_tokens
 from .supported_models import check_supported
@@ -114,7 +115,7 @@ def read_config(path: Path, *, context_tokens: int) -> tuple[PreTrainedConfig, t
 
 
 def _resolve(file: Path, field: str, location: str) -> Path | str:
-    """A folder with a config and weights beside the pool file, or else a hub id."""
+    """A folder with a config and weights: beside the pool file, or of a hub id that was fetched; or else a hub id."""
     folder = file.parent / location
     if folder.is_dir():
         for needed in (CONFIG, "model.safetensors"):
@@ -124,7 +125,7 @@ def _resolve(file: Path, field: str, location: str) -> Path | str:
         return folder
     if not HUB_ID.fullmatch(location):
         raise PoolFileError(file, field, "must be an existing folder or a hub id (owner/name)", location)
-    return location
+    return fetched(location) or location
 
 
 def _file_of(location: Path | str, name: str) -> Path | None:

@@ -299,7 +299,7 @@ def test_a_hub_id_goes_to_the_hub_as_it_is(folder, built, monkeypatch):
         asked.append((location, name))
         return str(built / "target" / name) if (built / "target" / name).is_file() else None
 
-    monkeypatch.setattr("paceline.runtime.pools.model_loading.AutoModelForCausalLM.from_pretrained", answer)
+    monkeypatch.setattr("paceline.runtime.pools.loading.model_loading.AutoModelForCausalLM.from_pretrained", answer)
     monkeypatch.setattr("paceline.runtime.pools.configs.member_config.cached_file", stored)
     (folder / "pool.toml").write_text(HEAD + HUB_TARGET, encoding="utf-8")
     assert ModelPool.load(folder).target.num_layers == 4

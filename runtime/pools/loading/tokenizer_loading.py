@@ -6,11 +6,14 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from .pool_file import HUB_ID, PoolFile, PoolFileError
+from ..fetching.fetched import TOKENIZER, fetched
+from ..pool_file import HUB_ID, PoolFile, PoolFileError
 
 
 def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, str]:
-    """The tokenizer at `location` and its hash: of the file, or of the serialised tokenizer for a hub id.
+    """The tokenizer at `location` and its hash: of the file, or for a hub id of the serialised tokenizer.
+
+    A hub id that was fetched has a file.
 
     Args:
         file: the pool file.
@@ -23,6 +26,8 @@ def load_tokenizer(file: Path, field: str, location: str) -> tuple[Tokenizer, st
     local = file.parent / location
     if not local.is_file() and (location.endswith(".json") or not HUB_ID.fullmatch(location)):
         raise PoolFileError(file, field, "must be an existing file or a hub id (owner/name)", location)
+    if not local.is_file() and (here := fetched(location)):
+        local = here / TOKENIZER
     tokenizer: Tokenizer
     try:
         if local.is_file():

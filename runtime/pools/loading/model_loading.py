@@ -7,13 +7,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ..broken_rule import BrokenRuleError
-from ..forward.layer_masks import attention_of
-from ..forward.mask_check import check_masks
-from ..ranks.ranks import Ranks
-from .configs.member_config import MemberConfig
-from .devices import a_device, usable_device
-from .pool_file import MemberEntry, PoolFileError
+from ...broken_rule import BrokenRuleError
+from ...forward.layer_masks import attention_of
+from ...forward.mask_check import check_masks
+from ...ranks.ranks import Ranks
+from ..configs.member_config import MemberConfig
+from ..devices import a_device, usable_device
+from ..pool_file import MemberEntry, PoolFileError
 from .quiet_loading import quiet_loading
 from .split_members import check_split, split_options
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from transformers.distributed import DistributedConfig
 
-from ...installing import install_hint
-from ..ranks.launched import launched
-from ..ranks.ranks import Ranks, join
-from .configs.member_config import MemberConfig
-from .pool_file import MemberEntry, PoolFile, PoolFileError
+from ....installing import install_hint
+from ...ranks.launched import launched
+from ...ranks.ranks import Ranks, join
+from ..configs.member_config import MemberConfig
+from ..pool_file import MemberEntry, PoolFile, PoolFileError
 
 _HEADS = ("num_attention_heads", "num_key_value_heads")
 
