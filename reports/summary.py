@@ -42,6 +42,7 @@ class LevelSummary:
         refused: verifications in which it refused a token (at most one each), of a tree all nodes at some depth.
         trees: verifications of token trees: with any, accepted over judged is a share of nodes, no rate of acceptance.
         own: tokens it added itself as a verifier (corrections and bonuses).
+        asked_tokens, hit_tokens, evicted_blocks: of its prefix cache, as in `PrefixCounts`; 0 without one.
     """
 
     name: str
@@ -54,6 +55,9 @@ class LevelSummary:
     refused: int
     trees: int
     own: int
+    asked_tokens: int = 0
+    hit_tokens: int = 0
+    evicted_blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +248,8 @@ def _levels(log: RunLog) -> tuple[LevelSummary, ...]:
         name: _per_level(steps["level"], steps[name], len(names))
         for name in ("drafted", "judged", "accepted", "refused", "own")
     }
+    for name in ("asked_tokens", "hit_tokens", "evicted_blocks"):
+        counts[name] = _per_level(ops["level"], ops[name], len(names))
     counts["forwards"] = _per_level(ops["level"], ops["num_forwards"], len(names))
     counts["trees"] = _per_level(steps["level"], _of_trees(steps), len(names))
     return tuple(

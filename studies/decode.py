@@ -74,7 +74,8 @@ class Decoded(Printed):
         apart = [f"{name} ({kind})" for name, kind in how.items() if kind not in SHARED_KINDS]
         asked = apart and self.log.meta["shared_attention_asked"] == "on"
         told = [f"attention over what rows share is computed row by row in {', '.join(apart)}"] if asked else []
-        return [*prefix_lines(self.log), *told]
+        summary = self.summary
+        return [*([] if summary is None else prefix_lines(summary)), *told]
 
     def to_json(self) -> dict[str, Any]:
         """The documented form (docs/runtime.md): `meta`, `summary` and `outputs`."""

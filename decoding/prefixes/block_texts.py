@@ -31,18 +31,20 @@ class BlockTexts:
         block_tokens: tokens of each, >= 1.
     """
 
-    __slots__ = ("_after", "_free", "_tokens", "block_tokens")
+    __slots__ = ("_after", "_free", "_num_blocks", "_num_taken", "_tokens", "block_tokens")
 
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._num_blocks = num_blocks
+        self._num_taken = 0  # so many numbers were ever in use: memory goes by what is held, not by the size
+        self._free = list[int]()
         self._after: dict[int, dict[Tokens, int]] = {START: {}}
         self._tokens: dict[int, tuple[int, Tokens]] = {}  # by block: what it follows, and its tokens
 
     @property
     def num_free(self) -> int:
         """Blocks that stand for nothing."""
-        return len(self._free)
+        return len(self._free) + self._num_blocks - self._num_taken
 
     def follow(self, before: int, tokens: Tokens) -> int | None:
         """The block of `block_tokens` tokens after another one (`START`: of a text's beginning); None if not cached."""
@@ -76,7 +78,11 @@ class BlockTexts:
 
     def add(self, before: int, tokens: Tokens) -> int:
         """A free block now stands for these tokens after another block; there must be one."""
-        block = self._free.pop()
+        if self._free:
+            block = self._free.pop()
+        else:
+            block = self._num_taken
+            self._num_taken += 1
         self._after[before][tokens] = block
         self._after[block] = {}
         self._tokens[block] = before, tokens

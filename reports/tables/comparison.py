@@ -177,4 +177,5 @@ def _member_cells(level: LevelSummary) -> dict[str, str]:
         "accepted / judged": f"{level.accepted:,}/{level.judged:,}" if level.judged else "",
         "refused": f"{level.refused:,}" if level.judged else "",
         "own tokens": f"{level.own:,}" if level.own else "",
+        **({"found / asked": f"{level.hit_tokens:,}/{level.asked_tokens:,}"} if level.asked_tokens else {}),
     }

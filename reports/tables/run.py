@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from ...counted import counted
-from ...runs.log import RunLog
 from ..summary import LevelSummary, Summary
 from .grid import Grid, table
 from .quality import REJECTION_REMARK, quality_line, tree_remarks
@@ -70,15 +69,11 @@ def _troubles(summary: Summary) -> str:
     return "".join(f"; {trouble}" for trouble in troubles)
 
 
-def prefix_lines(log: RunLog) -> Sequence[str]:
+def prefix_lines(summary: Summary) -> Sequence[str]:
     """A line for each member that looked texts up; none without prefix caches."""
-    lines = []
-    for level, name in enumerate(log.meta["members"]):
-        ran = log.ops["level"] == level
-        asked, hit, evicted = (int(log.ops[key][ran].sum()) for key in ("asked_tokens", "hit_tokens", "evicted_blocks"))
-        if asked:
-            lines.append(
-                f"prefix cache of {name}: {hit / asked:.1%} of {counted(asked, 'token')} found, "
-                f"{counted(evicted, 'block')} evicted"
-            )
-    return lines
+    return [
+        f"prefix cache of {level.name}: {level.hit_tokens / level.asked_tokens:.1%} of "
+        f"{counted(level.asked_tokens, 'token')} found, {counted(level.evicted_blocks, 'block')} evicted"
+        for level in summary.levels
+        if level.asked_tokens
+    ]

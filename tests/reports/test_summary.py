@@ -37,6 +37,9 @@ LEVEL_KEYS = {
     "refused",
     "trees",
     "own",
+    "asked_tokens",
+    "hit_tokens",
+    "evicted_blocks",
 }
 COMPARED_KEYS = {
     "speed_up",

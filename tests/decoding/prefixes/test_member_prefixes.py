@@ -96,3 +96,8 @@ def test_sizes_that_will_not_do(asked, rule):
     with pytest.raises(ArgumentError) as refused:
         prefix_cache_size(*asked)
     assert str(refused.value) == rule
+
+
+def test_a_cache_takes_memory_by_what_it_holds():
+    cache = MemberPrefixes(PrefixCacheSize(num_blocks=10**18))
+    assert cache.num_blocks == 0
