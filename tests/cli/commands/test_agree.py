@@ -101,7 +101,7 @@ class Lossy(Base):
 @pytest.fixture(autouse=True)
 def prompts(monkeypatch, tmp_path):
     """Every pool that is loaded is the tiny one."""
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices: tiny_pool_of_four()))
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices, chat: tiny_pool_of_four()))
     write_prompts(tmp_path / "prompts.jsonl", random_prompts(4, seed=2))
 
 
@@ -167,7 +167,9 @@ def test_a_recording_made_before():
 def test_other_models_are_a_difference(monkeypatch, tmp_path):
     """Pools of one shape whose weights are not those of the recording: nothing but the comparison can tell."""
     recorded()
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices: tiny_pool_of_four(seed=2)))
+    monkeypatch.setattr(
+        ModelPool, "load", staticmethod(lambda path, *, threads, devices, chat: tiny_pool_of_four(seed=2))
+    )
     ran = paceline(*agree("--policy", "draft:2/target", "--trace", "made.trace"))
     assert (ran.code, ran.err) == (1, "")
     assert "policies that differ: 1 of 1" in ran.out.splitlines()[-1]
@@ -213,7 +215,7 @@ def test_a_recording_of_something_else(tmp_path, args, told):
 def test_a_recording_of_another_pool(monkeypatch, change, told):
     recorded()
     pool = replace(tiny_pool_of_four(), **change)
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices: pool))
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices, chat: pool))
     assert told in refused(*agree("--policy", "plain", "--trace", "made.trace"))
 
 
@@ -251,7 +253,9 @@ def test_a_full_recording_holds_what_a_lossy_policy_does(tmp_path):
 def test_a_lossy_policy_that_differs_before_it_leaves_the_record(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(POLICIES)
     recorded()
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices: tiny_pool_of_four(seed=2)))
+    monkeypatch.setattr(
+        ModelPool, "load", staticmethod(lambda path, *, threads, devices, chat: tiny_pool_of_four(seed=2))
+    )
     ran = paceline(*agree("--policy", "mine.py:Lossy", "--trace", "made.trace"))
     assert (ran.code, ran.err) == (1, "")
     assert "policies that differ: 1 of 1" in ran.out.splitlines()[-1]

@@ -14,7 +14,7 @@ AHEAD = ("--policy", "pearl,window=2", "--policy", "pipespec,window=2")
 @pytest.fixture
 def prompts(monkeypatch, tmp_path):
     """Every pool that is loaded is the tiny one."""
-    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices: tiny_pool_of_four()))
+    monkeypatch.setattr(ModelPool, "load", staticmethod(lambda path, *, threads, devices, chat: tiny_pool_of_four()))
     lines = [json.dumps({"id": one.request_id, "prompt": one.text}) for one in random_prompts(3, seed=2)]
     (tmp_path / "prompts.jsonl").write_text("".join(f"{line}\n" for line in lines))
     return "--prompts", "prompts.jsonl", "--max-new-tokens", 8
