@@ -19,7 +19,7 @@ from ..progress import Progress
 from ..runs.log import RunLog
 from ..runs.plain_pace import seconds_per_token
 from ..traces.meta import Sampling
-from .ahead.pace import AheadKind, check_has_use
+from .ahead.pace import AheadKind
 from .driver import INTERRUPTED, Driver, OnCommit
 from .fit import check_fit
 from .forward.forward_choice import ForwardKind
@@ -113,12 +113,11 @@ def decode(
 
     Raises:
         ArgumentError: an id twice, a prompt that does not fit into the pool's context with its budget, a batch whose
-            caches cannot fit into the machine's memory, an empty stop string, start `recorded`, rollouts that cannot be
-            or are greedy, or an `overlap` for a policy that never works ahead.
+            caches cannot fit into the machine's memory, an empty stop string, start `recorded`, or rollouts that cannot
+            be or are greedy.
         PolicyError: the policy broke the contract.
     """
     check_least("`batch`", batch, 1)
-    check_has_use(overlap, {name: policy})
     world = TorchWorld(pool=pool, sampling=sampling, memory=memory, forward=forward, debug=debug, overlap=overlap)
     run = Run(world, policy, name=name, on_commit=_streaming(pool, on_token), prices=prices)
     sessions = sessions_of(pool, prompts, max_new_tokens, make_ending(pool.tokenizer, stop), start=start)

@@ -17,7 +17,7 @@ from ..reports.tables.grid import Grid
 from ..reports.tables.printed import Printed
 from ..reports.tables.run import prefix_lines, run_table
 from ..runs.log import RunLog, with_quality, write_run_log
-from ..runtime.ahead.pace import AheadKind, check_ahead
+from ..runtime.ahead.pace import AheadKind, check_ahead, check_has_use
 from ..runtime.decode import Output
 from ..runtime.decode import decode as decode_prompts
 from ..runtime.forward.forward_choice import ForwardKind
@@ -152,6 +152,7 @@ def decode(
     everyone, requests = _prompts(prompts, limit)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
+    check_has_use(kind, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
     stops = (stop,) if isinstance(stop, str) else stop

@@ -9,10 +9,8 @@ from paceline.decoding.contract import Draft, Overlap, Verify
 from paceline.decoding.prefixes.size import PrefixCacheSize
 from paceline.decoding.results import Deferred, Judged
 from paceline.decoding.session import Session
-from paceline.policies import make_policy
 from paceline.runtime import world
 from paceline.runtime.ahead.pace import TRIED, Pace
-from paceline.runtime.decode import decode
 from paceline.runtime.kv import member_kv
 from paceline.runtime.kv.zeros import zeros
 from paceline.runtime.memory import Memory
@@ -145,15 +143,6 @@ def test_threads_are_refused_where_they_would_race(tiny_pool):
     assert ran.failed == {}
     assert ran.world.ahead.used == "turns"
     assert "rejection" in ran.world.ahead.why
-
-
-def test_a_choice_of_how_for_a_policy_that_never_works_ahead_is_refused(tiny_pool):
-    prompts = random_prompts(1, seed=0)
-    options = {"sampling": GREEDY, "max_new_tokens": 4, "name": "p", "overlap": "turns"}
-    with pytest.raises(
-        ArgumentError, match="`overlap` is for policies that work ahead, such as pearl, got 'turns' for p"
-    ):
-        decode(tiny_pool, make_policy("plain", loaded_pool(tiny_pool)), prompts, **options)
 
 
 def test_processes_compare_every_part_of_a_step(tiny_pool):
