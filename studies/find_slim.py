@@ -18,7 +18,7 @@ from ..runtime.slim.mask_search import Budget
 from ..runtime.slim.masks import slim_name
 from ..runtime.slim.pool_text import add_slims, check_names
 from ..runtime.timing.forward_seconds import hardware
-from ..shipped import pool_path
+from ..shipped import is_shipped, pool_path
 from ..whole_files import place_of, write_whole
 from .pool import load_pool
 
@@ -116,8 +116,8 @@ def find_slim(
         ValueError: a file that cannot be written, or shares, trials or prompts that cannot be searched with.
         ModuleNotFoundError: Bayesian search without the extra `search`.
     """
-    file, content = read_pool_file(pool_path(pool or "pico"))
-    target_file = _writable(file if out is None else out, file, shipped_pool=pool is None)
+    file, content = read_pool_file(pool_path(pool))
+    target_file = _writable(file if out is None else out, file, shipped_pool=is_shipped(file))
     check_names(file, content, [slim_name(share) for share in shares], replace=replace)
     requests = (_own_prompts(file) if prompts is None else prompts_of(prompts))[:limit]
     drawn = max(1, trials // 3) if random_trials is None else random_trials

@@ -77,6 +77,6 @@ def _tell_how_they_run(models: LoadedMembers, forward: ForwardKind) -> None:
 
 
 def _loaded(pool: Path | str | None, threads: int, devices: Mapping[str, str] | None, chat: bool) -> ModelPool:
-    path = pool_path(pool or "pico")
+    path = pool_path(pool)
     with Progress(f"loading {path}"):
         return ModelPool.load(path, threads=threads, devices=devices, chat=chat)

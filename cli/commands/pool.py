@@ -46,7 +46,7 @@ def show_members(pool: PoolArgument = None, json: JsonOption = None) -> None:
 
 def check(pool: PoolArgument = None, json: JsonOption = None) -> None:
     """Say what a pool needs and whether all of it is supported, without reading weights. Exit 1 if something is not."""
-    path = pool_path(pool or "pico")
+    path = pool_path(pool)
     with needs_torch():
         from ...runtime.pools.pool_check import check_pool
     found = check_pool(path)
@@ -199,7 +199,7 @@ def search_slim(
 
     Random search, then Bayesian; all masks where they are no more than --trials. Needs the extra `search`.
     """
-    file, _ = read_pool_file(pool_path(pool or "pico"))
+    file, _ = read_pool_file(pool_path(pool))
     check_json_path(json, file, out, prompts)
     with needs_torch():
         from ...studies.find_slim import find_slim

