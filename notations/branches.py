@@ -9,7 +9,7 @@ from ..arguments import ArgumentError
 
 MOST_PATHS = 10_000  # of one prompt: more is a slip of the pen
 MOST_DEPTH = 2**31 - 1
-_BRANCH = re.compile(r"([0-9]{1,10})@([0-9]{1,10})")
+_BRANCH = re.compile(r"([0-9]{1,40})@([0-9]{1,40})")
 
 
 class Branch(NamedTuple):

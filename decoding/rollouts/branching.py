@@ -84,8 +84,10 @@ class Rollouts:
                     raise ArgumentError(f"{_NAME} must give ids of their own: {rule}")
 
 
-def rollouts_of(given: str | Rollouts) -> Rollouts:
-    """What a text such as `4@0/2@32` says; raises ArgumentError for one that says nothing, and as `Rollouts`."""
+def rollouts_of(given: object) -> Rollouts:
+    """What a text such as `4@0/2@32` says; raises ArgumentError for what is none or says nothing, and as `Rollouts`."""
     if isinstance(given, Rollouts):
         return given
+    if not isinstance(given, str):
+        raise ArgumentError(f"{_NAME} must be text, as 4@0/2@32, got {given!r}")
     return Rollouts(branches=branches_of(_NAME, given))

@@ -45,7 +45,7 @@ def test_paths_are_called_by_the_order_in_which_they_leave():
     assert rollouts_of("2@0/2@32").forks("p") == (Fork("p.1", "p", 0), Fork("p.2", "p", 32), Fork("p.1.1", "p.1", 32))
 
 
-@pytest.mark.parametrize("text", ["", "0@4", "2@4/2@4", "101@0/100@1"])
+@pytest.mark.parametrize("text", ["", "0@4", "2@4/2@4", "101@0/100@1", 2, ["2@0"]])
 def test_what_is_refused_is_called_by_its_name(text):
     with pytest.raises(ArgumentError, match=r"^`rollouts` must "):
         rollouts_of(text)

@@ -116,7 +116,7 @@ def test_rejection_sampling_is_refused():
 
 @pytest.mark.parametrize("text", ["draft", "draft:", ":4", "draft:0", "dr aft:4", "draft:4y"])
 def test_trees_to_record_are_checked(text):
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ArgumentError, match="`trees` "):
         tree_of(text)
 
 
