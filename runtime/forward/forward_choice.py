@@ -194,7 +194,7 @@ def _sample_logits(forward: ModelForward, vocab_size: int) -> Tensor:
 def _choice_key(model: PreTrainedModel) -> str:
     """What a choice of forward holds for: the model's kind and widths, whatever its depth."""
     config = model.config
-    widths = f"{config.hidden_size}/{config.intermediate_size}/{config.vocab_size}"
+    widths = f"{config.hidden_size}/{config.intermediate_size}/{model.lm_head.out_features}"
     heads = f"{config.num_attention_heads}/{getattr(config, 'num_key_value_heads', None)} heads"
     dtype = str(model.dtype).removeprefix("torch.")
     return f"forward of {type(model).__name__} {widths}, {heads}, {dtype} on {model.device.type}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from ..heads.subset_head import SubsetHead
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
@@ -76,6 +77,7 @@ class FusedForward:
         self._windows = layer_windows(model.config)
         self._layers = [fuse_layer(layer, products, share_weights=share_weights) for layer in decoder.layers]
         self._norm = norm_of(decoder.norm)
+        self._spread = model.lm_head.spread if isinstance(model.lm_head, SubsetHead) else None
         self._head = project([model.lm_head], products, share_weights=share_weights)
         # Taken last: it may be tied to the head, which was just laid out anew.
         self._embedding = decoder.embed_tokens.weight.detach()
@@ -98,7 +100,8 @@ class FusedForward:
             gate, up = layer.gate_up.of(layer.mlp_norm(hidden)).chunk(2, dim=-1)
             layer.down.add_to(hidden, functional.silu(gate).mul_(up))
         kept = hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)
-        return self._head.of(self._norm(kept))
+        logits = self._head.of(self._norm(kept))
+        return logits if self._spread is None else self._spread(logits)
 
     def _rotation(self, placement: Placement) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[T, 1, D]`."""

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM, MistralForCausalLM, PreTrainedModel, Qwen2ForCausalLM, Qwen3ForCausalLM
 
+from ..heads.subset_head import SubsetHead
+
 FAMILIES = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -33,7 +35,8 @@ def _module_reason(model: PreTrainedModel) -> str | None:
     if model.training:
         return "model must be in evaluation mode, got training mode"
     for name, module in model.named_modules():
-        if name.endswith(("_proj", "lm_head")) and type(module) is not nn.Linear:
+        known = (nn.Linear, SubsetHead) if name == "lm_head" else (nn.Linear,)
+        if name.endswith(("_proj", "lm_head")) and type(module) not in known:
             return f"{name} must be Linear, got {type(module).__name__}"
         if name.endswith("norm") and not hasattr(module, "variance_epsilon"):
             return f"{name} must be the RMS norm of the model's family, got {type(module).__name__}"

@@ -14,6 +14,7 @@ class MemberCheck:
         architecture: class of the model.
         tokenizer: `the pool's`, or where its own lies.
         vocab_size: rows of its embedding.
+        head_tokens: of them, those that it can say where it says a part only.
         eos_token_ids: tokens that end a text.
         num_parameters: tied ones once.
         weight_bytes: that it adds to the pool; 0 for a submodel.
@@ -29,6 +30,7 @@ class MemberCheck:
     tokenizer: str
     architecture: str | None = None
     vocab_size: int | None = None
+    head_tokens: int | None = None
     eos_token_ids: tuple[int, ...] | None = None
     num_parameters: int | None = None
     weight_bytes: int | None = None

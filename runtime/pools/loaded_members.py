@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
@@ -12,6 +13,7 @@ from ...decoding.prompt_lookup import LookupRule
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.model_forward import ModelForward
 from ..forward.product_choice import ProductChooser
+from ..heads.subset_head import SubsetHead
 from ..ranks.ranks import Ranks
 from ..tokenizers.alignment import Alignment
 from .configs.end_tokens import end_tokens
@@ -26,7 +28,8 @@ class LoadedMember:
         kind: a model of its own, some layers of another member, or model-free lookup.
         model: the network; None for `ngram`.
         lookup: how it finds what to copy; None unless `ngram`.
-        num_parameters: parameters, tied ones once; a submodel counts what it uses. 0 for `ngram`.
+        num_parameters: parameters, tied ones once; a submodel counts what it uses, and so does a drafter with a head of
+            its own over the embeddings of another member, of which it reads rows. 0 for `ngram`.
         num_layers: decoder layers; 0 for `ngram`.
         hidden_size: width of the residual stream; 0 for `ngram`.
         kv_bytes_per_token: bytes of keys and values that one context token takes; of a split model, in each process.
@@ -173,13 +176,22 @@ def describe_model(
         kind=kind,
         model=model,
         lookup=None,
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_parameters=_num_parameters(model),
         num_layers=int(model.config.num_hidden_layers),
         hidden_size=int(model.config.hidden_size),
         kv_bytes_per_token=_kv_bytes_per_token(model),
         dtype=str(model.dtype).removeprefix("torch."),
         tokenizer=tokenizer,
     )
+
+
+def _num_parameters(model: PreTrainedModel) -> int:
+    count: int = sum(parameter.numel() for parameter in model.parameters())
+    head = model.get_output_embeddings()
+    if isinstance(head, SubsetHead) and head.is_of_another:
+        table: torch.Tensor = model.get_input_embeddings().weight
+        count -= table.numel()
+    return count
 
 
 def _kv_bytes_per_token(model: PreTrainedModel) -> int:

@@ -1,7 +1,7 @@
 """The models a chain may be built from, loaded and ready to run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -13,8 +13,16 @@ from ..prompts import Prompt
 from ..ranks.ranks import Ranks
 from ..threads import use_threads
 from .configs.member_config import MemberConfig, read_member_configs
-from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
+from .configs.pool_rules import (
+    check_configs,
+    check_order,
+    check_own_tokenizer,
+    end_tokens_of_target,
+    give_head,
+    submodel_of,
+)
 from .devices import on_devices
+from .fetching.fetched import fetched_origin
 from .loaded_members import LoadedMember, LoadedMembers, describe_lookup, describe_model
 from .loading.chat_template import ChatTemplate, read_chat_template
 from .loading.model_loading import load_model
@@ -33,12 +41,14 @@ class ModelPool(LoadedMembers):
         tokenizer_sha256: hash of the tokenizer file, or of the serialised tokenizer for a hub id.
         eos_token_ids: tokens that end a text, one at least: those that the target's `generate()` stops at.
         chat: puts prompts as questions of a dialogue; None where they are texts to go on from.
+        fetched: by member, the file that weights are of that `pool fetch` brought here, in words.
     """
 
     name: str
     tokenizer: Tokenizer
     tokenizer_sha256: str
     chat: ChatTemplate | None = None
+    fetched: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def load(
@@ -79,6 +89,7 @@ class ModelPool(LoadedMembers):
             context_tokens=content.context_tokens,
             ranks=ranks,
             chat=template,
+            fetched=_fetched(content, configs),
         )
         for row, (entry, member) in enumerate(zip(content.members, members, strict=True)):
             if entry.tokenizer is not None and member.tokenizer is not None:
@@ -121,6 +132,16 @@ class ModelPool(LoadedMembers):
         return str(self.tokenizer.decode(ids))
 
 
+def _fetched(content: PoolFile, configs: Mapping[str, MemberConfig]) -> dict[str, str]:
+    """By member, of which file fetched weights are."""
+    found = {
+        entry.name: fetched_origin(entry.path, configs[entry.name].location)
+        for entry in content.members
+        if entry.path is not None
+    }
+    return {name: origin for name, origin in found.items() if origin is not None}
+
+
 def _load_members(
     file: Path, content: PoolFile, configs: Mapping[str, MemberConfig], ranks: Ranks | None
 ) -> tuple[LoadedMember, ...]:
@@ -129,6 +150,10 @@ def _load_members(
     for row, entry in enumerate(content.members):
         if entry.name in configs:
             models[entry.name] = load_model(file, f"members[{row}]", entry, configs[entry.name], ranks)
+    for row, entry in enumerate(content.members):
+        if entry.name in models:
+            owner = None if entry.embeddings_of is None else models[entry.embeddings_of]
+            give_head(file, row, entry, models[entry.name], owner)
     for row, entry in enumerate(content.members):
         if entry.submodel_of is not None:
             models[entry.name] = submodel_of(file, row, entry, models[entry.submodel_of])

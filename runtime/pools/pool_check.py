@@ -11,10 +11,18 @@ from transformers import PreTrainedModel
 
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
+from ..heads.subset_head import SubsetHead
 from ..kv.device_memory import total_bytes
 from .check_report import DeviceNeed, MemberCheck, PoolCheck
 from .configs.member_config import MemberConfig, read_member_config
-from .configs.pool_rules import check_configs, check_order, check_own_tokenizer, end_tokens_of_target, submodel_of
+from .configs.pool_rules import (
+    check_configs,
+    check_order,
+    check_own_tokenizer,
+    end_tokens_of_target,
+    give_head,
+    submodel_of,
+)
 from .devices import a_device, usable_device
 from .loaded_members import describe_model
 from .loading.split_members import check_split
@@ -49,7 +57,7 @@ class _Checking:
         loaded = self._tried("", lambda: load_tokenizer(self._file, "tokenizer", self._content.tokenizer))
         tokenizer = None if loaded is None else loaded[0]
         entries = list(enumerate(self._content.members))
-        for check in (self._check_model, self._check_submodel):
+        for check in (self._check_model, self._check_head, self._check_submodel):
             for row, entry in entries:
                 check(row, entry)
         for row, entry in entries:
@@ -93,6 +101,12 @@ class _Checking:
         if model is not None:
             self._models[entry.name] = model
 
+    def _check_head(self, row: int, entry: MemberEntry) -> None:
+        """Embeddings of another member, and a part of the vocabulary."""
+        model, owner = self._models.get(entry.name), self._models.get(entry.embeddings_of or "")
+        if model is not None and (owner is not None or entry.embeddings_of is None):
+            self._tried(entry.name, lambda: give_head(self._file, row, entry, model, owner))
+
     def _check_submodel(self, row: int, entry: MemberEntry) -> None:
         if entry.submodel_of is None:
             return
@@ -134,17 +148,25 @@ class _Checking:
         if model is None:
             return check
         config = self._configs[owner.name]
+        head = model.get_output_embeddings()
         described = describe_model(entry.name, "submodel" if shared else "model", model, None)
         return replace(
             check,
             architecture=type(model).__name__,
             vocab_size=int(model.config.vocab_size),
+            head_tokens=head.out_features if isinstance(head, SubsetHead) else None,
             eos_token_ids=config.eos_token_ids,
             num_parameters=described.num_parameters,
-            weight_bytes=0 if shared else described.num_parameters * model.dtype.itemsize,
+            weight_bytes=0 if shared else self._own_parameters(entry, model) * model.dtype.itemsize,
             kv_bytes_per_token=described.kv_bytes_per_token,
             masks_tried_at_load=not shared and not masks_known(config.config),
         )
+
+    def _own_parameters(self, entry: MemberEntry, model: PreTrainedModel) -> int:
+        """Without those of the member whose embeddings it uses."""
+        owner = self._models.get(entry.embeddings_of or "")
+        others = set() if owner is None else set(owner.parameters())
+        return sum(weight.numel() for weight in model.parameters() if weight not in others)
 
     def _check_rules(self, tokenizer: Tokenizer | None, members: Sequence[MemberCheck]) -> None:
         """Those between members, where enough of them are known."""

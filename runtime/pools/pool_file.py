@@ -62,6 +62,8 @@ class MemberEntry(BaseModel):
         dtype: number format of the weights in memory.
         device: a torch device, such as `cpu` or `cuda:0`.
         tp_plan: `auto` splits the model over the processes of torchrun, by the plan that transformers has for it.
+        embeddings_of: name of the member whose token embeddings and output head a model uses, as its weights have none.
+        vocabulary: of a model that drafts only some tokens: file relative to the pool file, a JSON list of their ids.
         tokenizer: of a model that does not share the pool's: file relative to the pool file, or a hub id. Such a member
             (and its submodels) drafts, and cannot verify.
     """
@@ -77,6 +79,8 @@ class MemberEntry(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
     tp_plan: Literal["auto"] | None = None
+    embeddings_of: str | None = None
+    vocabulary: Annotated[str, Field(min_length=1)] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
     @property
@@ -93,10 +97,13 @@ class MemberEntry(BaseModel):
             raise ValueError("may have skip_layers only beside submodel_of")
         if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
             raise ValueError("takes dtype and device from submodel_of")
-        if self.path is None and self.tokenizer is not None:
-            raise ValueError("may have a tokenizer only beside path")
-        if self.path is None and self.tp_plan is not None:
-            raise ValueError("may have a tp_plan only beside path")
+        for key in ("tokenizer", "tp_plan", "embeddings_of", "vocabulary"):
+            if self.path is None and getattr(self, key) is not None:
+                raise ValueError(f"may have a {key} only beside path")
+        for key in ("embeddings_of", "vocabulary"):
+            for other in ("tokenizer", "tp_plan"):
+                if getattr(self, key) is not None and getattr(self, other) is not None:
+                    raise ValueError(f"may not have both {key} and {other}")
         return self
 
 
@@ -227,10 +234,14 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
             raise PoolFileError(file, f"members[{row}].name", "must be unique", member.name)
         if member.ngram is not None and row > 0:
             raise PoolFileError(file, f"members[{row}].ngram", "only the first member may be model-free", member.name)
+    named = {member.name: member for member in members}
     models = [member.name for member in members if member.kind == "model"]
     for row, member in enumerate(members):
         if member.submodel_of is not None and member.submodel_of not in models:
             rule = f"must be a member with a {weights} ({', '.join(models)})"
+            raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
+        if member.submodel_of is not None and named[member.submodel_of].vocabulary is not None:
+            rule = "must not be a member that says only a part of the vocabulary"
             raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
         if len(set(member.skip_layers)) < len(member.skip_layers):
             raise PoolFileError(file, f"members[{row}].skip_layers", "must not repeat a layer", member.skip_layers)
@@ -240,3 +251,18 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
     if members[-1].tokenizer is not None:
         rule = "must not be given for the target, whose tokenizer is the pool's"
         raise PoolFileError(file, f"members[{len(members) - 1}].tokenizer", rule, members[-1].tokenizer)
+    _check_heads(file, members)
+
+
+def _check_heads(file: Path, members: tuple[MemberEntry, ...]) -> None:
+    """Whose embeddings may be used, and who may say a part of the vocabulary only."""
+    for key in ("embeddings_of", "vocabulary"):
+        value = getattr(members[-1], key)
+        if value is not None:
+            rule = "must not be given for the target, which says every token by weights of its own"
+            raise PoolFileError(file, f"members[{len(members) - 1}].{key}", rule, value)
+    whole = [entry.name for entry in members if entry.path and not (entry.embeddings_of or entry.vocabulary)]
+    for row, entry in enumerate(members):
+        if entry.embeddings_of is not None and entry.embeddings_of not in whole:
+            rule = f"must be a member with a path and embeddings of its own ({', '.join(whole)})"
+            raise PoolFileError(file, f"members[{row}].embeddings_of", rule, entry.embeddings_of)

@@ -202,8 +202,15 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
         closure=options.closure,
         software=_software(),
         hardware=hardware(target.device),
-        origin=f"recorded from pool {pool.name}",
+        origin=_origin(pool),
     )
+
+
+def _origin(pool: ModelPool) -> str:
+    """What was recorded, and how prompts were put, in words."""
+    chat = ", prompts put by its chat template" if pool.chat is not None else ""
+    weights = "".join(f"; fetched weights of {name}: {origin}" for name, origin in pool.fetched.items())
+    return f"recorded from pool {pool.name}{chat}{weights}"
 
 
 def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> TrieMeta:

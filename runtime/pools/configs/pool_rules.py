@@ -4,10 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
+from torch import nn
 from transformers import PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
+from ...heads.head_tokens import read_head_tokens
+from ...heads.shared_embeddings import share_embeddings
+from ...heads.subset_head import SubsetHead
 from ...tokenizers.alignment import Alignment
 from ..pool_file import MemberEntry, PoolContent, PoolFileError
 from ..submodel import make_submodel
@@ -68,6 +73,39 @@ def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel
         return make_submodel(model, entry.skip_layers)
     except BrokenRuleError as error:
         raise PoolFileError(file, f"members[{row}].skip_layers", error.rule, entry.skip_layers) from error
+
+
+def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, owner: PreTrainedModel | None) -> None:
+    """Give a model the embeddings of another member and the vocabulary that its entry names; raises PoolFileError.
+
+    Args:
+        file: the pool file.
+        row: of the member.
+        entry: the member.
+        model: of it; changed.
+        owner: of the embeddings; None where the model has its own.
+    """
+    field = f"members[{row}]"
+    if owner is not None:
+        try:
+            share_embeddings(model, owner)
+        except BrokenRuleError as error:
+            raise PoolFileError(file, f"{field}.embeddings_of", error.rule, entry.embeddings_of) from error
+    if entry.vocabulary is None:
+        return
+    place, head = file.parent / entry.vocabulary, model.get_output_embeddings()
+    if type(head) is not nn.Linear:
+        rule = f"needs a model whose output head is linear, {type(model).__name__} has another"
+        raise PoolFileError(file, f"{field}.vocabulary", rule, entry.vocabulary)
+    try:
+        tokens = read_head_tokens(place, head.out_features)
+    except OSError as error:
+        rule = f"must be a file that can be read ({error.strerror})"
+        raise PoolFileError(file, f"{field}.vocabulary", rule, entry.vocabulary) from error
+    except ValueError as error:
+        raise PoolFileError(file, f"{field}.vocabulary", str(error), entry.vocabulary) from error
+    at = torch.tensor(tokens, device=head.weight.device)
+    model.set_output_embeddings(SubsetHead(head, at, is_of_another=owner is not None))
 
 
 def check_own_tokenizer(

