@@ -18,6 +18,7 @@ COMMANDS = {
     "cluster": "serving.cluster:cluster",
     "metrics": "serving.metrics:metrics",
     "run": "run:run",
+    "prompts": "tasks.prompts:prompts",
     "record": "record:record",
     "agree": "agree:agree",
     "profile": "profile:profile",

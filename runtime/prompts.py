@@ -1,4 +1,4 @@
-"""Prompts to record or to run, from a JSONL file: one object with `id`, `tag`, `prompt` (and `answer`) a line."""
+"""Prompts to record or to run, from a JSONL file: a line an object of `id`, `tag`, `prompt`, and of a right answer."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -9,10 +9,12 @@ from typing import Any
 from ..arguments import ArgumentError
 from ..strict_json import decode_json
 from ..traces.errors import TraceFormatError
+from .answer_check import CHECKS, Check, last_number
+from .tasks.code_tests import CodeTests, read_tests
 
 UNTAGGED = "untagged"
 PROMPTS_FILE = "prompts.jsonl"  # a pool's own, beside its file
-_KEYS = ("id", "tag", "prompt", "answer")
+_KEYS = ("id", "tag", "prompt", "answer", "check", "tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,16 @@ class Prompt:
         tag: task or domain.
         text: what the models continue, not empty.
         answer: what a right answer holds, or None; never shown to a model.
+        check: how an answer is compared with it (`answer_check`).
+        tests: of the code that is asked for, or None; instead of `answer`.
     """
 
     request_id: str
     tag: str = UNTAGGED
     text: str
     answer: str | None = None
+    check: Check = "text"
+    tests: CodeTests | None = None
 
 
 def prompts_of(given: str | Path | Sequence[Prompt | str]) -> tuple[Prompt, ...]:
@@ -98,8 +104,25 @@ def _prompt(path: Path, number: int, line: str) -> Prompt:
         request_id=request_id,
         tag=_text(path, number, fields, "tag") if "tag" in fields else UNTAGGED,
         text=_text(path, number, fields, "prompt", blank=True),
-        answer=_text(path, number, fields, "answer") if "answer" in fields else None,
+        **_right_one(path, number, fields),
     )
+
+
+def _right_one(path: Path, number: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """What a line says of a right answer."""
+    check = fields.get("check", "text")
+    if check not in CHECKS:
+        raise TraceFormatError(path, f"line {number}, check", f"must be one of {', '.join(CHECKS)}", check)
+    if "check" in fields and "answer" not in fields:
+        raise TraceFormatError(path, f"line {number}, check", "may stand only beside answer", check)
+    answer = _text(path, number, fields, "answer") if "answer" in fields else None
+    if check == "number" and last_number(answer or "") is None:
+        raise TraceFormatError(path, f"line {number}, answer", "must hold a number, as check says", answer)
+    if "tests" not in fields:
+        return {"answer": answer, "check": check}
+    if answer is not None:
+        raise TraceFormatError(path, f"line {number}, tests", "must stand without answer", answer)
+    return {"tests": read_tests(path, f"line {number}, tests", fields["tests"])}
 
 
 def _text(path: Path, number: int, fields: dict[str, Any], key: str, *, blank: bool = False) -> str:

@@ -16,7 +16,6 @@ from ..policies.lossless.plain import Plain
 from ..runs.text_quality import UNKNOWN_COUNT, TextQuality, same_counts
 from ..traces.meta import Sampling
 from ..traces.tries.stored_resolution import LOG_PROBS
-from .answer_check import is_right
 from .decode import Output, decode, whole
 from .forward.forward_choice import ForwardKind
 from .memory import Memory
@@ -27,6 +26,7 @@ from .prompts import Prompt
 from .recording.tree_forward import text_logits
 from .sampling.coupled_noise import noise_of
 from .sampling.truncation import truncated
+from .tasks.scores import Scorer
 
 
 class Alone(TypedDict, total=False):
@@ -57,6 +57,7 @@ def text_qualities(
     prompts: Sequence[Prompt],
     outputs: Sequence[Output],
     alone: Alone,
+    scorer: Scorer | None = None,
 ) -> dict[str, TextQuality]:
     """Measure every answer that was finished.
 
@@ -68,6 +69,7 @@ def text_qualities(
         prompts: of the run.
         outputs: of the run; failed ones are left out.
         alone: how the target writes.
+        scorer: of answers; None runs no tests.
 
     Raises:
         KeyboardInterrupt: the user would not wait.
@@ -76,16 +78,18 @@ def text_qualities(
     asked = [prompt for prompt in prompts if prompt.request_id in answered]
     if not asked:
         return {}
-    plain = Plain(loaded_pool(pool))
+    plain, scorer = Plain(loaded_pool(pool)), scorer or Scorer()
     owns, _ = whole(decode(pool, plain, asked, name="plain", **alone))
     return {
-        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone["sampling"])
+        own.request_id: _quality(pool, prompt, answered[own.request_id], own, alone["sampling"], scorer)
         for prompt, own in zip(asked, owns, strict=True)
         if not own.error
     }
 
 
-def _quality(pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampling: Sampling) -> TextQuality:
+def _quality(
+    pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampling: Sampling, scorer: Scorer
+) -> TextQuality:
     context = pool.encode(prompt.text)
     tokens, trunk = list(output.tokens), list(own.tokens)
     own_verdict = verdict_on(pool, prompt.request_id, context, trunk, sampling)
@@ -105,8 +109,8 @@ def _quality(pool: ModelPool, prompt: Prompt, output: Output, own: Output, sampl
         same_tokens=same[0],
         same_start=same[1],
         exact_start=len(tokens),
-        right=_right(prompt, output),
-        trunk_right=_right(prompt, own),
+        right=_right(scorer, prompt, output),
+        trunk_right=_right(scorer, prompt, own),
     )
 
 
@@ -129,6 +133,7 @@ def verdict_on(
     return Verdict(float(of_tokens.sum()), int((chosen != np.asarray(tokens)).sum()))
 
 
-def _right(prompt: Prompt, output: Output) -> int:
-    """1 if the answer is the one expected, 0 if not, -1 where none is expected."""
-    return UNKNOWN_COUNT if prompt.answer is None else int(is_right(prompt.tag, prompt.answer, output.text))
+def _right(scorer: Scorer, prompt: Prompt, output: Output) -> int:
+    """1 if the answer is the one expected, 0 if not, -1 where nobody knows."""
+    score = scorer.score(prompt, output.text)
+    return UNKNOWN_COUNT if score is None or score.right is None else int(score.right)

@@ -40,7 +40,10 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
         ('{"id": "\\n", "prompt": "x"}', "line 1, id: must be more than spaces and line breaks, got '\\n'"),
         ('{"id": "a", "tag": "", "prompt": "x"}', "line 1, tag: must be a string that is not empty, got ''"),
         ('{"id": "a", "prompt": "x", "answer": null}', "line 1, answer: must be a string that is not empty, got None"),
-        ('{"id": "a", "prompt": "x", "label": 1}', "line 1: keys must be among id, tag, prompt, answer, got 'label'"),
+        (
+            '{"id": "a", "prompt": "x", "label": 1}',
+            "line 1: keys must be among id, tag, prompt, answer, check, tests, got 'label'",
+        ),
         (
             '{"id": "a", "prompt": "x"}\n{"id": "a", "prompt": "y"}',
             "line 2, id: must be unique (first on line 1), got 'a'",

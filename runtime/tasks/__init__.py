@@ -1,0 +1,1 @@
+"""Published tasks as prompts whose answers are known; needs no torch."""

@@ -1,0 +1,144 @@
+"""Answers as programs: the block that defines the function, or what goes on from the prompt."""
+
+import pytest
+from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.runtime.tasks.code_tests import CodeTests
+from paceline.runtime.tasks.forms import prompt_lines, read_task
+from paceline.runtime.tasks.guarded_run import Limits, failure_of
+from paceline.runtime.tasks.scores import Score, Scorer, score_lines, scores_json
+from paceline.traces.errors import TraceFormatError
+
+from ...data_folder import data_files
+from .test_forms import written
+
+CODE = 'from math import floor\n\n\ndef half(x: float) -> int:\n    """Half of it, a whole number."""\n'
+TASK = {
+    "task_id": "HumanEval/0",
+    "prompt": CODE,
+    "entry_point": "half",
+    "test": "def check(candidate):\n    assert candidate(5) == 2\n",
+    "canonical_solution": "    return floor(x / 2)\n",
+}
+RIGHT, WRONG = "    return floor(x / 2)\n", "    return x\n"
+WHOLE = "def half(x):\n" + RIGHT
+LIMITS = Limits(wall_s=3, cpu_s=2)
+
+
+def prompt_of(tmp_path):
+    (prompt,) = read_task("humaneval", written(tmp_path, "a.jsonl", TASK))
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (RIGHT, None),
+        (WRONG, "failed"),
+        ("", "failed"),
+        (RIGHT + "\n\ndef main():\n    while True: pass\nmain()", None),  # it stops before what is beyond
+        (RIGHT + "\nprint(half(", None),
+        (f"Here:\n```python\n{WHOLE}```\nIt halves.", None),
+        (f"```\n{WHOLE}```", None),
+        (f"```Python\n{WHOLE}", None),  # cut short behind it
+        (f"```bash\npip install half\n```\n```python\nprint(1)\n```\n```py\n{WHOLE}```", None),
+        (f"```python\ndef half(x):\n{WRONG}```\nor\n```python\n{WHOLE}```", "failed"),  # the first one counts
+        ("```python\ndef halves(x):\n    return 1\n```", "failed"),
+        (WHOLE, None),
+        (f"{CODE.rpartition('def')[0]}{WHOLE}\n# Example\nprint(half(", None),
+        (f"Sure, here it is:\n\n{WHOLE}```\n\nIt halves.", None),
+        (RIGHT + "\ndef half(x):\n" + WRONG, None),  # a body goes before what comes after it
+        ("I cannot do that.", "failed"),
+        ("    import socket; socket.socket()\n", "refused call"),
+    ],
+)
+def test_the_first_block_that_defines_the_function_counts_or_the_text(tmp_path, answer, failure):
+    prompt = prompt_of(tmp_path)
+    assert failure_of(prompt.tests.program(answer), LIMITS) == failure
+
+
+def test_tasks_are_written_as_prompts_with_their_tests(tmp_path):
+    prompt = prompt_of(tmp_path)
+    assert (prompt.request_id, prompt.tag, prompt.text, prompt.answer) == ("HumanEval/0", "humaneval", CODE, None)
+    out = tmp_path / "p.jsonl"
+    out.write_text(prompt_lines((prompt,)), encoding="utf-8")
+    assert read_prompts(out) == (prompt,)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"task_id": None}, "line 1, task_id: must be a text that is not blank, got None"),
+        ({"prompt": " "}, "line 1, prompt: must be a text that is not blank"),
+        ({"entry_point": "a b"}, "line 1, entry_point: must be the name of a function, got 'a b'"),
+        ({"test": "assert True"}, r"line 1, test: must define check\(candidate\), got 'assert True'"),
+    ],
+)
+def test_files_of_another_form_are_refused(tmp_path, row, told):
+    with pytest.raises(TraceFormatError, match=told):
+        read_task("humaneval", written(tmp_path, "a.jsonl", TASK | row))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"tests": 1}, "line 1, tests: must be an object of entry_point, code, check, got 1"),
+        ({"tests": {"entry_point": "a", "code": "b", "check": ""}}, "line 1, tests, check: must be a text that is not"),
+        (
+            {"tests": {"entry_point": "if", "code": "b", "check": "c"}},
+            "line 1, tests, entry_point: must be the name of",
+        ),
+        ({"tests": {}, "answer": "1"}, "line 1, tests: must stand without answer, got '1'"),
+    ],
+)
+def test_tests_of_prompts_that_cannot_be_run_are_refused(tmp_path, row, told):
+    with pytest.raises(TraceFormatError, match=told):
+        read_prompts(written(tmp_path, "p.jsonl", {"id": "a", "prompt": "x"} | row))
+
+
+def test_nothing_is_run_unasked(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.runtime.tasks.scores.failure_of", None)
+    score = Scorer().score(prompt_of(tmp_path), RIGHT)
+    assert score == Score("humaneval", None)
+    assert score_lines([score]) == ["1 answer not scored: run --run-tests runs a model's code"]
+    assert scores_json([score]) == {"right": 0, "total": 0, "not_run": 1, "failures": {}, "by_tag": {}}
+
+
+def test_scores_are_summed_by_tag_and_failure(tmp_path):
+    prompt, counted = prompt_of(tmp_path), []
+
+    def run(program, limits):
+        counted.append(program)
+        return failure_of(program, limits)
+
+    scorer = Scorer(LIMITS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.runtime.tasks.scores.failure_of", run)
+        scores = [scorer.score(prompt, text) for text in (RIGHT, WRONG, WRONG)]
+    assert len(counted) == 2  # the same program is not run again
+    scores.append(scorer.score(Prompt(request_id="b", tag="gsm8k", text="x", answer="4", check="number"), "so 4"))
+    assert scorer.score(Prompt(request_id="c", text="x"), "y") is None
+    assert score_lines(scores) == [
+        "right answers: 2 of 4 (humaneval 1 of 3, gsm8k 1 of 1)",
+        "tests that did not pass: failed 2",
+    ]
+    assert scores_json(scores) == {
+        "right": 2, "total": 4, "not_run": 0, "failures": {"failed": 2},
+        "by_tag": {"humaneval": {"right": 1, "total": 3}, "gsm8k": {"right": 1, "total": 1}},
+    }  # fmt: skip
+
+
+def published():
+    files = data_files("humaneval", "HumanEval.jsonl.gz")
+    if not files:
+        pytest.skip("PACELINE_DATA has no humaneval")
+    return files[0]
+
+
+def test_the_published_tests_pass_for_a_right_answer_and_for_no_other():
+    tests = {prompt.request_id: prompt.tests for prompt in read_task("humaneval", published())}
+    assert len(tests) == 164
+    adds = tests["HumanEval/53"]
+    assert isinstance(adds, CodeTests)
+    assert failure_of(adds.program("    return x + y\n"), LIMITS) is None
+    assert failure_of(adds.program("    return x - y\n"), LIMITS) == "failed"
+    assert failure_of(adds.program("```python\ndef add(x, y):\n    return x + y\n```"), LIMITS) is None
