@@ -127,7 +127,7 @@ def decode(
     interrupted = _drive(run.driver, sessions, batch, growth)
     world.manager.caches.clear()  # all requests are gone, and the timing needs memory of its own
     plain_s = None if interrupted or prices is not None else _plain_step_s(pool, sampling, sessions, batch, forward)
-    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch)
+    meta = run.meta(pool=pool.name, max_new_tokens=max_new_tokens, batch=batch) | _asked_of(pool)
     meta |= {"start": Start(start).value, "plain_step_s": plain_s, "interrupted": interrupted}
     meta |= {} if rollouts is None else {"rollouts": str(rollouts)}
     log = run.ledger.finish(meta, reanchored={}, divergent={})
@@ -137,6 +137,11 @@ def decode(
         return tuple(_path_outputs(pool, growth, stop, run.driver.failed)), log
     outputs = [_output(pool, session, stop, run.driver.failed) for session in sessions]
     return tuple(output for output in outputs if output is not None), log
+
+
+def _asked_of(pool: ModelPool) -> dict[str, object]:
+    """How prompts were put, and which weights were fetched."""
+    return {"chat": pool.chat is not None, "fetched": dict(pool.fetched)}
 
 
 def whole(ran: tuple[tuple[Output, ...], RunLog]) -> tuple[tuple[Output, ...], RunLog]:

@@ -21,7 +21,7 @@ from ..sim.cost.cost_file import FileCost
 from ..sim.cost.figures import CostLine
 from ..sim.simulate import Scenario, simulate
 from ..sim.tries.tables import TrieTables
-from ..sim.unrecorded_error import UnrecordedContextError
+from ..sim.unrecorded_error import UnrecordedContextError, UnrecordedTreeError
 from ..traces.tries.recording import TrieRecording
 from .named_policies import NamedPolicy
 
@@ -72,11 +72,9 @@ class BothWorlds:
             if left.watch.inexact:
                 return None
             request_id, position, _ = left.cause.args
-            closure = self.recording.meta.closure
             raise ArgumentError(
                 f"policy {policy.name} leaves the recording (request {request_id}, output position {position}), and "
-                f"what is modelled cannot agree: it was recorded with `closure` {closure.kind} `reach` "
-                f"{closure.reach} `run` {closure.run}; record deeper"
+                f"what is modelled cannot agree: it was recorded with {_what_was_recorded(self.recording, left.cause)}"
             ) from left.cause
 
     def agreement(self, policy: NamedPolicy, decider: Policy, replay: Replay | None, progress: Progress) -> Agreement:
@@ -149,6 +147,14 @@ class _LeftRecordError(Exception):
         super().__init__(str(cause))
         self.watch = watch
         self.cause = cause
+
+
+def _what_was_recorded(recording: TrieRecording, cause: UnrecordedContextError) -> str:
+    """And what to do, as the end of a message."""
+    closure = recording.meta.closure
+    if isinstance(cause, UnrecordedTreeError):
+        return f"`trees` {closure.words}; record with trees as wide and as deep"
+    return f"`closure` {closure.kind} `reach` {closure.reach} `run` {closure.run}; record deeper"
 
 
 def made_up_cost(names: Sequence[str]) -> FileCost:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..decoding.policy import Policy
 from ..decoding.prefill import Start, start_of
 from ..decoding.rollouts.branching import Rollouts, rollouts_of
 from ..policies.about import about_of, check_tags
+from ..progress import Progress
 from ..reports.summary import Summary, summarise_run
 from ..reports.tables.comparison import start_words
 from ..reports.tables.grid import Grid
@@ -28,8 +29,10 @@ from ..runtime.pools.loaded_members import loaded_pool
 from ..runtime.pools.pool import ModelPool
 from ..runtime.prompts import Prompt, prompts_of
 from ..runtime.quality import Alone, text_qualities
+from ..runtime.tasks.guarded_run import Limits, check_can_run
+from ..runtime.tasks.scores import Score, Scorer, score_lines, scores_json
 from ..traces.meta import Sampling
-from .named_policies import PolicyGiven, named_policy
+from .named_policies import NamedPolicy, PolicyGiven, named_policy
 from .pool import load_pool
 from .remarks import ahead_remarks, batch_remarks
 
@@ -42,13 +45,15 @@ class Decoded(Printed):
         outputs: of the requests that ended, failed ones among them, in the order of the prompts.
         log: of the run.
         num_requests: that were asked for.
-        quality_interrupted: whether nobody waited until a lossy policy's texts were measured.
+        quality_interrupted: whether nobody waited until answers were scored and a lossy policy's texts measured.
+        scores: by request id, of answers to prompts that say what a right one is.
     """
 
     outputs: tuple[Output, ...]
     log: RunLog
     num_requests: int
     quality_interrupted: bool = False
+    scores: Mapping[str, Score] = field(default_factory=dict)
 
     @property
     def failed(self) -> tuple[Output, ...]:
@@ -75,31 +80,41 @@ class Decoded(Printed):
         asked = apart and self.log.meta["shared_attention_asked"] == "on"
         told = [f"attention over what rows share is computed row by row in {', '.join(apart)}"] if asked else []
         summary = self.summary
-        return [*([] if summary is None else prefix_lines(summary)), *told]
+        return [*([] if summary is None else prefix_lines(summary)), *told, *self.score_lines()]
+
+    def score_lines(self) -> Sequence[str]:
+        """How many answers are right, in all and by tag, and how tests failed; none where nothing is to be scored."""
+        return score_lines(self.scores.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/runtime.md): `meta`, `summary` and `outputs`."""
+        """The documented form (docs/runtime.md): `meta`, `summary`, `scores` and `outputs`."""
         summary = self.summary
         return {
             "meta": self.log.meta,
             "summary": None if summary is None else asdict(summary),
+            "scores": scores_json(self.scores.values()),
             "outputs": self.to_dicts(),
         }
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each output; columns as in docs/runtime.md, `outputs[]`."""
-        return [asdict(output) for output in self.outputs]
+        return [{**asdict(output), **self._scored(output)} for output in self.outputs]
+
+    def _scored(self, output: Output) -> dict[str, Any]:
+        """The columns that say whether it is right, and how its tests failed."""
+        score = self.scores.get(output.request_id)
+        return {"right": None, "failure": None} if score is None else {"right": score.right, "failure": score.failure}
 
     def write(self, folder: Path) -> None:
         """Write the run log and outputs.jsonl into a new folder, whole or not at all; raises as `write_run_log`."""
-        lines = "".join(json.dumps(asdict(output)) + "\n" for output in self.outputs)
+        lines = "".join(json.dumps(row) + "\n" for row in self.to_dicts())
         write_run_log(self.log, folder, extra={"outputs.jsonl": lines})
 
 
 def decode(
     pool: ModelPool | Path | str | None,
     prompts: str | Path | Sequence[Prompt | str],
-    policy: PolicyGiven = "plain",
+    policy: PolicyGiven | NamedPolicy = "plain",
     *,
     sampling: Sampling | None = None,
     max_new_tokens: int = 64,
@@ -111,6 +126,7 @@ def decode(
     stop: str | Sequence[str] = (),
     lossless: bool = False,
     quality: bool = True,
+    run_tests: bool = False,
     threads: int = 1,
     chat: bool = False,
     devices: Mapping[str, str] | None = None,
@@ -123,7 +139,7 @@ def decode(
     Args:
         pool: models, or where they are; None is the shipped pool (`load_pool`).
         prompts: a JSONL file by its path, or texts.
-        policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`.
+        policy: a text, a spec, a class, or a function that makes it for a pool, as of `compare`, or named.
         sampling: how tokens are chosen; greedy if None.
         max_new_tokens: longest answer, >= 1.
         limit: only the first so many prompts, >= 1; all if None. A policy may name tags of those left out.
@@ -134,6 +150,7 @@ def decode(
         stop: text or texts that end an answer.
         lossless: refuse a policy that may commit other text than the target's.
         quality: after a lossy policy let the target answer alone, and judge the texts.
+        run_tests: run code that the models wrote, limited and guarded, where prompts have tests of it.
         threads: CPU threads of torch, where a pool is loaded.
         chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         devices: of members by name, where a pool is loaded; those not named are where the pool file says.
@@ -146,24 +163,30 @@ def decode(
         ValueError: a wrong policy, pool or prompt (of arguments, ArgumentError); nothing has run then.
         PolicyError: the policy broke the contract.
     """
-    begins, kind = start_of(start), check_ahead(overlap)
-    asked = named_policy(policy)
-    refuse_oracle(asked.made_by, asked.name)
+    begins, kind, asked = start_of(start), check_ahead(overlap), _asked(policy)
     everyone, requests = _prompts(prompts, limit)
+    scorer = _scorer(requests, run_tests=run_tests)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
     decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_has_use(kind, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
-    stops = (stop,) if isinstance(stop, str) else stop
     alone = Alone(
         sampling=sampling or Sampling(mode="greedy"), max_new_tokens=max_new_tokens, batch=batch, memory=memory,
-        forward=forward, stop=stops,
+        forward=forward, stop=(stop,) if isinstance(stop, str) else stop,
     )  # fmt: skip
     run: dict[str, Any] = {"name": asked.name, "start": begins, "debug": debug, "overlap": kind, "rollouts": branching}
     outputs, log = decode_prompts(models, decider, requests, **run, **alone)
-    found = Decoded(outputs=outputs, log=log, num_requests=len(requests) * (branching.num_paths if branching else 1))
-    return _judged(found, models, requests, alone) if quality else found
+    num_requests = len(requests) * (branching.num_paths if branching else 1)
+    found = _scored(Decoded(outputs=outputs, log=log, num_requests=num_requests), requests, scorer)
+    return _judged(found, models, requests, alone, scorer) if quality else found
+
+
+def _asked(given: PolicyGiven | NamedPolicy) -> NamedPolicy:
+    """The policy; refuses an oracle, which needs a recording."""
+    asked = given if isinstance(given, NamedPolicy) else named_policy(given)
+    refuse_oracle(asked.made_by, asked.name)
+    return asked
 
 
 def _prompts(
@@ -174,6 +197,33 @@ def _prompts(
         check_least("`limit`", limit, 1)
     everyone = prompts_of(given)
     return everyone, everyone[:limit]
+
+
+def _scorer(requests: Sequence[Prompt], *, run_tests: bool) -> Scorer:
+    """Refuses tests where there are none or none can be run, before anything has."""
+    if run_tests and all(prompt.tests is None for prompt in requests):
+        raise ArgumentError("`run_tests` needs prompts with tests of code, got none")
+    limits = Limits() if run_tests else None
+    if limits is not None:
+        check_can_run(limits)
+    return Scorer(limits)
+
+
+def _scored(found: Decoded, requests: Sequence[Prompt], scorer: Scorer) -> Decoded:
+    """With scores of answers that were finished and whose prompts say what a right one is."""
+    asked = {prompt.request_id: prompt for prompt in requests}
+    scores: dict[str, Score] = {}
+    try:
+        with Progress("scoring", len(found.outputs), unit="answers") as progress:
+            for output in found.outputs:
+                prompt = asked.get(output.request_id)
+                score = None if prompt is None or output.error else scorer.score(prompt, output.text)
+                if score is not None:
+                    scores[output.request_id] = score
+                progress.advance(1)
+    except KeyboardInterrupt:  # every request is answered; only this measure is missing
+        return replace(found, scores=scores, quality_interrupted=True)
+    return replace(found, scores=scores)
 
 
 def _branching(rollouts: Rollouts | str, policy: Policy, *, quality: bool) -> Rollouts:
@@ -187,12 +237,13 @@ def _branching(rollouts: Rollouts | str, policy: Policy, *, quality: bool) -> Ro
     return rollouts_of(rollouts)
 
 
-def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone) -> Decoded:
+def _judged(found: Decoded, models: ModelPool, requests: Sequence[Prompt], alone: Alone, scorer: Scorer) -> Decoded:
     """After a lossy policy, what the target says of the texts as well."""
     meta = found.log.meta
-    if meta["interrupted"] or not (meta["lossy_steps"] or meta["lossless"] is False):
+    if meta["interrupted"] or found.quality_interrupted or not (meta["lossy_steps"] or meta["lossless"] is False):
         return found
     try:
-        return replace(found, log=with_quality(found.log, text_qualities(models, requests, found.outputs, alone)))
+        qualities = text_qualities(models, requests, found.outputs, alone, scorer)
+        return replace(found, log=with_quality(found.log, qualities))
     except KeyboardInterrupt:  # every request is answered; only this measure is missing
         return replace(found, quality_interrupted=True)

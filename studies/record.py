@@ -124,7 +124,10 @@ def tree_of(text: str) -> TreeClosure:
     model, colon, shape = text.partition(":")
     if not (colon and re.fullmatch(NAME_PATTERN, model)):
         raise ArgumentError(f"`trees` must be a member and a shape, as draft:4x2x1, got {text!r}")
-    return TreeClosure(model=model, shape=tree_shape(shape).text)
+    try:
+        return TreeClosure(model=model, shape=tree_shape(shape).text)
+    except ArgumentError as error:
+        raise ArgumentError(f"`trees` {text!r}: {error}") from error
 
 
 def closure_of(kind: ClosureKind | None, reach: int, run: int) -> Closure:

@@ -155,6 +155,7 @@ REAL_MODELS = (
     "paceline.runtime",
     "paceline.studies.agree",
     "paceline.studies.both_worlds",
+    "paceline.studies.comparing.decoded",
     "paceline.studies.decode",
     "paceline.studies.find_slim",
     "paceline.studies.pool",

@@ -85,7 +85,7 @@ def _check_cells(member: MemberCheck) -> dict[str, str]:
         "model": member.architecture or (member.kind if member.kind == "ngram" else "-"),
         "tokenizer": "-" if member.kind == "ngram" else member.tokenizer,
         "end tokens": "-" if ends is None else ", ".join(map(str, ends)) or "none",
-        "vocabulary": _count(member.vocab_size),
+        "vocabulary": _vocabulary(member),
         "parameters": _count(member.num_parameters),
         "weights MB": "-" if weights is None else "shared" if member.kind == "submodel" else weights,
         "KV bytes /token": _count(member.kv_bytes_per_token),
@@ -93,6 +93,11 @@ def _check_cells(member: MemberCheck) -> dict[str, str]:
         "device": member.device,
         "works": "no" if member.problems else "yes",
     }
+
+
+def _vocabulary(member: MemberCheck) -> str:
+    whole = _count(member.vocab_size)
+    return whole if member.head_tokens is None else f"{member.head_tokens:,} of {whole}"
 
 
 def _count(number: int | None) -> str:

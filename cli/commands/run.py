@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from ..output import JsonOption, check_json_path, check_new_folder, show
 from ..ranks import is_first
 
 if TYPE_CHECKING:
+    from ...studies.comparing.decoded import DecodedByPolicy
     from ...studies.decode import Decoded
 
 SOME_FAILED = 1  # exit code: requests failed, the others are answered
@@ -48,6 +49,14 @@ QualityOption = Annotated[
     ),
 ]
 
+RunTestsOption = Annotated[
+    bool,
+    typer.Option(
+        "--run-tests",
+        help="Where prompts have tests of code, run what the model wrote, in processes with limits and a guard.",
+    ),
+]
+
 
 def run(
     *,
@@ -55,7 +64,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="New folder for outputs.jsonl and the run log.")] = None,
     pool: models.PoolOption = None,
     device: models.DevicesOption = None,
-    policy: Annotated[list[str] | None, typer.Option(help="One, as --policy of compare; default: plain.")] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="As --policy of compare; several run in turn, in one table; default: plain."),
+    ] = None,
     batch: Annotated[int, typer.Option(help="Requests that share each forward.", min=1)] = 1,
     max_new_tokens: models.MaxNewTokensOption = 64,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends an answer; may be repeated.")] = None,
@@ -72,6 +84,7 @@ def run(
     rollouts: models.RolloutsOption = None,
     lossless: LosslessOption = False,
     quality: QualityOption = True,
+    run_tests: RunTestsOption = False,
     threads: models.ThreadsOption = 1,
     chat: models.ChatOption = False,
     overlap: models.OverlapOption = "auto",
@@ -82,7 +95,8 @@ def run(
 
     Exit 1 if requests failed; the others are answered.
     """
-    name = _one_policy(policy)
+    names = policy or ["plain"]
+    _check_several(names, out, rollouts)
     mode = sampling.chosen()
     branching = None if rollouts is None else rollouts_of(rollouts)
     check_stops(stop or [])
@@ -96,11 +110,11 @@ def run(
     with needs_torch():
         from ...runtime.memory import Memory
         from ...runtime.ranks.ranks import leave
+        from ...studies.comparing.decoded import decode_each
         from ...studies.decode import decode
-    decoded = decode(
-        pool,
-        requests,
-        name,
+    loading: Any = {"lossless": lossless, "threads": threads, "chat": chat, "devices": devices}
+    loading |= {"forward": forward, "debug": debug}
+    options = dict[str, Any](
         sampling=mode,
         max_new_tokens=max_new_tokens,
         limit=limit,
@@ -112,18 +126,20 @@ def run(
             prefixes=prefixes,
             shared_attention=shared_attention,
         ),
-        forward=forward,
         start=start,
         stop=stop or (),
-        lossless=lossless,
         quality=quality,
-        threads=threads,
-        chat=chat,
+        run_tests=run_tests,
         overlap=overlap,
-        devices=devices,
-        debug=debug,
         rollouts=branching,
     )
+    if len(names) > 1:
+        each = decode_each(pool, requests, names, options, **loading)
+        leave()
+        if is_first():
+            _tell_each(each, len(names), json)
+        return
+    decoded = decode(pool, requests, names[0], **options, **loading)
     leave()
     if is_first():
         _tell(decoded, counted(decoded.num_requests, "request"), out, json)
@@ -149,12 +165,25 @@ def _tell(decoded: "Decoded", asked: str, out: Path | None, json: Path | None) -
         raise typer.Exit(SOME_FAILED)
 
 
-def _one_policy(names: Sequence[str] | None) -> str:
-    if names is None:
-        return "plain"
-    if len(names) > 1:
-        raise ValueError(f"--policy must be given once, got {', '.join(names)}; compare and agree take several")
-    return names[0]
+def _tell_each(each: "DecodedByPolicy", asked: int, json: Path | None) -> None:
+    """Print what several policies wrote; raises Exit and Interrupted where that is not all."""
+    show(json, each)
+    failed = [output for run in each.runs for output in run.failed]
+    for output in failed:
+        typer.echo(f"paceline: failed: {output.error}", err=True)
+    last = each.runs[-1]
+    if last.log.meta["interrupted"] or last.quality_interrupted:
+        raise Interrupted(f"{len(each.runs)} of {asked} policies began, the last one did not end")
+    if failed:
+        typer.echo(f"paceline: {counted(len(failed), 'request')} failed", err=True)
+        raise typer.Exit(SOME_FAILED)
+
+
+def _check_several(names: Sequence[str], out: Path | None, rollouts: str | None) -> None:
+    """Raises ValueError for options that go with one policy alone."""
+    if len(names) > 1 and (out is not None or rollouts is not None):
+        option = "--out" if out is not None else "--rollouts"
+        raise ValueError(f"{option} goes with one --policy, got {', '.join(names)}; --json has the answers of each")
 
 
 def check_stops(texts: Sequence[str]) -> None:

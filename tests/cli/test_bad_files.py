@@ -197,7 +197,10 @@ GOOD = '{"id": "a", "prompt": "x"}'
         (('{"id": "a"}',), "line 1, prompt: must be a string that is not empty, got None"),
         (('{"id": 3, "prompt": "x"}',), "line 1, id: must be a string that is not empty, got 3"),
         (('{"id": "a", "prompt": ""}',), "line 1, prompt: must be a string that is not empty, got ''"),
-        (('{"id": "a", "prompt": "x", "size": 1}',), "keys must be among id, tag, prompt, answer, got 'size'"),
+        (
+            ('{"id": "a", "prompt": "x", "size": 1}',),
+            "keys must be among id, tag, prompt, answer, check, tests, got 'size'",
+        ),
     ],
 )
 def test_prompts_that_are_none(tmp_path, command, lines, told):

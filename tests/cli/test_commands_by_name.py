@@ -45,7 +45,8 @@ def test_what_runs_no_command_imports_none(asked):
     assert not loaded & HEAVY
     # To find a module, Python imports the package that it is in.
     assert not {name for name in loaded if name.startswith("paceline.cli.commands.")} - {
-        "paceline.cli.commands.serving"
+        "paceline.cli.commands.serving",
+        "paceline.cli.commands.tasks",
     }
 
 

@@ -228,6 +228,12 @@ def test_a_policy_that_leaves_the_recording():
     assert "--closure monotone --reach 2 --run 2; record deeper" in line
 
 
+def test_a_tree_that_leaves_the_recording():
+    recorded("--trees", "draft:2x1")
+    line = refused(*agree("--policy", "tree,shape=3", "--trace", "made.trace"))
+    assert line.endswith("it was recorded with --trees draft:2x1; record with trees as wide and as deep")
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_lossy_policy_is_compared_up_to_where_it_leaves_the_record(tmp_path, batch):
     (tmp_path / "mine.py").write_text(POLICIES)

@@ -138,7 +138,9 @@ def test_an_interrupt_keeps_what_is_finished(prompts, tmp_path, monkeypatch):
     [
         (("--stop", ""), "--stop must not be empty"),
         (("--stop", "\udcff"), "--stop must be UTF-8"),
-        (("--policy", "plain", "--policy", "ngram"), "--policy must be given once, got plain, ngram"),
+        (("--policy", "plain", "--policy", "ngram", "--out", "o"), "--out goes with one --policy, got plain, ngram"),
+        (("--policy", "plain", "--policy", "plain"), "plain"),
+        (("--policy", "plain", "--policy", "draft:2/large"), "large"),
         (("--out", "prompts.jsonl/x"), "--out prompts.jsonl/x: cannot be made in "),
         (("--out", ""), "--out must name a new folder"),
         (("--json", ""), "--json must name a file"),
