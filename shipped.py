@@ -5,16 +5,28 @@ from importlib.resources import files
 from pathlib import Path
 
 DEFAULT_POOL = "pico"
+DEFAULT_RECORDING = "pico"
 
 
 def pool_path(given: Path | str | None) -> Path:
     """Where a pool is: a file or folder, else one that comes with the package, by its name; None is `DEFAULT_POOL`."""
     if given is None:
         return shipped("pools", DEFAULT_POOL)
-    path = Path(given)
-    if not path.exists() and path.name == str(given):
+    return _here_or_shipped(Path(given), "pools", "")
+
+
+def recording_path(given: Path | str | None) -> Path:
+    """Where a recording is: a folder, else one that comes with the package, by its name; None is the default one."""
+    if given is None:
+        return shipped("recordings", f"{DEFAULT_RECORDING}.trace")
+    return _here_or_shipped(Path(given), "recordings", ".trace")
+
+
+def _here_or_shipped(path: Path, folder: str, ending: str) -> Path:
+    """A path as it is, but for a mere name of something in `folder` where nothing here has that name."""
+    if not path.exists() and len(path.parts) == 1:
         with suppress(FileNotFoundError):
-            return shipped("pools", path.name)
+            return shipped(folder, f"{path.name}{ending}")
     return path
 
 

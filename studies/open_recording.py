@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..shipped import shipped
+from ..shipped import recording_path
 from ..traces.forms import open_recording as read_recording
 from ..traces.recording import Recording
 
@@ -11,9 +11,9 @@ def open_recording(path: str | Path | None = None) -> Recording:
     """Read a recording, of contexts or of an imported log.
 
     Args:
-        path: a .trace folder; None for the recording that comes with the package.
+        path: a .trace folder, or the name of a recording that comes with the package; None for the default one.
 
     Raises:
         TraceFormatError: no recording, or one that breaks the format; names the path and what is wrong.
     """
-    return read_recording(shipped("recordings", "pico.trace") if path is None else Path(path))
+    return read_recording(recording_path(path))

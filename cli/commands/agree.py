@@ -9,12 +9,16 @@ from ...installing import needs_torch
 from ...runtime.prompts import read_prompts
 from ..options import models
 from ..options.comparison import LosslessOption
+from ..options.recordings import named_recording
 from ..output import JsonOption, check_json_path, show
 
 DIFFERENT = 1  # exit code: the worlds differ
 
 GivenTraceOption = Annotated[
-    Path | None, typer.Option(help="A .trace folder of these prompts and this pool; default: recorded now.")
+    Path | None,
+    typer.Option(
+        callback=named_recording, help="A .trace folder of these prompts and this pool; default: recorded now."
+    ),
 ]
 GivenClosureOption = Annotated[
     Literal["monotone", "full"] | None,

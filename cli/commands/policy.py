@@ -13,7 +13,7 @@ from ...policies.options import PolicyClass, any_key, policy_options, takes_poli
 from ...policies.registry import known_policies
 from ...policies.spec import PolicySpec
 from ...reports.tables.grid import Column, Grid
-from ...shipped import shipped
+from ...shipped import recording_path
 from ...studies.fitting.fit_head import fit_head
 from ...whole_files import write_whole
 from ..options.comparison import TraceOption
@@ -115,7 +115,7 @@ def fit(
     """Fit what a policy has to know beforehand to a recording, and say how it does on a quarter of its requests."""
     if name != FITTED:
         raise ValueError(f"NAME must be a policy that is fitted beforehand, {FITTED}, got {name!r}")
-    path = shipped("recordings", "pico.trace") if trace is None else trace
+    path = recording_path(trace)
     check_file_path("--out", out)
     if out.exists():
         raise ValueError(f"{out}: exists already; what was fitted is never overwritten")

@@ -11,11 +11,13 @@ from ...arguments import ArgumentError
 from ...installing import needs_torch
 from ..options import models
 from ..options.parsing import whole_numbers
+from ..options.recordings import named_recording
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 UNFIT = 1  # exit code: a profile no longer fits
 _TraceOption = Annotated[
-    Path | None, typer.Option(help="Of a forced pool: the .trace folder that decides what is accepted.")
+    Path | None,
+    typer.Option(callback=named_recording, help="Of a forced pool: the .trace folder that decides what is accepted."),
 ]
 
 

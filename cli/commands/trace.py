@@ -12,7 +12,7 @@ from ...reports.tables.grid import Grid
 from ...reports.tables.rounds import rounds_tables
 from ...reports.tables.trie import trace_tables
 from ...runtime.pools.pool_file import tokenizer_sha256
-from ...shipped import shipped
+from ...shipped import recording_path
 from ...traces.errors import TraceFormatError
 from ...traces.forms import by_form, open_recording
 from ...traces.recording import Recording
@@ -20,17 +20,23 @@ from ...traces.synthetic.generator import make_trace
 from ...traces.synthetic.spec import SyntheticSpec
 from ...traces.tries.store import write_trace
 from ..options.parsing import numbers, words
+from ..options.recordings import named_recording
 from ..output import JsonOption, check_json_path, check_new_folder, print_table, write_json
 
-TraceArgument = Annotated[Path, typer.Argument(help="A .trace folder.")]
+TraceArgument = Annotated[
+    Path, typer.Argument(callback=named_recording, help="A .trace folder, or a shipped one's name.")
+]
 
 
 def inspect(
-    trace: Annotated[Path | None, typer.Argument(help="A .trace folder; default: the shipped recording.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Argument(callback=named_recording, help="A .trace folder, or a shipped one's name; default: pico."),
+    ] = None,
     json: JsonOption = None,
 ) -> None:
     """What a recording holds, and by tag: agreement with the target, or rounds of each drafter if it was imported."""
-    trace = shipped("recordings", "pico.trace") if trace is None else trace
+    trace = recording_path(trace)
     check_json_path(json)
     recording = open_recording(trace)
     if json is not None:

@@ -15,10 +15,14 @@ from ..options import models
 from ..options.comparison import ForeignProfileOption, PoliciesOption, batches
 from ..options.load import CLUSTER, WORKLOAD
 from ..options.parsing import numbers
+from ..options.recordings import named_recording
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 _TraceOption = Annotated[
-    Path, typer.Option(help="A .trace folder, recorded of the pool and these prompts, or to be forced.")
+    Path,
+    typer.Option(
+        callback=named_recording, help="A .trace folder, recorded of the pool and these prompts, or to be forced."
+    ),
 ]
 _PromptsOption = Annotated[
     Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")

@@ -11,8 +11,11 @@ from ...sim.simulate import MOST_BATCH
 from ...studies.comparing.setting import ReplayOptions, SettingOptions
 from ...studies.sweep import MOST_CELLS
 from .parsing import named_numbers
+from .recordings import named_recording
 
-TraceOption = Annotated[Path | None, typer.Option(help="A .trace folder; default: the shipped recording.")]
+TraceOption = Annotated[
+    Path | None, typer.Option(callback=named_recording, help="A .trace folder, or a shipped one's name; default: pico.")
+]
 PoliciesOption = Annotated[
     list[str] | None,
     typer.Option(help="NAME, NAME,key=value,..., a chain (draft:4/target), file.py:Class or package.module:Class."),

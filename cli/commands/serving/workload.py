@@ -8,6 +8,7 @@ import typer
 
 from ....studies.serving.describe_workload import describe_workload
 from ....traces.workloads import WorkloadOptions
+from ...options.recordings import named_recording
 from ...options.workload import WorkloadAsked
 from ...output import JsonOption, check_json_path, show
 
@@ -21,7 +22,11 @@ def workload(
     rate: Annotated[float | None, typer.Option(help="Scale times of arrival to this mean rate per second.")] = None,
     asked: WorkloadAsked,
     lengths_from: Annotated[
-        Path | None, typer.Option(help="A .trace folder that a generator draws lengths from; default: the shipped one.")
+        Path | None,
+        typer.Option(
+            callback=named_recording,
+            help="A .trace folder or a shipped one's name, which a generator draws lengths from; default: pico.",
+        ),
     ] = None,
     json: JsonOption = None,
 ) -> None:
