@@ -42,6 +42,7 @@ POOL = {
     "check": "pool:check",
     "fetch": "pool:fetch",
     "train": "pool:train",
+    "distil": "pool:distil",
     "search-slim": "pool:search_slim",
     "forced": "pool:forced",
 }

@@ -1,4 +1,4 @@
-"""`paceline pool show | check | fetch | train | search-slim | forced`."""
+"""`paceline pool show | check | fetch | train | distil | search-slim | forced`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -130,6 +130,30 @@ def train(
     command = f"paceline pool train {out.name}{options}"
     train_pool(recipe, out, work or out.with_name(f"{out.name}.work"), command=command)
     typer.echo(f"{out}: trained; see {out / 'CARD.md'}")
+
+
+def distil(
+    pool: Annotated[str, typer.Argument(metavar="POOL", help="A pool.toml, its folder, or a shipped pool's name.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the pool with drafters to write.")],
+    work: Annotated[Path | None, typer.Option(help="Folder for texts and checkpoints; OUT.work if not given.")] = None,
+    processes: Annotated[int, typer.Option(min=1, max=1024, help="At a time, of one CPU thread each.")] = 1,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Little of every stage, to try it out.")] = False,
+) -> None:
+    """Train drafters for a pool's target on its own answers; a second call continues one that was cut short.
+
+    The target writes questions itself, by its chat template, and answers them.
+    """
+    with needs_torch():
+        from ...laboratory.distilling.pipeline import distil_pool
+        from ...laboratory.distilling.recipe import read_recipe
+        from ...runtime.threads import check_processors
+    check_processors("`--processes`", processes)
+    options = "".join([f" --processes {processes}" if processes > 1 else "", " --tiny" if tiny else ""])
+    command = f"paceline pool distil {pool} {out.name}{options}"
+    recipe = read_recipe("tiny" if tiny else "full")
+    folder = work or out.with_name(f"{out.name}.work")
+    distil_pool(pool_path(pool), recipe, out, folder, processes=processes, command=command)
+    typer.echo(f"{out}: distilled; see {out / 'CARD.md'}")
 
 
 def fetch(

@@ -1,4 +1,4 @@
-"""The optimizer loop that all three trained models share."""
+"""The optimizer loop that all trained models share."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ...progress import Progress
 from .architectures import layers_of
 from .checkpoint import load_run, save_run
-from .recipe import Recipe, Schedule
+from .recipe import Schedule
 
 WEIGHT_DECAY = 0.05
 EMBEDDING_RATE_SCALE = 0.5
@@ -38,7 +38,9 @@ def run_training(
     *,
     num_sequences: int,
     schedule: Schedule,
-    recipe: Recipe,
+    seed: int,
+    sequence_tokens: int,
+    checkpoint_every_s: float,
     checkpoint: Path,
     stage: str,
     is_done: Callable[[int], bool] = lambda _: False,
@@ -51,7 +53,9 @@ def run_training(
             that a continued run repeats an uninterrupted one.
         num_sequences: that there are to learn from.
         schedule: length and rates.
-        recipe: whose seed orders the sequences, and which says how often the state is written.
+        seed: orders the sequences.
+        sequence_tokens: of a sequence, in the mean.
+        checkpoint_every_s: seconds between two checkpoints.
         checkpoint: file that holds the state.
         stage: what is trained, for the progress.
         is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
@@ -64,19 +68,19 @@ def run_training(
     with Progress(f"training {stage}", schedule.num_steps, unit="steps", done=first) as progress:
         step = first
         while step < schedule.num_steps and not is_done(step):
-            rows = _rows_at(step, schedule.num_rows, num_sequences, recipe.seed)
+            rows = _rows_at(step, schedule.num_rows, num_sequences, seed)
             loss = _take_step(model, optimizers, partial(loss_at, step, rows), schedule.rate_at(step))
             step += 1
             progress.advance_to(step, f"loss {loss:.3f}")
             now_s = time.monotonic()
-            if now_s - saved_at_s >= recipe.checkpoint_every_s:
+            if now_s - saved_at_s >= checkpoint_every_s:
                 saved_at_s = now_s
                 save_run(checkpoint, model, optimizers, step=step, seconds=spent_s + now_s - started_at_s)
     model.eval()
     seconds = spent_s + time.monotonic() - started_at_s
     if step > first:
         save_run(checkpoint, model, optimizers, step=step, seconds=seconds)
-    num_tokens = step * schedule.num_rows * recipe.sequence_tokens
+    num_tokens = step * schedule.num_rows * sequence_tokens
     return TrainingRun(num_tokens=num_tokens, seconds=seconds)
 
 

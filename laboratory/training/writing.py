@@ -16,9 +16,15 @@ STEPS_BETWEEN_DROPS = 8
 
 @torch.no_grad()
 def write_texts(
-    model: PreTrainedModel, prompts: list[list[int]], *, num_tokens: int, temperature: float, seed: int
+    model: PreTrainedModel,
+    prompts: list[list[int]],
+    *,
+    num_tokens: int,
+    temperature: float,
+    seed: int,
+    end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
 ) -> list[list[int]]:
-    """Continue every prompt until the end token or for `num_tokens` tokens.
+    """Continue every prompt until an end token or for `num_tokens` tokens.
 
     Args:
         model: in eval mode.
@@ -26,6 +32,7 @@ def write_texts(
         num_tokens: most tokens to write.
         temperature: 0 writes greedily.
         seed: seed of the sampling.
+        end_token_ids: tokens that end a text; by default that of our own tokenizers.
 
     Returns:
         The new tokens of each prompt, the end token included where it was reached.
@@ -33,17 +40,23 @@ def write_texts(
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
     written: list[list[int]] = [[] for _ in prompts]
+
+    def has_ended(row: int) -> bool:
+        return bool(written[row]) and written[row][-1] in end_token_ids
+
     alive = list(range(len(prompts)))
     cache: Any = DynamicCache()
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     for step in range(num_tokens):
-        output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        output = model(
+            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+        )
         chosen = _choose(output.logits[:, -1].float(), temperature, generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
-            if written[row][-1:] != [END_TOKEN_ID]:
+            if not has_ended(row):
                 written[row].append(token)
         if step % STEPS_BETWEEN_DROPS == 0:
-            kept = [place for place, row in enumerate(alive) if written[row][-1] != END_TOKEN_ID]
+            kept = [place for place, row in enumerate(alive) if not has_ended(row)]
             if not kept:
                 break
             index = torch.tensor(kept)

@@ -73,7 +73,7 @@ def add_slims(
     tokenizer = content.tokenizer
     blocks = [_Block(entry, sizes[entry.name], part) for entry, part in zip(content.members, parts, strict=True)]
     if folder.resolve() != file.parent.resolve():
-        tokenizer = _moved(file, tokenizer, folder)
+        tokenizer = moved(file, tokenizer, folder)
         head = _with_value(head, "tokenizer", tokenizer)
         blocks = [_relocated(file, block, folder) for block in blocks]
     for slim in slims:
@@ -119,13 +119,13 @@ def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
     for field in ("path", "tokenizer"):
         value = getattr(entry, field)
         if value is not None:
-            moved = _moved(file, value, folder)
-            entry, text = entry.model_copy(update={field: moved}), _with_value(text, field, moved)
+            there = moved(file, value, folder)
+            entry, text = entry.model_copy(update={field: there}), _with_value(text, field, there)
     return _Block(entry, block.num_parameters, text)
 
 
-def _moved(file: Path, location: str, folder: Path) -> str:
-    """A location relative to `folder`; hub ids and absolute ones stay as they are."""
+def moved(file: Path, location: str, folder: Path) -> str:
+    """A location of a pool file relative to `folder` instead; hub ids and absolute ones stay as they are."""
     here = file.parent / location
     if Path(location).is_absolute() or not here.exists():
         return location

@@ -247,7 +247,9 @@ def test_a_run_killed_between_steps_gives_the_same_weights(tmp_path, killed_at):
             loss_at,
             num_sequences=12,
             schedule=schedule,
-            recipe=replace(recipe, checkpoint_every_s=0.0),
+            seed=recipe.seed,
+            sequence_tokens=17,
+            checkpoint_every_s=0.0,
             checkpoint=checkpoint,
             stage="t",
         )

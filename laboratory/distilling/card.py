@@ -1,0 +1,118 @@
+"""The card of distilled drafters: what they can do, measured on dialogues that nothing was trained on."""
+
+import platform
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...counted import counted
+from ...machine import processor
+from ...progress import tracked
+from ...reports.tables import grid
+from ...runtime.pools.pool import ModelPool
+from ...runtime.timing.forward_seconds import measure_costs
+from ..findings.table import markdown_table
+from ..training.loop import TrainingRun
+from .recipe import Recipe
+from .shards import Text
+
+TIMED_FORWARDS = 21
+
+
+def make_card(
+    pool: ModelPool,
+    texts: Sequence[Text],
+    held_out: Sequence[Text],
+    runs: Mapping[str, TrainingRun],
+    *,
+    recipe: Recipe,
+    command: str,
+) -> str:
+    """Measure the drafters and write the card as Markdown.
+
+    Args:
+        pool: of the target and its drafters.
+        texts: that they learned from.
+        held_out: that they did not.
+        runs: what the training of each drafter took.
+        recipe: how they were trained.
+        command: the command that did it.
+    """
+    measured = {name: _measured(pool, name, held_out) for name in tracked(runs, "measuring", unit="members")}
+    tags = [*recipe.tasks, "all"]
+    sections = (
+        f"# Drafters of {pool.name}",
+        _origin(recipe, command, texts),
+        "## Members\n\n" + _members_table(pool, runs),
+        "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on "
+        f"{counted(len(held_out), 'held-out dialogue')} ({sum(map(_answer_tokens, held_out)):,} tokens of answers), "
+        "over the whole vocabulary.\n\n" + _table(measured, tags, 0, "{:.1%}"),
+        "## Loss\n\nCross-entropy to the target's distribution over the tokens that the drafter can say, in nats per "
+        "token, on the same dialogues.\n\n" + _table(measured, tags, 1, "{:.2f}"),
+        "## Words\n\nShare of the target's greedy choices that the drafter can say at all.\n\n"
+        + _table(measured, tags, 2, "{:.1%}"),
+    )
+    return "\n\n".join(sections) + "\n"
+
+
+def _origin(recipe: Recipe, command: str, texts: Sequence[Text]) -> str:
+    return (
+        "Small Llama-like models that read and say tokens by the target's embeddings, begun as some of its layers and "
+        "trained on its own answers to questions that it wrote itself, by\n\n"
+        f"    {command}\n\n"
+        f"with Python {platform.python_version()}, torch {torch.__version__}, {processor()}, seed {recipe.seed}: "
+        f"{counted(len(texts), 'dialogue')}, {sum(map(_answer_tokens, texts)):,} tokens of answers. All numbers below "
+        "were written by that command. Weights are stored in bfloat16, without embeddings."
+    )
+
+
+def _answer_tokens(text: Text) -> int:
+    return len(text.tokens) - text.answer_at
+
+
+def _members_table(pool: ModelPool, runs: Mapping[str, TrainingRun]) -> str:
+    rows = []
+    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
+        run = runs.get(name)
+        rows.append(
+            {
+                "member": name,
+                "parameters": f"{pool.member(name).num_parameters:,}",
+                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
+                "tokens seen": f"{run.num_tokens:,}" if run else "-",
+                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
+            }
+        )
+    return markdown_table(grid.table(rows))
+
+
+def _table(
+    measured: Mapping[str, Mapping[str, tuple[float, float, float]]], tags: Sequence[str], which: int, form: str
+) -> str:
+    rows = [
+        {"member": name, **{tag: form.format(by_tag[tag][which]) for tag in tags if tag in by_tag}}
+        for name, by_tag in measured.items()
+    ]
+    return markdown_table(grid.table(rows))
+
+
+@torch.inference_mode()
+def _measured(pool: ModelPool, name: str, texts: Sequence[Text]) -> dict[str, tuple[float, float, float]]:
+    """By tag and of all: equal choices, loss, and choices that can be said."""
+    drafter, target = pool.member(name).model, pool.target.model
+    assert drafter is not None
+    assert target is not None
+    sums: dict[str, Tensor] = {}
+    for text in texts:
+        theirs = functional.linear(text.states[text.answer_at - 1 :].float(), target.get_output_embeddings().weight)
+        logits = drafter(input_ids=text.tokens[None, :-1], use_cache=False).logits[0, text.answer_at - 1 :]
+        said = logits[0].isfinite()
+        losses = functional.cross_entropy(logits[:, said], theirs[:, said].softmax(-1), reduction="none")
+        choices = theirs.argmax(-1)
+        equal = (logits.argmax(-1) == choices).double()
+        found = torch.stack([torch.ones_like(equal), equal, losses.double(), said[choices].double()], dim=-1).sum(0)
+        for tag in (text.tag, "all"):
+            sums[tag] = sums.get(tag, torch.zeros(4, dtype=torch.float64)) + found
+    return {tag: (float(s[1] / s[0]), float(s[2] / s[0]), float(s[3] / s[0])) for tag, s in sums.items()}

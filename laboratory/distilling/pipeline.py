@@ -1,0 +1,121 @@
+"""The whole way from a pool with a target to the same pool with drafters, one stage after another."""
+
+import copy
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
+from ...runtime.slim.pool_text import moved
+from ...whole_files import write_whole
+from ..training.checkpoint import write_tensors
+from ..training.loop import TrainingRun
+from .card import make_card
+from .job import Job, job_folder
+from .jobs import run_jobs
+from .quick_dtype import quick_dtype
+from .recipe import Recipe
+from .shards import parted, read_shards
+
+
+def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, processes: int, command: str) -> None:
+    """Train drafters for the target of a pool on its own answers, and write a pool of them.
+
+    Every stage keeps its state in `work`; after a kill the same call continues.
+
+    Args:
+        pool_path: of the pool, whose tokenizer must have a chat template.
+        recipe: what to train.
+        out: folder of the new pool, made where needed.
+        work: folder for texts and checkpoints; may be removed at the end.
+        processes: at a time, of one thread each, >= 1.
+        command: how this was called, for the card.
+
+    Raises:
+        PoolFileError: a pool that is broken, whose target has no chat template, or cannot share its embeddings.
+        ValueError: `work` belongs to another recipe or target.
+        JobFailedError: a process ended before its job was done.
+    """
+    file, content = read_pool_file(pool_path)
+    pool = ModelPool.load(file, chat=True)
+    job_folder(work).mkdir(parents=True, exist_ok=True)
+    dtype = _claim(work, recipe, content, pool)
+    job = Job(pool=str(file), work=str(work), recipe=recipe.name, dtype=dtype)
+    parts = min(processes, recipe.num_shards)
+    run_jobs([replace(job, first=part, every=parts) for part in range(parts)], processes=processes)
+    missing = [name for name in recipe.students if not (work / f"{name}.safetensors").exists()]
+    if missing:
+        # The largest takes longest.
+        missing.sort(key=lambda name: -recipe.students[name].num_layers)
+        run_jobs([replace(job, student=name) for name in missing], processes=processes)
+    runs = {name: _export(name, work, out, pool) for name in recipe.students}
+    write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out))
+    texts, held_out = parted(read_shards(recipe, job_folder(work)), recipe)
+    written = ModelPool.load(out, threads=torch.get_num_threads())
+    write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, recipe=recipe, command=command))
+
+
+def _claim(work: Path, recipe: Recipe, content: PoolFile, pool: ModelPool) -> str:
+    """Texts of another recipe or target must not leak in; returns the dtype that the work was begun in."""
+    path = work / "recipe.json"
+    mine: dict[str, Any] = {
+        **asdict(replace(recipe, checkpoint_every_s=0.0)),
+        "target": content.members[-1].path,
+        "tokenizer": pool.tokenizer_sha256,
+    }
+    if not path.exists():
+        dtype = str(quick_dtype()).removeprefix("torch.")
+        write_whole(path, json.dumps({**mine, "dtype": dtype}, indent=1, sort_keys=True) + "\n")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    dtype = str(found.pop("dtype"))
+    if found != json.loads(json.dumps(mine)):
+        raise ValueError(f"work must belong to the same recipe and target, {work} holds another one")
+    return dtype
+
+
+def _export(name: str, work: Path, out: Path, pool: ModelPool) -> TrainingRun:
+    """Write a drafter's folder: config, weights without embeddings, and the ids that it can say."""
+    with safe_open(work / f"{name}.safetensors", framework="pt") as file:
+        told = file.metadata()
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+    said = tensors.pop("said").tolist()
+    assert pool.target.model is not None
+    config: Any = copy.deepcopy(pool.target.model.config)
+    config.num_hidden_layers = 1 + max(int(key.split(".")[2]) for key in tensors if ".layers." in key)
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[: config.num_hidden_layers]
+    config.tie_word_embeddings, config.dtype = True, "bfloat16"
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "config.json", config.to_json_string())
+    write_whole(folder / "vocabulary.json", json.dumps(said) + "\n")
+    write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return TrainingRun(num_tokens=int(told["num_tokens"]), seconds=float(told["seconds"]))
+
+
+def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path) -> str:
+    """The new pool file: lookup, drafters from the smallest, the target."""
+    target = content.members[-1]
+    if target.path is None or target.embeddings_of is not None:
+        raise PoolFileError(file, f"members[{len(content.members) - 1}]", "must have weights of its own", target.name)
+    quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in {
+        "name": content.name, "tokenizer": moved(file, content.tokenizer, out),
+        "path": moved(file, target.path, out), "target": target.name,
+    }.items()}  # fmt: skip
+    ordered = sorted(recipe.students, key=lambda name: recipe.students[name].num_layers)
+    place = f'dtype = "{target.dtype}"\ndevice = "{target.device}"\n'
+    drafters = "".join(
+        f'\n[[members]]\nname = "{name}"\npath = "{name}"\nvocabulary = "{name}/vocabulary.json"\n'
+        f"embeddings_of = {quoted['target']}\n{place}"
+        for name in ordered
+    )
+    return (
+        f"name = {quoted['name']}\ntokenizer = {quoted['tokenizer']}\ncontext_tokens = {content.context_tokens}\n"
+        f'\n[[members]]\nname = "ngram"\nngram = {{ max_match = 3 }}\n{drafters}'
+        f"\n[[members]]\nname = {quoted['target']}\npath = {quoted['path']}\n{place}"
+    )

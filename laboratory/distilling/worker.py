@@ -1,0 +1,42 @@
+"""A process of a distillation: `python -m paceline.laboratory.distilling.worker JOB`, JOB as JSON."""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from ...runtime.pools.pool import ModelPool
+from ..training.checkpoint import write_tensors
+from .job import Job, job_folder
+from .recipe import read_recipe
+from .shards import parted, read_shards, write_shards
+from .students import common_tokens, train_student, weights_of
+
+
+def do(job: Job) -> None:
+    """Do a job in this process."""
+    pool = ModelPool.load(Path(job.pool), chat=True)
+    dtype: torch.dtype = getattr(torch, job.dtype)
+    recipe, work = read_recipe(job.recipe), Path(job.work)
+    folder = job_folder(work)
+    target = pool.target.model
+    assert target is not None
+    if job.every:
+        writer = copy.deepcopy(target).to(dtype).eval()
+        write_shards(pool, writer, recipe, folder, range(job.first, recipe.num_shards, job.every))
+    if job.student:
+        student = recipe.students[job.student]
+        texts, _ = parted(read_shards(recipe, folder), recipe)
+        said = torch.tensor(common_tokens(texts, student.head_tokens, pool.eos_token_ids))
+        head = target.get_output_embeddings().weight.detach()[said]
+        checkpoint = work / f"{job.student}.checkpoint.safetensors"
+        model, run = train_student(job.student, student, target, texts, head, recipe, checkpoint, dtype)
+        told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": job.dtype}
+        tensors = {**weights_of(model), "said": said.int()}
+        write_tensors(tensors, work / f"{job.student}.safetensors", metadata=told)
+
+
+if __name__ == "__main__":
+    do(Job(**json.loads(sys.argv[1])))
