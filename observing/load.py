@@ -1,6 +1,7 @@
 """Requests at their times, or so many at a time: who sends what when. A thread for each request under way."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from threading import Condition, Thread
 from typing import Protocol
@@ -52,7 +53,7 @@ class Load:
     def open_loop(self) -> None:
         """Send each request when it is due, however many are under way; returns when all ended, or at a stop."""
         while (arrival := self._next_due()) is not None:
-            self._start(lambda one=arrival: self._serve(one, one.arrives_ps))
+            self._start(partial(self._serve, arrival, arrival.arrives_ps))
 
     def closed_loop(self, concurrency: int) -> None:
         """Keep so many under way: one is sent when one ended, whatever its time; waits within sessions are kept.

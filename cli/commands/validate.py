@@ -14,11 +14,16 @@ from ...reports.tables.printed import Printed
 from ..options import models
 from ..options.comparison import ForeignProfileOption, PoliciesOption, batches
 from ..options.load import CLUSTER, WORKLOAD
+from ..options.observed import ObservedAsked, Replayed
 from ..options.parsing import numbers
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 _TraceOption = Annotated[
-    Path, typer.Option(help="A .trace folder, recorded of the pool and these prompts, or to be forced.")
+    Path | None,
+    typer.Option(
+        help="A .trace folder, recorded of the pool and these prompts, or to be forced; with --observed that "
+        "acceptance is drawn from, by default the shipped one."
+    ),
 ]
 _PromptsOption = Annotated[
     Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")
@@ -37,6 +42,10 @@ class _Cells:
     runs: Annotated[
         int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
     ] = 3
+
+    def given(self) -> dict[str, object]:
+        """What is not as by default, by name."""
+        return {one.name: getattr(self, one.name) != one.default for one in fields(self)}
 
     def refuse_beside_workload(self, figure: Path | None) -> None:
         """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
@@ -72,15 +81,20 @@ class _Load:
 
 def validate(
     *,
-    trace: _TraceOption,
+    trace: _TraceOption = None,
     prompts: _PromptsOption = None,
     pool: models.PoolOption = None,
     policy: PoliciesOption = None,
     cost: Annotated[
-        str, typer.Option(help="As of compare: here (the newest profile of this machine), FILE.profile, cpu, ...")
-    ] = "here",
+        str | None,
+        typer.Option(
+            help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
+            "--observed the cluster's own."
+        ),
+    ] = None,
     cells: _Cells,
     load: _Load,
+    observed: ObservedAsked,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: models.ThreadsOption = 1,
     debug: models.DebugOption = False,
@@ -89,13 +103,23 @@ def validate(
 ) -> None:
     """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
 
-    With --workload: requests that are served as they arrive, and how far latencies are apart.
+    With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
+    of a running server, without models here.
     """
-    check_json_path(json, trace, prompts, figure)
+    check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
+    if observed.observed is not None:
+        unused: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, **cells.given()}
+        unused |= {"workload": load.workload, "rate": load.rate, "allow_foreign_profile": allow_foreign_profile}
+        asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
+        show(json, observed.validated(asked, unused))
+        return
+    observed.refuse_without_observed()
+    if trace is None:
+        raise ArgumentError("`trace` must be given, but with `observed`")
     check_figure(figure)
     if figure is not None:
         check_file_path("--figure", figure)
-    of_both: dict[str, Any] = {"cost": cost, "runs": cells.runs, "threads": threads, "debug": debug}
+    of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both["allow_foreign_profile"] = allow_foreign_profile
     if load.workload is not None:
         cells.refuse_beside_workload(figure)

@@ -1,6 +1,6 @@
 """What an observed run says of itself: `meta.json` of its folder."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,7 +10,9 @@ from .request import ObservedRequest
 Count = Annotated[int, Field(ge=0)]
 Title = Annotated[str, Field(pattern=TITLE_PATTERN)]
 # Who counted the tokens of a run.
-BY_USAGE, BY_TOKENIZER, UNCOUNTED = "usage", "tokenizer", "nobody"
+BY_USAGE: Final = "usage"
+BY_TOKENIZER: Final = "tokenizer"
+UNCOUNTED: Final = "nobody"
 
 
 class ObservedAcceptance(Record):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from ...arguments import ArgumentError, check_least, check_within
 from ...counted import counted
@@ -267,7 +267,7 @@ def _uncounted(one: ObservedRequest) -> bool:
     return one.finished and (one.prompt_tokens is None or one.output_tokens is None)
 
 
-def _who_counted(found: Sequence[Exchange], seen: Sequence[ObservedRequest]) -> str:
+def _who_counted(found: Sequence[Exchange], seen: Sequence[ObservedRequest]) -> Literal["usage", "tokenizer", "nobody"]:
     if not any(_uncounted(one.seen) for one in found):
         return BY_USAGE
     return UNCOUNTED if any(map(_uncounted, seen)) else BY_TOKENIZER
