@@ -25,6 +25,13 @@ _TraceOption = Annotated[
         "acceptance is drawn from, by default the shipped one."
     ),
 ]
+_CostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
+        "--observed the cluster's own."
+    ),
+]
 _PromptsOption = Annotated[
     Path | None, typer.Option(help="Those of the recording, JSONL as for run. None with a forced pool.")
 ]
@@ -85,13 +92,7 @@ def validate(
     prompts: _PromptsOption = None,
     pool: models.PoolOption = None,
     policy: PoliciesOption = None,
-    cost: Annotated[
-        str | None,
-        typer.Option(
-            help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
-            "--observed the cluster's own."
-        ),
-    ] = None,
+    cost: _CostOption = None,
     cells: _Cells,
     load: _Load,
     observed: ObservedAsked,
@@ -108,32 +109,35 @@ def validate(
     """
     check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
     if observed.observed is not None:
-        unused: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, **cells.given()}
-        unused |= {"workload": load.workload, "rate": load.rate, "allow_foreign_profile": allow_foreign_profile}
+        beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "debug": debug, **cells.given()}
         asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
-        show(json, observed.validated(asked, unused))
+        show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
         return
-    observed.refuse_without_observed()
-    if trace is None:
-        raise ArgumentError("`trace` must be given, but with `observed`")
-    check_figure(figure)
-    if figure is not None:
-        check_file_path("--figure", figure)
+    recorded = observed.needed_without(trace)
+    _check_figure(figure)
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both["allow_foreign_profile"] = allow_foreign_profile
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
-        show(json, _under_load(pool, prompts, trace, policy, load, limit=cells.limit, **of_both))
+        show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))
         return
     load.refuse_without_workload()
     with needs_torch():
         from ...studies.seconds.validate import validate as validate_seconds
-    sizes = batches(cells.batch)
     requests = 8 if cells.limit is None else cells.limit
-    found = validate_seconds(pool, prompts, trace, policy, batches=sizes, tags=cells.tag, requests=requests, **of_both)
+    of_both |= {"batches": batches(cells.batch), "tags": cells.tag}
+    found = validate_seconds(pool, prompts, recorded, policy, requests=requests, **of_both)
     show(json, found)
     if figure is not None:
         write_figure(validation_panels(found.cells), figure)
+
+
+def _check_figure(figure: Path | None) -> None:
+    """Refuse, before anything runs, a figure that could not be drawn or written after it."""
+    check_figure(figure)
+    if figure is not None:
+        check_file_path("--figure", figure)
 
 
 def _under_load(

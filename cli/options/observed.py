@@ -70,8 +70,11 @@ class ObservedAsked:
             seed=asked.seed,
         )
 
-    def refuse_without_observed(self) -> None:
-        """Refuse what only --observed takes; raises ArgumentError for the first that was given."""
+    def needed_without(self, trace: Path | None) -> Path:
+        """The recording that all else needs; raises ArgumentError without it, or for what only --observed takes."""
         for field in fields(self):
             if getattr(self, field.name) != field.default:
                 raise ArgumentError(f"`{field.name}` goes with `observed`")
+        if trace is None:
+            raise ArgumentError("`trace` must be given, but with `observed`")
+        return trace
