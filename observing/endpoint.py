@@ -20,6 +20,10 @@ class ServerError(ValueError):
     """A server that cannot be reached, or says no; the message is one line."""
 
 
+class RefusedError(ServerError):
+    """A server that was reached and answers with another status than 200."""
+
+
 class Endpoint:
     """One server. Threads may share it: each request has a connection of its own. Final.
 
@@ -67,7 +71,7 @@ class Endpoint:
             body: JSON to post; None: get.
 
         Raises:
-            ServerError: a status that is not 200, with the server's message.
+            RefusedError: a status that is not 200, with the server's message.
             OSError, HTTPException: of the connection.
         """
         make = HTTPSConnection if self._secure else HTTPConnection
@@ -81,7 +85,7 @@ class Endpoint:
             connection.request("GET" if data is None else "POST", f"{self._path}{path}", data, self._headers())
             response = connection.getresponse()
             if response.status != 200:
-                raise ServerError(f"HTTP {response.status}: {self._message(response)}")
+                raise RefusedError(f"HTTP {response.status}: {self._message(response)}")
             yield response
         finally:
             with self._lock:
@@ -94,8 +98,8 @@ class Endpoint:
         try:
             with self.asked(path, body) as response:
                 return response.read(_MOST_BYTES).decode("utf-8", errors="replace")
-        except ServerError as error:
-            raise ServerError(f"{where}: {error}") from None
+        except RefusedError as error:
+            raise RefusedError(f"{where}: {error}") from None
         except (OSError, HTTPException) as error:
             raise ServerError(f"{where}: cannot be reached: {self.reason(error)}") from None
 

@@ -2,7 +2,7 @@
 
 from ..arguments import ArgumentError
 from ..strict_json import decode_json
-from .endpoint import Endpoint, ServerError
+from .endpoint import Endpoint, RefusedError, ServerError
 
 
 def model_of(endpoint: Endpoint, asked: str | None) -> str:
@@ -13,10 +13,15 @@ def model_of(endpoint: Endpoint, asked: str | None) -> str:
         asked: by the user; None: the only one that the server lists.
 
     Raises:
-        ServerError: a server that cannot be reached, or lists no models, by its address.
+        ServerError: a server that cannot be reached, or lists no models though none was named, by its address.
         ArgumentError: a model that it does not list, or none where it lists several.
     """
-    listed = _listed(endpoint)
+    try:
+        listed = _listed(endpoint)
+    except RefusedError:
+        if asked is None:
+            raise
+        listed = []
     shown = ", ".join(listed) or "none"
     if asked is None:
         if len(listed) != 1:
