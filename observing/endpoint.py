@@ -42,7 +42,7 @@ class Endpoint:
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
         self.url, self._host, self._port, self._path, self._secure = _parts(url)
         self._key, self._timeout_s = api_key, timeout_s
-        self._open: set[HTTPConnection] = set()
+        self._open: set[socket.socket] = set()
         self._lock = Lock()
         self._is_cut = False
 
@@ -55,12 +55,11 @@ class Endpoint:
         """End every connection; whoever reads from one fails at once."""
         with self._lock:
             self._is_cut = True
-            for connection in self._open:
-                if connection.sock is not None:
-                    try:
-                        connection.sock.shutdown(socket.SHUT_RDWR)
-                    except OSError:  # it has ended by itself
-                        continue
+            for connected in self._open:
+                try:
+                    connected.shutdown(socket.SHUT_RDWR)
+                except OSError:  # it has ended by itself
+                    continue
 
     @contextmanager
     def asked(self, path: str, body: Mapping[str, Any] | None = None) -> Iterator[HTTPResponse]:
@@ -76,10 +75,13 @@ class Endpoint:
         """
         make = HTTPSConnection if self._secure else HTTPConnection
         connection = make(self._host, self._port, timeout=self._timeout_s)
+        connection.connect()
+        connected = connection.sock  # which the connection forgets where an answer ends with it
         with self._lock:
-            self._open.add(connection)
+            self._open.add(connected)
+            is_cut = self._is_cut
         try:
-            if self._is_cut:
+            if is_cut:
                 raise ConnectionAbortedError(ECONNABORTED, "connections were cut")
             data = None if body is None else json.dumps(body).encode("utf-8")
             connection.request("GET" if data is None else "POST", f"{self._path}{path}", data, self._headers())
@@ -89,7 +91,7 @@ class Endpoint:
             yield response
         finally:
             with self._lock:
-                self._open.discard(connection)
+                self._open.discard(connected)
             connection.close()
 
     def page(self, path: str, body: Mapping[str, Any] | None = None) -> str:

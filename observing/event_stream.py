@@ -4,6 +4,8 @@ The part of the format that such servers use (https://html.spec.whatwg.org/multi
 `data:`, an empty line after each event; comments and other fields are passed over.
 """
 
+from collections.abc import Iterator
+
 _MOST_BYTES = 2**24  # of one event
 
 
@@ -18,8 +20,8 @@ class EventStream:
         self._rest = b""
         self._data: list[str] = []
 
-    def feed(self, piece: bytes) -> list[str]:
-        """Take the next bytes, which may end anywhere; the data of each event that is whole now.
+    def feed(self, piece: bytes) -> Iterator[str]:
+        """Take the next bytes, which may end anywhere; the data of each event that is whole now, to be read to the end.
 
         Raises:
             BrokenStreamError: bytes that are no UTF-8, a line that is no field, or an event without an end.
@@ -28,14 +30,12 @@ class EventStream:
         self._rest = lines.pop()
         if len(self._rest) > _MOST_BYTES:
             raise BrokenStreamError(f"an event is longer than {_MOST_BYTES:,} bytes")
-        found = []
         for line in lines:
             if line:
                 self._take(line)
             elif self._data:
-                found.append("\n".join(self._data))
-                self._data = []
-        return found
+                data, self._data = "\n".join(self._data), []
+                yield data
 
     def _take(self, line: bytes) -> None:
         try:

@@ -41,11 +41,13 @@ class Exchange:
         seen: what the client saw.
         prompt: the text that was sent.
         answer: the text that came.
+        done: whether [DONE] came at its end.
     """
 
     seen: ObservedRequest
     prompt: str
     answer: str
+    done: bool
 
 
 class _Answer:
@@ -57,6 +59,7 @@ class _Answer:
         self.ended_at_ps: int | None = None
         self.told: dict[str, int] = {}
         self.finish_reason = ""
+        self.done = False
 
     def take(self, chunk: Chunk, at_ps: int) -> None:
         """One event that came at a time."""
@@ -104,18 +107,20 @@ def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: C
         failed="" if is_cut else failed,
         **answer.told,
     )
-    return Exchange(seen=seen, prompt=sent.text, answer="".join(answer.texts))
+    return Exchange(seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done)
 
 
 def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
     for data, at_ps in _events(response, clock):
         if data == _DONE:
+            answer.done = True
             return
         chunk = chunk_of(data)
         if chunk.error:
             raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)[:300]}")
         answer.take(chunk, at_ps)
-    raise BrokenStreamError("the stream ended without [DONE]")
+    if not answer.finish_reason:
+        raise BrokenStreamError("the stream ended without [DONE] and without a finish_reason")
 
 
 def _events(response: HTTPResponse, clock: Clock) -> Iterator[tuple[str, int]]:

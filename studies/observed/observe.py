@@ -206,7 +206,7 @@ class _Run:
             counted_by=_who_counted(found, seen),
             acceptance=acceptance,
             acceptance_unknown=why,
-            notes=(*about.notes, *self._notes()),
+            notes=(*about.notes, *self._notes(found)),
             ended_at_ps=ended_at_ps,
             stopped=stopped,
             **named,
@@ -247,13 +247,15 @@ class _Run:
             if found.failed:
                 raise ServerError(f"{self._endpoint.url}{self._asked.path}: warm-up request {number}: {found.failed}")
 
-    def _notes(self) -> list[str]:
+    def _notes(self, found: Sequence[Exchange]) -> list[str]:
         notes = ["prompts are those of the file, of the lengths that they have; the workload's are not used"]
         if repeated := self._texts.num_repeated:
             notes.append(
                 f"{counted(repeated, 'request')} had a prompt that was sent before, whose keys and values the server "
                 "may have kept"
             )
+        if undone := sum(one.seen.finished and not one.done for one in found):
+            notes.append(f"{counted(undone, 'answer')} ended with a finish_reason, and without [DONE]")
         return notes
 
 
