@@ -18,21 +18,17 @@ from ...observing.load import Load
 from ...observing.models import model_of
 from ...observing.token_counts import ServerTokenizer
 from ...progress import Progress
-from ...reports.observed.figures import ObservedFigures, observed_figures
-from ...reports.observed.tables import observed_lines, observed_tables
-from ...reports.tables.grid import Grid
-from ...reports.tables.printed import Printed, flat_rows
 from ...runs.observed.meta import BY_TOKENIZER, BY_USAGE, UNCOUNTED, ObservedMeta, ObservedRun
 from ...runs.observed.request import ObservedRequest
-from ...runs.observed.store import read_observed, write_observed
+from ...runs.observed.store import write_observed
 from ...runtime.prompts import Prompt, prompts_of
 from ...traces.workloads import WorkloadOptions, with_options
 from ...traces.workloads.arrival import Arrival, WorkloadAbout
 from ...traces.workloads.walk import requests_of
 from ..open_recording import open_recording
 from .prompts import PromptsInTurn
+from .shown_run import INTERRUPTED, Observed, shown_run
 
-INTERRUPTED = "interrupted"
 _MOST_CONCURRENCY = 4096
 
 
@@ -79,50 +75,6 @@ class Asking:
         body |= {"stream": True}
         body |= {"stream_options": {"include_usage": True}} if self.usage else {}
         return body | ({"ignore_eos": True} if self.ignore_eos else {})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Observed(Printed):
-    """A run of a server as its client saw it; prints as `paceline observe` does.
-
-    Attributes:
-        run: all that was seen.
-        figures: of it.
-    """
-
-    run: ObservedRun
-    figures: ObservedFigures
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it was stopped by Ctrl-C, or an order to end."""
-        return self.run.meta.stopped == INTERRUPTED
-
-    def write(self, path: str | Path) -> None:
-        """Write the folder of the run; raises ValueError if it exists."""
-        write_observed(self.run, Path(path))
-
-    def tables(self) -> Sequence[Grid]:
-        """What was served, and latencies."""
-        return observed_tables(self.run, self.figures)
-
-    def lines(self) -> Sequence[str]:
-        """What a reader of the figures must know."""
-        return observed_lines(self.run, self.figures)
-
-    def to_json(self) -> dict[str, Any]:
-        """The documented form (docs/observing.md)."""
-        return {"meta": self.run.meta.model_dump(mode="json"), **self.figures.to_json()}
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One row."""
-        return flat_rows([self.figures.to_json()])
-
-
-def shown_run(run: ObservedRun | str | Path) -> Observed:
-    """A run with its figures, or the folder of one; raises TraceFormatError for a folder that holds no sound one."""
-    read = run if isinstance(run, ObservedRun) else read_observed(Path(run))
-    return Observed(run=read, figures=observed_figures(read))
 
 
 def observe(

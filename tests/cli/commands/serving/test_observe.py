@@ -50,6 +50,14 @@ def test_a_run_is_what_the_server_did(folder):
     )
 
 
+def test_metrics_shows_the_folder_as_observe_did(folder):
+    with served(Ways(step_s=0.002)) as server:
+        printed = done(*observe(server, "--out", "run"))
+    assert done("metrics", "run") == printed
+    assert "an observed run stands alone" in refused("metrics", "run", "run")
+    assert refused("metrics", "run", "--slo", "ttft=1") == "--slo is for simulated runs, run was observed"
+
+
 def test_chunks_are_no_tokens(folder):
     """What nobody counted is unknown, whatever number of chunks came."""
     with served(Ways(usage=False)) as server:
