@@ -17,6 +17,7 @@ COMMANDS = {
     "workload": "serving.workload:workload",
     "cluster": "serving.cluster:cluster",
     "metrics": "serving.metrics:metrics",
+    "observe": "serving.observe:observe",
     "run": "run:run",
     "prompts": "tasks.prompts:prompts",
     "record": "record:record",

@@ -14,14 +14,24 @@ from ...reports.tables.printed import Printed
 from ..options import models
 from ..options.comparison import ForeignProfileOption, PoliciesOption, batches
 from ..options.load import CLUSTER, WORKLOAD
+from ..options.observed import ObservedAsked, Replayed
 from ..options.parsing import numbers
 from ..options.recordings import named_recording
 from ..output import JsonOption, check_file_path, check_json_path, show
 
 _TraceOption = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        callback=named_recording, help="A .trace folder, recorded of the pool and these prompts, or to be forced."
+        callback=named_recording,
+        help="A .trace folder, recorded of the pool and these prompts, or to be forced; with --observed that "
+        "acceptance is drawn from, by default the shipped one.",
+    ),
+]
+_CostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="As of compare: FILE.profile, cpu, ...; default: here, the newest profile of this machine, and with "
+        "--observed the cluster's own."
     ),
 ]
 _PromptsOption = Annotated[
@@ -41,6 +51,10 @@ class _Cells:
     runs: Annotated[
         int, typer.Option(help="Runs of the models in each cell; the median counts, two or more tell chance.", min=1)
     ] = 3
+
+    def given(self) -> dict[str, object]:
+        """What is not as by default, by name."""
+        return {one.name: getattr(self, one.name) != one.default for one in fields(self)}
 
     def refuse_beside_workload(self, figure: Path | None) -> None:
         """Refuse what has no part in --workload; raises ArgumentError for the first that was given."""
@@ -76,15 +90,14 @@ class _Load:
 
 def validate(
     *,
-    trace: _TraceOption,
+    trace: _TraceOption = None,
     prompts: _PromptsOption = None,
     pool: models.PoolOption = None,
     policy: PoliciesOption = None,
-    cost: Annotated[
-        str, typer.Option(help="As of compare: here (the newest profile of this machine), FILE.profile, cpu, ...")
-    ] = "here",
+    cost: _CostOption = None,
     cells: _Cells,
     load: _Load,
+    observed: ObservedAsked,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: models.ThreadsOption = 1,
     debug: models.DebugOption = False,
@@ -93,27 +106,40 @@ def validate(
 ) -> None:
     """Run policies on the models and in the simulator, and say how far the seconds are apart, and where.
 
-    With --workload: requests that are served as they arrive, and how far latencies are apart.
+    With --workload: requests that are served as they arrive, and how far latencies are apart. With --observed: the same
+    of a running server, without models here.
     """
-    check_json_path(json, trace, prompts, figure)
-    check_figure(figure)
-    if figure is not None:
-        check_file_path("--figure", figure)
-    of_both: dict[str, Any] = {"cost": cost, "runs": cells.runs, "threads": threads, "debug": debug}
+    check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
+    if observed.observed is not None:
+        beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "debug": debug, **cells.given()}
+        asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
+        show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
+        return
+    recorded = observed.needed_without(trace)
+    _check_figure(figure)
+    of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
     of_both["allow_foreign_profile"] = allow_foreign_profile
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
-        show(json, _under_load(pool, prompts, trace, policy, load, limit=cells.limit, **of_both))
+        show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))
         return
     load.refuse_without_workload()
     with needs_torch():
         from ...studies.seconds.validate import validate as validate_seconds
-    sizes = batches(cells.batch)
     requests = 8 if cells.limit is None else cells.limit
-    found = validate_seconds(pool, prompts, trace, policy, batches=sizes, tags=cells.tag, requests=requests, **of_both)
+    of_both |= {"batches": batches(cells.batch), "tags": cells.tag}
+    found = validate_seconds(pool, prompts, recorded, policy, requests=requests, **of_both)
     show(json, found)
     if figure is not None:
         write_figure(validation_panels(found.cells), figure)
+
+
+def _check_figure(figure: Path | None) -> None:
+    """Refuse, before anything runs, a figure that could not be drawn or written after it."""
+    check_figure(figure)
+    if figure is not None:
+        check_file_path("--figure", figure)
 
 
 def _under_load(

@@ -41,6 +41,7 @@ SOUND: dict[str, tuple[str, ...]] = {
 LONG_RUNS: dict[str, tuple[str, ...]] = {
     "pool train": ("new.pool", "--tiny"),
     "profile": (*POOL, "--prompts", "prompts.jsonl", "--out", "here.profile"),
+    "observe": ("http://127.0.0.1:9", "--prompts", "prompts.jsonl", "--workload", "load.jsonl"),
     "validate": (*POOL, "--prompts", "prompts.jsonl", "--trace", "small.trace"),
 }
 EXPERIMENT = ("--limit", "1")

@@ -1,0 +1,4 @@
+"""Drives a server of language models over HTTP, and writes down what a client sees of it: the standard library alone.
+
+Beside sim and runtime, and imports neither; what is read and written lies in `runs.observed`.
+"""

@@ -1,0 +1,84 @@
+"""What one event of a streamed completion says: text, why it ended, counts, or an error."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..strict_json import decode_json
+from .event_stream import BrokenStreamError
+
+_TEXTS = ("content", "reasoning_content", "reasoning")  # of a chat's delta; models that reason stream that as well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """One event. None stands where the server says nothing.
+
+    Attributes:
+        text: that was added; "" for none.
+        finish_reason: once the answer has ended.
+        prompt_tokens, output_tokens: of `usage`, tokens.
+        cached_tokens: of the prompt, that the server had in its cache, by `usage.prompt_tokens_details`.
+        drafted, accepted: drafted tokens of the answer, and those that stayed, by llama.cpp's `timings`.
+        error: the server's message, where the event is one; "" for none.
+    """
+
+    text: str = ""
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    error: str = ""
+
+
+def chunk_of(data: str) -> Chunk:
+    """What the data of an event says; raises BrokenStreamError for what is no object of JSON."""
+    try:
+        content = decode_json(data.encode("utf-8"))
+    except ValueError:
+        raise BrokenStreamError(f"an event is no JSON: {data[:60]!r}") from None
+    if not isinstance(content, dict):
+        raise BrokenStreamError(f"an event is no JSON object: {data[:60]!r}")
+    if content.get("error"):
+        return Chunk(error=message_of(content))
+    choices = content.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    usage, timings = _object(content, "usage"), _object(content, "timings")
+    reason = choice.get("finish_reason")
+    return Chunk(
+        text=_text(choice),
+        finish_reason=reason if isinstance(reason, str) and reason else None,
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        output_tokens=_count(usage, "completion_tokens"),
+        cached_tokens=_count(_object(usage, "prompt_tokens_details"), "cached_tokens"),
+        drafted=_count(timings, "draft_n"),
+        accepted=_count(timings, "draft_n_accepted"),
+    )
+
+
+def message_of(content: object) -> str:
+    """The message of an error, in any of the forms that servers give it."""
+    found = content
+    while isinstance(found, dict):
+        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        if inner is None:
+            break
+        found = inner
+    return " ".join(str(found).split())
+
+
+def _text(choice: dict[str, Any]) -> str:
+    delta = choice.get("delta")
+    parts = [delta.get(name) for name in _TEXTS] if isinstance(delta, dict) else [choice.get("text")]
+    return "".join(part for part in parts if isinstance(part, str))
+
+
+def _object(content: dict[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(content: dict[str, Any], name: str) -> int | None:
+    value = content.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,132 @@
+"""One request and its streamed answer, with the times at which a client saw its parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from typing import Any
+
+from ..runs.observed.request import ObservedRequest
+from ..traces.workloads.arrival import Arrival
+from .chunk import Chunk, chunk_of
+from .clock import Clock
+from .endpoint import Endpoint, ServerError
+from .event_stream import BrokenStreamError, EventStream
+
+_PIECE = 2**16
+_DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What is sent for a request of the workload.
+
+    Attributes:
+        arrival: the request.
+        prompt_id: of the prompt.
+        text: of the prompt.
+        body: all that is posted.
+    """
+
+    arrival: Arrival
+    prompt_id: str
+    text: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request with the text of its answer, which is kept no longer than its tokens are counted.
+
+    Attributes:
+        seen: what the client saw.
+        prompt: the text that was sent.
+        answer: the text that came.
+        done: whether [DONE] came at its end.
+    """
+
+    seen: ObservedRequest
+    prompt: str
+    answer: str
+    done: bool
+
+
+class _Answer:
+    """What has come so far."""
+
+    def __init__(self) -> None:
+        self.outputs_at_ps: list[int] = []
+        self.texts: list[str] = []
+        self.ended_at_ps: int | None = None
+        self.told: dict[str, int] = {}
+        self.finish_reason = ""
+        self.done = False
+
+    def take(self, chunk: Chunk, at_ps: int) -> None:
+        """One event that came at a time."""
+        if chunk.text:
+            self.outputs_at_ps.append(at_ps)
+            self.texts.append(chunk.text)
+            if self.ended_at_ps is not None:
+                self.ended_at_ps = at_ps
+        if chunk.finish_reason is not None:
+            self.finish_reason, self.ended_at_ps = chunk.finish_reason, at_ps
+        for name in ("prompt_tokens", "output_tokens", "cached_tokens", "drafted", "accepted"):
+            if (count := getattr(chunk, name)) is not None:
+                self.told[name] = count
+
+
+def exchange(endpoint: Endpoint, path: str, sent: Sent, due_at_ps: int, clock: Clock) -> Exchange:
+    """Send a request and read its answer to the end; what goes wrong is in the record, and nothing is raised.
+
+    A request whose connection was cut by `Endpoint.cut` did not end, and did not fail.
+    """
+    answer, failed = _Answer(), ""
+    sent_at_ps = clock.now_ps()
+    try:
+        with endpoint.asked(path, sent.body) as response:
+            _read(response, answer, clock, endpoint)
+    except (ServerError, BrokenStreamError) as error:
+        failed = endpoint.hidden(str(error))
+    except (OSError, HTTPException) as error:
+        failed = endpoint.reason(error)
+    if failed and answer.outputs_at_ps:
+        failed = f"{failed} (the answer had begun)"
+    ended_at_ps = clock.now_ps() if failed or answer.ended_at_ps is None else answer.ended_at_ps
+    is_cut = bool(failed) and endpoint.is_cut
+    seen = ObservedRequest(
+        request_id=sent.arrival.request_id,
+        tag=sent.arrival.tag,
+        slo=sent.arrival.slo,
+        prompt_id=sent.prompt_id,
+        asked_tokens=sent.arrival.output_tokens,
+        due_at_ps=min(due_at_ps, sent_at_ps),
+        sent_at_ps=sent_at_ps,
+        outputs_at_ps=tuple(answer.outputs_at_ps),
+        ended_at_ps=None if is_cut else ended_at_ps,
+        finish_reason=answer.finish_reason,
+        failed="" if is_cut else failed,
+        **answer.told,
+    )
+    return Exchange(seen=seen, prompt=sent.text, answer="".join(answer.texts), done=answer.done)
+
+
+def _read(response: HTTPResponse, answer: _Answer, clock: Clock, endpoint: Endpoint) -> None:
+    for data, at_ps in _events(response, clock):
+        if data == _DONE:
+            answer.done = True
+            return
+        chunk = chunk_of(data)
+        if chunk.error:
+            raise ServerError(f"the server said in its stream: {endpoint.hidden(chunk.error)[:300]}")
+        answer.take(chunk, at_ps)
+    if not answer.finish_reason:
+        raise BrokenStreamError("the stream ended without [DONE] and without a finish_reason")
+
+
+def _events(response: HTTPResponse, clock: Clock) -> Iterator[tuple[str, int]]:
+    """(data, when it came) of each event."""
+    stream = EventStream()
+    while piece := response.read1(_PIECE):
+        at_ps = clock.now_ps()
+        for data in stream.feed(piece):
+            yield data, at_ps
