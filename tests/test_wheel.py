@@ -20,6 +20,7 @@ BESIDE_CODE = {
     "laboratory/arena/asked/cells.toml",
     "laboratory/arena/recordings/pools/recipes.toml",
     "laboratory/arena/split.toml",
+    "laboratory/distilling/recipe.toml",
     "laboratory/findings/figures.mplstyle",
     "laboratory/training/recipes.toml",
     "policies/__init__.pyi",

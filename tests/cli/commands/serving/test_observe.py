@@ -41,7 +41,8 @@ def test_a_run_is_what_the_server_did(folder):
     for one in run.requests:
         assert len(one.outputs_at_ps) == 5
         assert 0.02 < (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 < 1
-        assert 0.04 < (one.ended_at_ps - one.outputs_at_ps[0]) / 1e12 < 1
+        # Of the whole: a client on a busy machine may see the first token late, and then the others sooner.
+        assert 0.06 < (one.ended_at_ps - one.sent_at_ps) / 1e12 < 1
         assert one.prompt_tokens == len(PROMPTS[int(one.prompt_id[1:])]["prompt"].split())
     due = [one.due_at_ps for one in run.requests]
     assert due == [number * 5 * 10**9 for number in range(4)]
@@ -83,8 +84,12 @@ def test_without_a_tokenizer_nothing_is_sent(folder):
 
 def test_a_closed_loop_keeps_as_many_under_way_as_asked(folder):
     with served(Ways(step_s=0.01)) as server:
-        found = json.loads(done(*observe(server, "--concurrency", "2", "--warmup", "0", "--json", "-")))
-        assert server.most_running == 2
+        asked = ("--concurrency", "2", "--warmup", "0", "--out", "run", "--json", "-")
+        found = json.loads(done(*observe(server, *asked)))
+    requests = read_observed(folder / "run").requests
+    # As the client sees it: the server may still be ending an answer when the next request is there.
+    under_way = [sum(other.sent_at_ps <= one.sent_at_ps < other.ended_at_ps for other in requests) for one in requests]
+    assert max(under_way) == 2
     assert (found["finished"], found["meta"]["loop"], found["meta"]["concurrency"]) == (4, "closed", 2)
 
 
