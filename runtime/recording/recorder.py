@@ -121,6 +121,8 @@ def record(
 def _check_recordable(pool: ModelPool) -> None:
     """Raises ArgumentError for a pool with a foreign member: its view of a context is over other tokens."""
     for member in pool.members:
+        if member.from_features:
+            raise ArgumentError(f"a pool to record must not read hidden states, got member {member.name!r} that does")
         if member.tokenizer is not None:
             raise ArgumentError(
                 f"a pool to record must share one tokenizer, got member {member.name!r} with its own "
