@@ -43,8 +43,7 @@ class RequestText:
             and the highest level that endorses it (its drafter until a verifier accepted it).
         tree: how the pending tokens hang together; None where each follows the one before it.
         cached: per level, how many tokens of the context that member's KV cache holds, none of a pending tree.
-        num_judged: tokens of the text that the target had read when it committed last, its own token not among them; 0
-            before the prefill. What was committed without the target (`Commit`) it has not read.
+        num_judged: tokens of the text that the target judged when it committed last; not its own one.
 
     Raises:
         ValueError: an empty prompt, or a budget below 1.

@@ -4,7 +4,7 @@ import json
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY, WIDTH = 40, 32
@@ -52,6 +52,7 @@ def written(folder, *, members=("target",), keys=READS + PART, width=WIDTH, fc=(
     """A pool of `feature`, of the named members, in their order, and what belongs to it; returns its folder."""
     folder.mkdir(exist_ok=True)
     tokenizer = Tokenizer(models.WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     target = model(1, num_layers=3)
     target.save_pretrained(folder / "target")
@@ -85,7 +86,7 @@ def says(pool, context, judged):
     drafter, target = pool.member("feature").model, pool.target.model
     ids = torch.tensor(context)[None]
     states = target.model(input_ids=ids, use_cache=False).last_hidden_state[0, :judged]
-    for length in range(judged, len(context) + 1):
+    for length in range(max(1, judged), len(context) + 1):
         before = torch.cat([torch.zeros(1, WIDTH), states])[:length]
         inputs = drafter.fc(torch.cat([target.model.embed_tokens(ids[0, :length]), before], dim=-1))
         own = drafter.model(inputs_embeds=inputs[None], use_cache=False).last_hidden_state[0]
