@@ -55,6 +55,8 @@ class RequestRecorder:
             self._features = FeatureTree(models[self._reader], num_prompt=len(prompt), depths=depths)
         self._writers = writers_of(options.closure, len(models), reader=self._reader, depths=depths)
         self._num_models = len(models)
+        # A context is one row for each depth, which all look at each other's slots.
+        self._max_rows = max(8, options.max_rows // depths)
         self._prompt = tuple(prompt)
         self._options = options
         self._noise = noise
@@ -164,10 +166,10 @@ class RequestRecorder:
             waiting.extend(self._blocks(self._evaluate(contexts)))
 
     def _blocks(self, level: Contexts) -> list[tuple[Contexts, int]]:
-        """Contexts in blocks of at most `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
+        """Contexts in blocks of some `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
-        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._options.max_rows))
+        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._max_rows))
         num_slots = self._forwards[0].num_slots
         return [(level.take(block), num_slots) for block in blocks]
 

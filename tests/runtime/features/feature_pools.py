@@ -19,7 +19,8 @@ MEMBERS = {
 }
 
 
-def model(seed, *, num_layers, spread=0.3, **changes):
+def model(seed, *, num_layers, spread=0.3, quiet=0.02, **changes):
+    """A model whose layers add little to the token it reads, so that smaller ones often write the same."""
     torch.manual_seed(seed)
     options = {
         "vocab_size": VOCABULARY,
@@ -34,7 +35,12 @@ def model(seed, *, num_layers, spread=0.3, **changes):
         "eos_token_id": 0,
         "bos_token_id": None,
     }
-    return LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+    made = LlamaForCausalLM(LlamaConfig(**{**options, **changes})).eval()
+    with torch.no_grad():
+        for layer in made.model.layers:
+            for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                part.weight.mul_(quiet)
+    return made
 
 
 def near(target, seed, share):
@@ -57,7 +63,7 @@ def written(folder, *, members=("target",), keys=READS + PART, width=WIDTH, fc=(
     target = model(1, num_layers=3)
     target.save_pretrained(folder / "target")
     if "mid" in members:
-        near(target, 3, 0.3).save_pretrained(folder / "mid")
+        near(target, 3, 0.15).save_pretrained(folder / "mid")
     drafter = model(2, num_layers=num_layers, hidden_size=width)
     drafter.save_pretrained(folder / "feature")
     weights = folder / "feature" / "model.safetensors"
@@ -66,9 +72,9 @@ def written(folder, *, members=("target",), keys=READS + PART, width=WIDTH, fc=(
     }
     if fc is not None:
         generator = torch.Generator().manual_seed(4)
-        held["fc.weight"] = torch.randn(fc, generator=generator) * 0.05
-        if fc == (WIDTH, 2 * WIDTH):  # it carries the state on, so that it agrees with the target now and then
-            held["fc.weight"][:, WIDTH:] += torch.eye(WIDTH)
+        held["fc.weight"] = torch.randn(fc, generator=generator) * 0.005
+        if fc == (WIDTH, 2 * WIDTH):  # it carries token and state on, so that it agrees with the target now and then
+            held["fc.weight"] += torch.cat([torch.eye(WIDTH), 0.05 * torch.eye(WIDTH)], dim=1)
     save_file(held, weights, metadata={"format": "pt"})
     (folder / "said.json").write_text(json.dumps(SAID), encoding="utf-8")
     names = [*members]

@@ -61,7 +61,7 @@ def test_every_context_at_every_depth_is_as_defined(pool, tmp_path, kind, reach)
                     given = row.own_log_prob[at[0], child]
                     assert given == pytest.approx(max(float(log_probs[trie.token[child]]), -63.999), abs=2e-3)
                 num_looked += depth > 1
-    assert num_looked > 200
+    assert num_looked > 100
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(mode="coupled", temperature=0.8, seed=5)])
