@@ -5,7 +5,7 @@ from itertools import pairwise
 from .contract import Commit, Draft, Overlap, Step, Verify
 from .overlap.spans import spans_of
 from .pool import Pool
-from .session import Session
+from .session import READER, Session
 from .trees.draft_tree import DraftTree
 from .trees.legal import check_on_tree, check_tree
 
@@ -30,6 +30,9 @@ def check_step(session: Session, step: Step) -> int:
         if step.tokens > len(session.tokens):
             raise ValueError(f"commit beyond pending: num_pending is {len(session.tokens)}")
         return pool.target_level
+    if isinstance(step, DraftTree | Overlap) and pool.feature_level is not None:
+        what = "token trees are not drafted" if isinstance(step, DraftTree) else "nobody works ahead"
+        raise ValueError(f"{what} beside {pool.names[pool.feature_level]}, {READER}")
     if isinstance(step, DraftTree):
         return check_tree(session, step)
     if isinstance(step, Overlap):

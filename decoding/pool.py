@@ -12,11 +12,14 @@ class Member:
         model_free: True for a member without weights (prompt lookup): it drafts, it cannot verify.
         drafts_only: True for a model that cannot judge the target's tokens: it has a tokenizer of its own, or the
             recording that is replayed holds no verdicts of it.
+        from_features: True for a model that reads the target's last hidden states: what it says depends on how much of
+            the text the target has judged as well (`Session.num_judged`).
     """
 
     name: str
     model_free: bool = False
     drafts_only: bool = False
+    from_features: bool = False
 
     @property
     def verifies(self) -> bool:
@@ -31,13 +34,14 @@ class Pool:
         members: in level order.
         names: of the members.
         target_level: level of the target: the number of members less one.
+        feature_level: level of the member that reads the target's states; None if there is none.
 
     Raises:
         ValueError: no members, a name twice, a target that cannot verify, a model-free member that is not below every
-            model.
+            model, or several members, or the target, that read the target's states.
     """
 
-    __slots__ = ("_levels", "members", "names", "target_level")
+    __slots__ = ("_levels", "feature_level", "members", "names", "target_level")
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         names = tuple(member.name for member in members)
@@ -50,6 +54,10 @@ class Pool:
         free = [member.model_free for member in members]
         if free != sorted(free, reverse=True):
             raise ValueError("model-free members come first in a pool (they are the smallest)")
+        readers = [level for level, member in enumerate(members) if member.from_features]
+        if len(readers) > 1 or len(names) - 1 in readers:
+            raise ValueError(f"one member below the target may read its states, got {[names[at] for at in readers]}")
+        self.feature_level = readers[0] if readers else None
         self.members = members
         self.names = names
         self.target_level = len(names) - 1

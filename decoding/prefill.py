@@ -9,7 +9,7 @@ from enum import StrEnum
 from ..arguments import ArgumentError
 from .contract import Draft, Overlap, Step, Verify
 from .pool import Pool
-from .session import Session
+from .session import READER, Session
 from .trees.draft_tree import DraftTree
 
 
@@ -43,13 +43,16 @@ def prefill_before(start: str, pool: Pool, *, what: str = "this run") -> tuple[b
         what: is run, for the error.
 
     Raises:
-        ArgumentError: `recorded`, which only a log can answer.
+        ArgumentError: `recorded`, which only a log can answer; `draft` beside a member that reads the target's states.
     """
     begins = start_of(start)
     if begins is Start.recorded:
         raise ArgumentError(
             f"`start` must be prefill or draft for {what}, which holds no start of its own, got {begins}"
         )
+    if begins is Start.draft and pool.feature_level is not None:
+        reader = pool.names[pool.feature_level]
+        raise ArgumentError(f"`start` must be prefill beside {reader}, {READER}, got {begins}")
     return (begins is Start.prefill,) * len(pool.members)
 
 

@@ -43,6 +43,7 @@ class RequestText:
             and the highest level that endorses it (its drafter until a verifier accepted it).
         tree: how the pending tokens hang together; None where each follows the one before it.
         cached: per level, how many tokens of the context that member's KV cache holds, none of a pending tree.
+        num_judged: tokens of the text that the target judged when it committed last; not its own one.
 
     Raises:
         ValueError: an empty prompt, or a budget below 1.
@@ -58,6 +59,7 @@ class RequestText:
         "emitted",
         "eos",
         "judges",
+        "num_judged",
         "num_prompt",
         "place",
         "places",
@@ -96,6 +98,7 @@ class RequestText:
         self.judges: list[int] = []
         self.tree: Tree | None = None
         self.cached = [0] * len(pool.members)
+        self.num_judged = 0
         self._target = pool.target_level
         self._ending = ending
         self._ended = False
@@ -235,6 +238,12 @@ class RequestText:
         del tokens[num_accepted:], places[num_accepted:]
         length = len(self.emitted) + num_accepted
         self._roll_back(self._target, self.num_prompt + length)
+        reader = self.pool.feature_level
+        if (
+            reader is not None
+        ):  # what it read beyond the judged tokens, and the one after them, it read by its own states
+            self.cached[reader] = min(self.cached[reader], self.num_judged + 1)
+        self.num_judged = self.num_prompt + length
         num_own = 0
         if length < self.budget and not (tokens and tokens[-1] in self.eos):
             tokens.append(own_token)

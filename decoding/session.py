@@ -20,6 +20,8 @@ from .results import Drafted, Judged, Parted, PartRun, made
 from .rollouts.ending import ending_after
 from .trees.draft_tree import DraftTree
 
+READER = "which reads the target's states"
+
 
 class Session(RequestText):
     """One request while it is decoded. Mutated by what came of a step: `drafted`, `judged`, `overlapped` and the like.
@@ -43,7 +45,8 @@ class Session(RequestText):
             after the request was put back (`Loop.withdraw`).
 
     Raises:
-        ValueError: an empty prompt, a budget below 1, or `prefill_before` of another length than the pool.
+        ValueError: an empty prompt, a budget below 1, `prefill_before` of another length than the pool, or a member
+            that reads the target's states and is to draft before there are any.
     """
 
     __slots__ = ("last", "prefill_before", "tag")
@@ -66,6 +69,9 @@ class Session(RequestText):
             raise ValueError(f"request {request_id}: prefill_before must have {levels} values, got {prefill_before}")
         self.tag = tag
         self.prefill_before = (True,) * levels if prefill_before is None else prefill_before
+        if pool.feature_level is not None and not all(self.prefill_before):
+            reader = pool.names[pool.feature_level]
+            raise ValueError(f"{reader} reads the target's states, and nobody drafts before the prefill beside it")
         self.last: Outcome | None = None
 
     @property
@@ -93,6 +99,16 @@ class Session(RequestText):
             if held > before:
                 held = before
         return committed + len(self.tokens) - held, held
+
+    def at_once(self, level: int, new: int, held: int) -> int:
+        """Of `feed`: tokens that the member's first forward is fed; the others follow one a forward.
+
+        All of them, but where a member reads the target's states: beyond the token after the judged ones it reads its
+        own state of the token before, and needs a forward for each.
+        """
+        if level != self.pool.feature_level:
+            return new
+        return min(new, max(1, self.num_judged + 1 - held))
 
     def drafted(
         self, step: Draft | DraftTree, level: int, drafted: Drafted, *, duration_s: float, num_rows: int
@@ -182,8 +198,10 @@ class Session(RequestText):
         """A request of its own whose prompt is this one's with `shared` after it, which its budget has no more.
 
         Raises:
-            ValueError: nothing of the budget is left.
+            ValueError: nothing of the budget is left, or a member that reads the target's states.
         """
+        if self.pool.feature_level is not None:
+            raise ValueError(f"answers do not branch beside {self.pool.names[self.pool.feature_level]}, {READER}")
         ending = self._ending
         return Session(
             pool=self.pool,

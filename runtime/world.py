@@ -22,6 +22,7 @@ from .executor.foreign_drafter import ForeignDrafter
 from .executor.rollback_processor import RollbackProcessor
 from .executor.sampler import Sampler, make_sampler
 from .executor.verify_processor import Chunk, VerifyProcessor
+from .features.feature_reader import FeatureReader
 from .forward.forward_choice import ForwardKind
 from .forward.model_forward import ModelForward
 from .kv.member_kv import MemberKV
@@ -95,12 +96,21 @@ class TorchWorld:
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         sharing = PrefixSharing(self.manager, prefixes)
-        self._executor = Executor(self._forwards, self.manager, sampler or make_sampler(sampling), own_clock, sharing)
+        reader = pool.feature_level
+        self._executor = Executor(
+            self._forwards,
+            self.manager,
+            sampler or make_sampler(sampling),
+            own_clock,
+            sharing,
+            None if reader is None else (reader, pool.feature_forward(reader)),
+        )
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
-        rollback = RollbackProcessor(self.manager, foreign=self._foreign)
-        self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign)
-        self._verify = VerifyProcessor(pool.members, self._executor, rollback)
+        rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=reader)
+        readers = {} if reader is None else {reader: FeatureReader(reader, self._executor)}
+        self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign, readers=readers)
+        self._verify = VerifyProcessor(pool.members, self._executor, rollback, readers=readers)
         self._trees = TreeProcessors.over(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
 

@@ -21,10 +21,32 @@ def verify_forward(cost: CostModel, model: str, items: Sequence[VerifyItem], lev
     return (num_rows, new_tokens, 1, seconds)
 
 
+def reading_forwards(
+    cost: CostModel, model: str, items: Sequence[DraftItem | VerifyItem], level: int, lengths: Sequence[int]
+) -> list[Forward]:
+    """The forwards of a drafter from the target's states, which reads what that has not judged token by token.
+
+    Args:
+        cost: seconds.
+        model: that reads.
+        items: of the operation.
+        level: of the member.
+        lengths: `[B]` tokens drafted; 1 for a Verify, whose last forward gives its own token.
+    """
+    fed = []
+    for (session, step), length in zip(items, lengths, strict=True):
+        new, held = session.feed(level, verify=isinstance(step, Verify))
+        first = session.at_once(level, new, held)
+        fed.append((first, held, length and length + new - first))
+    return rows_draft_forwards(cost, model, fed)
+
+
 def draft_forwards(
     cost: CostModel, model: str, items: Sequence[DraftItem], drafted: Sequence[Drafted], level: int
 ) -> list[Forward]:
     """What a Draft costs: as a whole where the cost says so, else its forwards, after what it costs by the round."""
+    if items[0][0].pool.feature_level == level:
+        return reading_forwards(cost, model, items, level, [len(row.tokens) for row in drafted])
     if len(items) == 1:  # most of replay
         length = len(drafted[0].tokens)
         new_tokens, context_tokens = items[0][0].feed(level, verify=False) if length else (0, 0)

@@ -10,7 +10,10 @@ def recorded_pool(recording: Recording) -> Pool:
     """Members in level order: prompt lookup where it can be replayed, then the models, smallest first."""
     about = recording.about
     free = (Member(name=name, model_free=True) for name in about.lookups)
-    drafters = (Member(name=name, drafts_only=about.drafts_only) for name in about.models[:-1])
+    drafters = (
+        Member(name=name, drafts_only=about.drafts_only, from_features=name == about.from_features)
+        for name in about.models[:-1]
+    )
     return Pool((*free, *drafters, Member(name=about.target)))
 
 

@@ -10,6 +10,7 @@ from ..arguments import ArgumentError, check_least
 from ..decoding.policy import Policy
 from ..decoding.prefill import Start, start_of
 from ..decoding.rollouts.branching import Rollouts, rollouts_of
+from ..decoding.session import READER
 from ..policies.about import about_of, check_tags
 from ..progress import Progress
 from ..reports.summary import Summary, summarise_run
@@ -167,7 +168,10 @@ def decode(
     everyone, requests = _prompts(prompts, limit)
     scorer = _scorer(requests, run_tests=run_tests)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
-    decider = asked.admitted(loaded_pool(models), lossless=lossless)
+    members = loaded_pool(models)
+    if rollouts is not None and members.feature_level is not None:
+        raise ArgumentError(f"`rollouts` do not go with {members.names[members.feature_level]}, {READER}")
+    decider = asked.admitted(members, lossless=lossless)
     check_has_use(kind, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
     branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)

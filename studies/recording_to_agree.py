@@ -91,6 +91,10 @@ def _check_pool(path: Path, meta: TrieMeta, pool: ModelPool) -> None:
     loaded = {member.name: _recorded_as(member) for member in pool.members}
     if list(recorded.items()) != list(loaded.items()):
         raise TraceFormatError(path, "models", f"must be those of pool {pool.name}, {_named(loaded)}", _named(recorded))
+    reader = "" if pool.feature_level is None else pool.members[pool.feature_level].name
+    recorded_reader = "" if meta.features is None else meta.features.model
+    if recorded_reader != reader:
+        raise TraceFormatError(path, "features.model", f"must be that of pool {pool.name}, {reader!r}", recorded_reader)
     recorded_eos, eos = sorted(meta.eos_token_ids), sorted(pool.eos_token_ids)
     if recorded_eos != eos:
         raise TraceFormatError(path, "eos_token_ids", f"must be {eos}", recorded_eos)

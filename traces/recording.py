@@ -31,6 +31,7 @@ class AboutRecording:
         notes: what is exact and what is unknown.
         sampling: how tokens were chosen; None where no log says.
         remarks: what the reader of its figures has to know, a line each.
+        from_features: name of the member that drafts from the target's states; "" if none is recorded as such.
     """
 
     name: str
@@ -48,6 +49,7 @@ class AboutRecording:
     notes: tuple[str, ...] = ()
     sampling: str | None = None
     remarks: tuple[str, ...] = ()
+    from_features: str = ""
 
     @property
     def target(self) -> str:

@@ -41,24 +41,35 @@ def first_logits(executor: Executor, level: int, writings: Sequence[Writing]) ->
 
 def go_on(executor: Executor, sampler: Sampler, level: int, running: Sequence[Writing], logits: Tensor) -> None:
     """As `write`, from the logits `[B, V]` on that each request's first token is chosen from."""
-    states = [writing.state for writing in running]
-    asks = any(writing.stop is not None for writing in running)
     while True:
-        start_s = executor.clock.now_s()
-        rows = sampler.distributions(logits)
-        written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
-        tokens, scores = written.tolist(), best.tolist()
-        going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
-        executor.phases.sampling_s += executor.clock.now_s() - start_s
+        going, written = choose(executor, sampler, running, logits)
         if not going:
             return
         if len(going) < len(running):
             running = [running[index] for index in going]
-            states = [states[index] for index in going]
             written = written[going]
         for writing in running:
             writing.state.fed[level].append(writing.tokens[-1])
+        states = [writing.state for writing in running]
         logits = executor.feed_ids(level, states, [1] * len(running), written, slice(None))
+
+
+def choose(
+    executor: Executor, sampler: Sampler, running: Sequence[Writing], logits: Tensor
+) -> tuple[list[int], Tensor]:
+    """Write a token of every request, chosen from `[B, V]`; returns the indices of those that go on, and `[B]` tokens.
+
+    The tokens of those that do not go on may be none.
+    """
+    start_s = executor.clock.now_s()
+    rows = sampler.distributions(logits)
+    states = [writing.state for writing in running]
+    written, best = sampler.write(rows, states, [writing.position + len(writing.tokens) for writing in running])
+    tokens, scores = written.tolist(), best.tolist()
+    asks = any(writing.stop is not None for writing in running)
+    going = _take(running, rows, tokens, scores, _said(rows, tokens, scores) if asks else None)
+    executor.phases.sampling_s += executor.clock.now_s() - start_s
+    return going, written
 
 
 def _last(device: torch.device, writings: Sequence[Writing]) -> slice | Tensor:

@@ -4,6 +4,7 @@ Letters: B requests.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +22,15 @@ from .errors import NonFiniteLogitsError, without_room
 from .executor import Executor
 from .foreign_drafter import ForeignDrafter
 from .rollback_processor import RollbackProcessor
+from .sampler import Sampler
 from .writing import Writing
+
+
+class TextWriter(Protocol):
+    """A member that writes by forwards of its own kind."""
+
+    def write(self, sampler: Sampler, writings: Sequence[Writing]) -> None:
+        """Fill `tokens` of every writing, which are in the order of the cache's rows."""
 
 
 class DraftProcessor:
@@ -32,6 +41,7 @@ class DraftProcessor:
         executor: runs them.
         rollback: prepares their caches.
         foreign: by level, the members with a tokenizer of their own.
+        readers: by level, the member that reads the target's states, if there is one.
     """
 
     def __init__(
@@ -41,12 +51,14 @@ class DraftProcessor:
         rollback: RollbackProcessor,
         *,
         foreign: Mapping[int, ForeignDrafter],
+        readers: Mapping[int, TextWriter] | None = None,
     ) -> None:
         self._members = members
         self._executor = executor
         self._manager = executor.manager
         self._rollback = rollback
         self._foreign = foreign
+        self._readers = readers or {}
         target = members[-1].model
         assert target is not None
         self._vocab_size = int(target.config.vocab_size)
@@ -60,18 +72,27 @@ class DraftProcessor:
             return self._run_sharing(level, items)
         writings = self._writings(level, items) if foreign is None else foreign.writings(items)
         able = [writing for writing in writings if writing.most > 0]
-        counts = [len(writing.feed) for writing in able]
-        further = [writing.most - 1 for writing in able]
+        counts = [self._read_first(level, writing) for writing in able]
+        further = [len(writing.feed) - count + writing.most - 1 for writing, count in zip(able, counts, strict=True)]
         refused = self._manager.reserve(level, [writing.state for writing in able], counts, further)
         ready = [writing for writing in able if writing.state.request_id not in refused]
         sampler = self._executor.sampler if foreign is None else foreign.sampler
-        write(self._executor, sampler, level, self._ordered(level, ready))
+        reader = self._readers.get(level)
+        if reader is None:
+            write(self._executor, sampler, level, self._ordered(level, ready))
+        else:
+            reader.write(sampler, self._ordered(level, ready))
         return [
             without_room(refused[writing.state.request_id])
             if writing.state.request_id in refused
             else self._drafted(level, item, writing)
             for item, writing in zip(items, writings, strict=True)
         ]
+
+    def _read_first(self, level: int, writing: Writing) -> int:
+        """Tokens of a draft's first forward."""
+        feed, session = len(writing.feed), writing.state.session
+        return session.at_once(level, feed, session.context_tokens - feed) if level in self._readers else feed
 
     def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
         """As `run`, with a prefix cache: what only some requests of the operation need to read, only these do."""

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from ...decoding.results import Forward
+from ..features.feature_forward import FeatureForward
 from ..forward.model_forward import ModelForward
+from ..kv.placement import Placement
 from ..state.prefix_sharing import PrefixSharing
 from ..state.request_state import RequestState
 from ..state.state_manager import StateManager
@@ -52,6 +54,7 @@ class Executor:
         sampler: of the run.
         clock: measures.
         sharing: the prefix caches of the run; None for none.
+        reader: level and forward of the member that reads the target's states; None for none.
 
     Attributes:
         phases: seconds since the beginning of the run, of forwards whose marks were read.
@@ -64,6 +67,7 @@ class Executor:
         sampler: Sampler,
         clock: Clock,
         sharing: PrefixSharing | None = None,
+        reader: tuple[int, FeatureForward] | None = None,
     ) -> None:
         self.manager = manager
         self.sharing = sharing or PrefixSharing(manager, None)
@@ -73,10 +77,11 @@ class Executor:
         self._marked: list[tuple[int, int, Mark, Mark, Mark]] = []
         self.phases = Phases()
         self._forwards = forwards
+        self._reader = reader
 
     def twin(self) -> "Executor":
         """Another one of the same members and caches, which notes its own forwards."""
-        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing)
+        return Executor(self._forwards, self.manager, self.sampler, self.clock, self.sharing, self._reader)
 
     def device(self, level: int) -> torch.device:
         """Where a member runs."""
@@ -139,9 +144,58 @@ class Executor:
         if trees is not None:
             placement = on_trees(placement, cache, trees)
         placed = mark(device)
-        logits = self._forwards[level](ids, placement, cache, keep)
+        if self._reader is None:
+            logits = self._forwards[level](ids, placement, cache, keep)
+        else:
+            logits = self._feed_beside(level, states, counts, ids, placement, keep)
         self._marked.append((len(states), sum(counts), start, placed, mark(device)))
         return logits
+
+    def _feed_beside(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        counts: Sequence[int],
+        ids: Tensor,
+        placement: Placement,
+        keep: slice | Tensor,
+    ) -> Tensor:
+        """`[N, V]` logits in a pool with a member that reads the target's states: these are kept."""
+        assert self._reader is not None
+        if level == self._reader[0]:
+            raise ValueError("a member that reads states is fed by feed_after")
+        forward, cache = self._forwards[level], self.manager.cache(level)
+        if level != max(self._forwards):
+            return forward(ids, placement, cache, keep)
+        logits, hidden = forward.with_states(ids, placement, cache, keep)
+        for state, part in zip(states, torch.split(hidden, list(counts)), strict=True):
+            state.known.put_target(len(state.fed[level]) - len(part), part)
+        return logits
+
+    def feed_after(
+        self,
+        level: int,
+        states: Sequence[RequestState],
+        fed: Sequence[list[int]],
+        before: Tensor,
+        keep: slice | Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """As `feed`, of the member that reads states: `before` holds those before its T tokens, `[T, W]`.
+
+        Returns:
+            `[N, V]` logits and `[N, W]` its own states, after the kept tokens. Letter: W hidden size.
+        """
+        assert self._reader is not None
+        cache, device = self.manager.cache(level), self.device(level)
+        ids = torch.tensor([token for tokens in fed for token in tokens], device=device)
+        for state, tokens in zip(states, fed, strict=True):
+            self.note_fed(level, state, tokens)
+        start = mark(device)
+        placement = cache.place([state.request_id for state in states], [len(tokens) for tokens in fed])
+        placed = mark(device)
+        logits, own = self._reader[1].after(ids, before, placement, cache, keep)
+        self._marked.append((len(states), len(ids), start, placed, mark(device)))
+        return logits, own[keep]
 
     def note_forwards(self, forwards: Sequence[Forward]) -> None:
         """These ran, timed by whoever ran them."""

@@ -3,8 +3,8 @@
 Letters: B requests, K judged tokens of one, N = sum of K + 1 contexts, V vocabulary.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -32,6 +32,13 @@ class _Fed(NamedTuple):
     num_kept: int
 
 
+class ContextReader(Protocol):
+    """A member that reads texts in several forwards."""
+
+    def contexts(self, states: Sequence[RequestState], feeds: Sequence[list[int]], counts: Sequence[int]) -> Tensor:
+        """`[N, V]` logits after the last tokens of each request, so many, in the order of the cache's rows."""
+
+
 class VerifyProcessor:
     """Mutates caches, request states and pending views, no session.
 
@@ -39,13 +46,22 @@ class VerifyProcessor:
         members: by level.
         executor: runs them.
         rollback: prepares and cleans up caches.
+        readers: by level, the member that reads the target's states, if there is one.
     """
 
-    def __init__(self, members: Sequence[LoadedMember], executor: Executor, rollback: RollbackProcessor) -> None:
+    def __init__(
+        self,
+        members: Sequence[LoadedMember],
+        executor: Executor,
+        rollback: RollbackProcessor,
+        *,
+        readers: Mapping[int, ContextReader] | None = None,
+    ) -> None:
         self._members = members
         self._executor = executor
         self._manager = executor.manager
         self._rollback = rollback
+        self._readers = readers or {}
 
     def run(
         self, level: int, items: Sequence[VerifyItem], chunks: Sequence[Chunk] = ()
@@ -122,6 +138,10 @@ class VerifyProcessor:
     def _logits(self, level: int, rows: Sequence[Row], read: Sequence[tuple[RequestState, list[int]]]) -> Tensor:
         """`[N, V]` distributions at all contexts of `rows`, which are in the order of the cache's."""
         fed = [_Fed(row.state, row.feed, len(row.views) + 1) for row in rows]
+        reader = self._readers.get(level)
+        if reader is not None and not read:
+            logits = reader.contexts([one.state for one in fed], [one.tokens for one in fed], [one[2] for one in fed])
+            return self._executor.sampler.distributions(logits)
         fed += [_Fed(state, tokens, 0) for state, tokens in read]
         return self._executor.sampler.distributions(self._feed(level, fed))
 
@@ -175,7 +195,8 @@ class VerifyProcessor:
                 # A larger member that endorses the token goes on doing so; so does whoever wrote an escalated one.
                 if index not in escalated and (always or judging.judges[index] <= level):
                     view.judge = logits[judging.start + index]
-        self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted)
+        by_target = level == len(self._members) - 1
+        self._rollback.after(row.state, row.session.num_prompt + judging.position + accepted, by_target=by_target)
         tvd = judging.distances.first(accepted + 1)
         return Judged(accepted, own_token, row.state.add(own), tvd, escalated=escalated)
 

@@ -103,6 +103,11 @@ class _AnyToken:
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         return self._forward(ids.remainder(self._vocab_size), placement, cache, keep)
 
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        return self._forward.with_states(ids.remainder(self._vocab_size), placement, cache, keep)
+
 
 def shapes_of(
     file: Path, content: ForcedPoolFile, configs: Mapping[str, MemberConfig] | None = None

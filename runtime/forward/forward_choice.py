@@ -53,6 +53,7 @@ def choose_forward(
     context_tokens: int,
     products: ProductChooser | None = None,
     capture: Capture | None = None,
+    may_capture: bool = True,
 ) -> ModelForward:
     """How to run `model`; the choice stands in the result's `name`.
 
@@ -65,6 +66,7 @@ def choose_forward(
         context_tokens: positions that will be used, enough for the check.
         products: chooses how weights are multiplied, and knows what was quicker before; None takes one of its own.
         capture: of `graphs`; None takes CUDA graphs.
+        may_capture: whether `auto` may take graphs.
 
     Raises:
         ValueError: an unknown kind, a context too short, a model that cannot be run this way, a product that does not
@@ -89,7 +91,7 @@ def choose_forward(
         made = way(model, modules, products, share_weights=share_weights, context_tokens=context_tokens)
     if capture is not None:
         return _captured(model, made, capture, context_tokens)
-    if kind == "auto" and model.device.type == "cuda":
+    if kind == "auto" and may_capture and model.device.type == "cuda":
         return _captured_if_quicker(model, made, products.known, context_tokens)
     return made
 

@@ -90,6 +90,23 @@ class FusedForward:
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`; raises ValueError for a run of positions beyond `context_tokens`."""
+        hidden = self._layered(ids, placement, cache)
+        return self._logits(self._norm(hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)))
+
+    @torch.inference_mode()
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelForward`."""
+        states = self._norm(self._layered(ids, placement, cache))
+        return self._logits(states[keep]), states
+
+    def _logits(self, normed: Tensor) -> Tensor:
+        logits = self._head.of(normed)
+        return logits if self._spread is None else self._spread(logits)
+
+    def _layered(self, ids: Tensor, placement: Placement, cache: MemberKV) -> Tensor:
+        """`[T, W]` the residual stream after all layers."""
         cos, sin = self._rotation(placement)
         masks = {window: self._additive(placement, window) for window in set(self._windows)}
         hidden = functional.embedding(ids, self._embedding)
@@ -99,9 +116,7 @@ class FusedForward:
             layer.output.add_to(hidden, self._attend(number, heads, placement, cache, masks[window], narrow=narrow))
             gate, up = layer.gate_up.of(layer.mlp_norm(hidden)).chunk(2, dim=-1)
             layer.down.add_to(hidden, functional.silu(gate).mul_(up))
-        kept = hidden[keep] if isinstance(keep, slice) else hidden.index_select(0, keep)
-        logits = self._head.of(self._norm(kept))
-        return logits if self._spread is None else self._spread(logits)
+        return hidden
 
     def _rotation(self, placement: Placement) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[T, 1, D]`."""

@@ -50,3 +50,12 @@ class ModelForward(Protocol):
         Returns:
             `[N, V]` logits after the kept tokens.
         """
+
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """As a call, and the last hidden states `[T, H]` of all tokens, after the final norm. Letter: H hidden size.
+
+        Raises:
+            ValueError: a forward that does not give them.
+        """

@@ -82,13 +82,44 @@ class ModuleForward:
     @torch.inference_mode()
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`."""
-        num_layers = self.kv_shape.num_layers
-        columns, pick = _kept_columns(ids, placement, keep)
+        return self._run({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
+
+    @torch.inference_mode()
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelForward`."""
+        return self._with_states({"input_ids": placement.padded(ids)}, len(ids), placement, cache, keep)
+
+    @torch.inference_mode()
+    def on_inputs(
+        self, inputs: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """As `with_states`, from what the first layer reads, `[T, W]`, in place of tokens. Letter: W hidden size."""
+        return self._with_states({"inputs_embeds": placement.padded(inputs)}, len(inputs), placement, cache, keep)
+
+    def _with_states(
+        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        found: list[Tensor] = []
+        watch = self._model.base_model.register_forward_hook(lambda *said: found.append(said[-1].last_hidden_state))
+        try:
+            logits = self._run(inputs, count, placement, cache, keep)
+        finally:
+            watch.remove()
+        return logits, placement.unpadded(found[0])
+
+    def _run(
+        self, inputs: dict[str, Tensor], count: int, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> Tensor:
+        """`[N, V]` logits of T tokens, `count`."""
+        num_layers, device = self.kv_shape.num_layers, self.kv_shape.device
+        columns, pick = _kept_columns(count, device, placement, keep)
         # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
-        looks = placement.looks(ids.device)
+        looks = placement.looks(device)
         logits: Tensor = self._model(
-            input_ids=placement.padded(ids),
-            position_ids=_positions(placement, ids.device),
+            **inputs,
+            position_ids=_positions(placement, device),
             attention_mask=self._masks.of(looks, self.kv_shape.dtype),
             past_key_values=Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)]),
             use_cache=True,
@@ -104,13 +135,15 @@ def _positions(placement: Placement, device: torch.device) -> Tensor:
     return placement.padded(positions)
 
 
-def _kept_columns(ids: Tensor, placement: Placement, keep: Tensor | slice) -> tuple[Tensor | int, Tensor | None]:
+def _kept_columns(
+    count: int, device: torch.device, placement: Placement, keep: Tensor | slice
+) -> tuple[Tensor | int, Tensor | None]:
     """Columns of `[B, Q]` with a kept token (0: all), and where the kept tokens are in B x columns (None: all)."""
     if keep == slice(None):
         return 0, placement.unpad
-    kept = torch.arange(len(ids), device=ids.device)[keep]
+    kept = torch.arange(count, device=device)[keep]
     if len(placement.counts) == 1:
-        return kept, torch.arange(len(kept), device=ids.device)
+        return kept, torch.arange(len(kept), device=device)
     if placement.unpad is not None:
         kept = placement.unpad[kept]
     longest = placement.longest

@@ -64,6 +64,12 @@ class GraphForward:
         # A copy: the next replay of anything writes its results there.
         return logits.index_select(0, at[keep])
 
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelForward`; a captured forward hands out logits alone."""
+        raise ValueError("CUDA graphs give no hidden states")
+
     def _run_over(self, inputs: StaticInputs) -> Run:
         """Logits `[R Q, V]` of all tokens in the buffers."""
 

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from ...arguments import ArgumentError
 from ...decoding.pool import Member, Pool
 from ...decoding.prompt_lookup import LookupRule
+from ..features.feature_forward import FeatureForward
 from ..forward.forward_choice import ForwardKind, choose_forward, only_product
 from ..forward.model_forward import ModelForward
 from ..forward.product_choice import ProductChooser
@@ -35,6 +36,7 @@ class LoadedMember:
         kv_bytes_per_token: bytes of keys and values that one context token takes; of a split model, in each process.
         dtype: number format in memory; `none` for `ngram`.
         tokenizer: of a *foreign* member, which drafts in tokens of its own; None: the pool's.
+        from_features: whether it drafts from the target's last hidden states (`features.feature_forward`).
     """
 
     name: str
@@ -47,6 +49,7 @@ class LoadedMember:
     kv_bytes_per_token: int
     dtype: str
     tokenizer: Tokenizer | None = None
+    from_features: bool = False
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -81,6 +84,11 @@ class LoadedMembers:
         """The last and largest member."""
         return self.members[-1]
 
+    @property
+    def feature_level(self) -> int | None:
+        """Level of the member that drafts from the target's states; None if there is none."""
+        return next((level for level, member in enumerate(self.members) if member.from_features), None)
+
     def member(self, name: str) -> LoadedMember:
         """The member called `name`; raises ValueError if there is none."""
         for member in self.members:
@@ -104,18 +112,34 @@ class LoadedMembers:
             raise ArgumentError(f"`forward` must be auto or modules in several processes, got {kind!r}")
         made = self._forwards.get((level, kind, share_weights))
         if made is None:
-            model = self.members[level].model
-            if model is None:
-                raise ValueError(f"{self.members[level].name} has no model to run")
-            made = choose_forward(
-                model,
-                kind=kind,
-                share_weights=share_weights,
-                context_tokens=self.context_tokens,
-                products=self._product_chooser(only_product(kind)),
-            )
-            self._forwards[level, kind, share_weights] = made
+            made = self._forwards[level, kind, share_weights] = self._made(level, kind, share_weights=share_weights)
         return made
+
+    def feature_forward(self, level: int) -> FeatureForward:
+        """How the member that drafts from the target's states runs; raises ValueError for another."""
+        member = self.members[level]
+        if not member.from_features or member.model is None:
+            raise ValueError(f"{member.name} does not draft from the target's states")
+        return FeatureForward(member.model)
+
+    def _made(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
+        member, at = self.members[level], self.feature_level
+        reader = None if at is None else self.members[at].name
+        if member.model is None:
+            raise ValueError(f"{member.name} has no model to run")
+        if reader is not None and kind == "graphs":
+            rule = f"must not be graphs where {reader} reads the target's states, which captured forwards do not give"
+            raise ArgumentError(f"`forward` {rule}")
+        if member.from_features:
+            return self.feature_forward(level)
+        return choose_forward(
+            member.model,
+            kind=kind,
+            share_weights=share_weights,
+            context_tokens=self.context_tokens,
+            products=self._product_chooser(only_product(kind)),
+            may_capture=reader is None or member is not self.target,
+        )
 
     def forward_names(self, kind: ForwardKind) -> dict[str, str]:
         """Which forward each model runs by, `fused` or `modules`; raises as `forward`."""
@@ -168,7 +192,12 @@ def describe_lookup(name: str, rule: LookupRule) -> LoadedMember:
 
 
 def describe_model(
-    name: str, kind: Literal["model", "submodel"], model: PreTrainedModel, tokenizer: Tokenizer | None
+    name: str,
+    kind: Literal["model", "submodel"],
+    model: PreTrainedModel,
+    tokenizer: Tokenizer | None,
+    *,
+    from_features: bool = False,
 ) -> LoadedMember:
     """The member that a network is."""
     return LoadedMember(
@@ -182,6 +211,7 @@ def describe_model(
         kv_bytes_per_token=_kv_bytes_per_token(model),
         dtype=str(model.dtype).removeprefix("torch."),
         tokenizer=tokenizer,
+        from_features=from_features,
     )
 
 
@@ -206,7 +236,12 @@ def loaded_pool(pool: LoadedMembers) -> Pool:
     """The pool as policies see it: members in level order, names, and what they cannot do."""
     return Pool(
         tuple(
-            Member(name=member.name, model_free=member.model is None, drafts_only=member.tokenizer is not None)
+            Member(
+                name=member.name,
+                model_free=member.model is None,
+                drafts_only=member.tokenizer is not None,
+                from_features=member.from_features,
+            )
             for member in pool.members
         )
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -152,7 +153,7 @@ def _load_members(
             models[entry.name] = load_model(file, f"members[{row}]", entry, configs[entry.name], ranks)
     for row, entry in enumerate(content.members):
         if entry.name in models:
-            owner = None if entry.embeddings_of is None else models[entry.embeddings_of]
+            owner = None if entry.shares is None else models[entry.shares[1]]
             give_head(file, row, entry, models[entry.name], owner)
     for row, entry in enumerate(content.members):
         if entry.submodel_of is not None:
@@ -165,4 +166,5 @@ def _describe(entry: MemberEntry, model: PreTrainedModel | None, tokenizer: Toke
     if entry.ngram is not None:
         return describe_lookup(entry.name, entry.ngram.rule)
     assert model is not None  # every other entry has one
-    return describe_model(entry.name, "model" if entry.submodel_of is None else "submodel", model, tokenizer)
+    kind: Literal["model", "submodel"] = "model" if entry.submodel_of is None else "submodel"
+    return describe_model(entry.name, kind, model, tokenizer, from_features=entry.features_of is not None)

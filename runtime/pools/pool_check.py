@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ..features.input_layer import give_input
 from ..forward.layer_masks import attention_of
 from ..forward.mask_check import masks_known
 from ..heads.subset_head import SubsetHead
@@ -103,9 +104,15 @@ class _Checking:
 
     def _check_head(self, row: int, entry: MemberEntry) -> None:
         """Embeddings of another member, and a part of the vocabulary."""
-        model, owner = self._models.get(entry.name), self._models.get(entry.embeddings_of or "")
-        if model is not None and (owner is not None or entry.embeddings_of is None):
+        model, owner = self._models.get(entry.name), self._owner(entry)
+        if model is not None and (owner is not None or entry.shares is None):
+            if entry.features_of is not None:
+                give_input(model)
             self._tried(entry.name, lambda: give_head(self._file, row, entry, model, owner))
+
+    def _owner(self, entry: MemberEntry) -> PreTrainedModel | None:
+        """The model whose embeddings a member uses, as far as it is known; None where it has its own."""
+        return None if entry.shares is None else self._models.get(entry.shares[1])
 
     def _check_submodel(self, row: int, entry: MemberEntry) -> None:
         if entry.submodel_of is None:
@@ -164,7 +171,7 @@ class _Checking:
 
     def _own_parameters(self, entry: MemberEntry, model: PreTrainedModel) -> int:
         """Without those of the member whose embeddings it uses."""
-        owner = self._models.get(entry.embeddings_of or "")
+        owner = self._owner(entry)
         others = set() if owner is None else set(owner.parameters())
         return sum(weight.numel() for weight in model.parameters() if weight not in others)
 

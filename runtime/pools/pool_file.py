@@ -14,6 +14,11 @@ from .fetching.fetched import TOKENIZER, fetched
 
 POOL_FILE_NAME = "pool.toml"
 CONFIG = "config"  # the key by which a member makes its pool a forced one
+NOT_BOTH = {
+    "embeddings_of": ("tokenizer", "tp_plan"),
+    "vocabulary": ("tokenizer", "tp_plan"),
+    "features_of": ("tokenizer", "tp_plan", "embeddings_of"),
+}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -63,6 +68,7 @@ class MemberEntry(BaseModel):
         device: a torch device, such as `cpu` or `cuda:0`.
         tp_plan: `auto` splits the model over the processes of torchrun, by the plan that transformers has for it.
         embeddings_of: name of the member whose token embeddings and output head a model uses, as its weights have none.
+        features_of: name of the target, of a model that drafts from its last hidden states and uses its embeddings.
         vocabulary: of a model that drafts only some tokens: file relative to the pool file, a JSON list of their ids.
         tokenizer: of a model that does not share the pool's: file relative to the pool file, or a hub id. Such a member
             (and its submodels) drafts, and cannot verify.
@@ -80,6 +86,7 @@ class MemberEntry(BaseModel):
     device: str = "cpu"
     tp_plan: Literal["auto"] | None = None
     embeddings_of: str | None = None
+    features_of: str | None = None
     vocabulary: Annotated[str, Field(min_length=1)] | None = None
     tokenizer: Annotated[str, Field(min_length=1)] | None = None
 
@@ -97,14 +104,23 @@ class MemberEntry(BaseModel):
             raise ValueError("may have skip_layers only beside submodel_of")
         if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
             raise ValueError("takes dtype and device from submodel_of")
-        for key in ("tokenizer", "tp_plan", "embeddings_of", "vocabulary"):
+        for key in ("tokenizer", "tp_plan", "embeddings_of", "features_of", "vocabulary"):
             if self.path is None and getattr(self, key) is not None:
                 raise ValueError(f"may have a {key} only beside path")
-        for key in ("embeddings_of", "vocabulary"):
-            for other in ("tokenizer", "tp_plan"):
+        for key, others in NOT_BOTH.items():
+            for other in others:
                 if getattr(self, key) is not None and getattr(self, other) is not None:
                     raise ValueError(f"may not have both {key} and {other}")
         return self
+
+    @property
+    def shares(self) -> tuple[str, str] | None:
+        """The key that names the member whose embeddings this one uses, and its name; None where it has its own."""
+        for key in ("embeddings_of", "features_of"):
+            name: str | None = getattr(self, key)
+            if name is not None:
+                return key, name
+        return None
 
 
 class PoolContent(BaseModel):
@@ -255,14 +271,24 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
 
 
 def _check_heads(file: Path, members: tuple[MemberEntry, ...]) -> None:
-    """Whose embeddings may be used, and who may say a part of the vocabulary only."""
-    for key in ("embeddings_of", "vocabulary"):
+    """Whose embeddings and states may be used, and who may say a part of the vocabulary only."""
+    for key in ("embeddings_of", "features_of", "vocabulary"):
         value = getattr(members[-1], key)
         if value is not None:
             rule = "must not be given for the target, which says every token by weights of its own"
             raise PoolFileError(file, f"members[{len(members) - 1}].{key}", rule, value)
-    whole = [entry.name for entry in members if entry.path and not (entry.embeddings_of or entry.vocabulary)]
+    whole = [entry.name for entry in members if entry.path and not (entry.shares or entry.vocabulary)]
+    readers = [entry.name for entry in members if entry.features_of is not None]
     for row, entry in enumerate(members):
         if entry.embeddings_of is not None and entry.embeddings_of not in whole:
             rule = f"must be a member with a path and embeddings of its own ({', '.join(whole)})"
             raise PoolFileError(file, f"members[{row}].embeddings_of", rule, entry.embeddings_of)
+        if entry.features_of is not None and entry.features_of != members[-1].name:
+            rule = f"must be the target ({members[-1].name})"
+            raise PoolFileError(file, f"members[{row}].features_of", rule, entry.features_of)
+        if entry.features_of is not None and entry.name != readers[0]:
+            rule = f"must be given for one member, and {readers[0]} has it"
+            raise PoolFileError(file, f"members[{row}].features_of", rule, entry.features_of)
+        if entry.submodel_of in readers:
+            rule = "must not be a member that drafts from the target's states"
+            raise PoolFileError(file, f"members[{row}].submodel_of", rule, entry.submodel_of)

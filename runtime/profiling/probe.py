@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ...arguments import ArgumentError
 from ...decoding.ledger import DRAFT, VERIFY
 from ...decoding.policy import Policy
 from ...decoding.results import Drafted, DraftResults, VerifyResults
@@ -79,16 +80,35 @@ class _WatchedForward:
     def __call__(self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice) -> Tensor:
         """See `ModelForward`."""
         logits = self._forward(ids, placement, cache, keep)
+        self._note(placement)
+        return logits
+
+    def with_states(
+        self, ids: Tensor, placement: Placement, cache: MemberKV, keep: Tensor | slice
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelForward`."""
+        both = self._forward.with_states(ids, placement, cache, keep)
+        self._note(placement)
+        return both
+
+    def _note(self, placement: Placement) -> None:
         counts, apart = placement.counts, not isinstance(placement.rows, slice)
         shape = BatchShape(len(counts), sum(counts), max(counts), placement.num_slots, apart)
         self._ran.append((shape, self._now_s()))
-        return logits
+
+
+def check_probed(pool: LoadedMembers) -> None:
+    """Raises ArgumentError for a pool whose operations are more than forwards over all that is fed."""
+    if pool.feature_level is not None:
+        name = pool.members[pool.feature_level].name
+        raise ArgumentError(f"`pool` must not have a member that reads the target's states to be profiled, got {name}")
 
 
 class ProbedWorld(TorchWorld):
     """A world that notes its operations in `ops`; `begin` before each run."""
 
     def __init__(self, *, pool: LoadedMembers, sampling: Sampling) -> None:
+        check_probed(pool)
         self._ran: list[tuple[BatchShape, float]] = []
         super().__init__(pool=pool, sampling=sampling, watch=self._watched)
 

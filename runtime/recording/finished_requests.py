@@ -9,9 +9,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ...traces.tries.trie import TreeRanks, Trie, columns_of
+from ...traces.tries.features.views import FeatureViews, arrays_of, feature_fields
+from ...traces.tries.trie import TreeRanks, Trie, columns_of, plain_columns
 from ...whole_files import whole_file, write_whole
 
+FURTHER = "features."
 _FINGERPRINT_FILE = "fingerprint"
 
 
@@ -59,6 +61,8 @@ class Parts:
         columns = columns_of(trie)
         if trie.ranks is not None:
             columns |= {field.name: getattr(trie.ranks, field.name) for field in fields(TreeRanks)}
+        if trie.features is not None:
+            columns |= {f"{FURTHER}{name}": array for name, array in arrays_of(trie.features).items()}
         with whole_file(self._file(number)) as part, part.open("wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, ties=np.array(ties, dtype=np.int64), **columns)
 
@@ -71,11 +75,14 @@ class Parts:
         file = self._file(number)
         try:
             with np.load(file, allow_pickle=False) as columns:
-                arrays = {field.name: columns[field.name] for field in fields(Trie) if field.name != "ranks"}
+                arrays = {name: columns[name] for name in plain_columns()}
+                features = None
+                if f"{FURTHER}next_token" in columns:
+                    features = FeatureViews(**{name: columns[f"{FURTHER}{name}"] for name in feature_fields()})
                 ranks = None
                 if "rank" in columns:
                     ranks = TreeRanks(**{field.name: columns[field.name] for field in fields(TreeRanks)})
-                return Trie(**arrays, ranks=ranks), Ties(*columns["ties"].tolist())
+                return Trie(**arrays, ranks=ranks, features=features), Ties(*columns["ties"].tolist())
         except (BadZipFile, KeyError, ValueError, TypeError, EOFError, zlib.error) as error:
             raise ValueError(f"{file}: cannot be read ({error}); remove it to record this request again") from None
 

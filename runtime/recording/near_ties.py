@@ -43,7 +43,7 @@ def near_ties_along(
     """Members and output positions, from `first` on, of the near ties along an answer.
 
     Args:
-        pool: the models; those with a tokenizer of their own are not asked.
+        pool: the models; those with a tokenizer of their own, or that read the target's states, are not asked.
         request_id: of the request.
         prompt: at least one token.
         answer: the tokens written after it.
@@ -54,7 +54,7 @@ def near_ties_along(
     count = len(answer) - first + 1
     found = []
     for member in pool.members:
-        if member.model is None or member.tokenizer is not None:
+        if member.model is None or member.tokenizer is not None or member.from_features:
             continue
         logits = text_logits(member.model, text, count)
         noise = noise_of(sampling, request_id, logits.shape[-1])

@@ -19,7 +19,7 @@ from ...arguments import ArgumentError
 from ...decoding.trees.shapes import tree_shape
 from ...progress import Progress
 from ...traces.meta import Closure, CostTable, NearTies, ProfileTaken, Sampling, check_title
-from ...traces.tries.meta import TrieMeta
+from ...traces.tries.meta import FeatureDepths, TrieMeta
 from ...traces.tries.recording import TrieRecording
 from ...traces.tries.store import write_trace
 from ...traces.tries.trie import TrieRequest
@@ -31,13 +31,14 @@ from ..timing.forward_seconds import hardware
 from .finished_requests import Parts, Ties
 from .near_ties import BOUNDS
 from .recorded_members import model_info, ngram_info
-from .request_trie import RequestRecorder, TrieOptions
+from .request_trie import RequestRecorder
 from .tree_branches import TreeSpec
+from .trie_options import TrieOptions
 
 _SOFTWARE = ("paceline", "torch", "transformers", "tokenizers", "numpy")
 _SAMPLED_WEIGHTS = 256
 # Of what a part holds: parts of another form are not gone on from.
-PART_FORM = 2
+PART_FORM = 3
 
 # Prompts with their tokens, in the order in which they are recorded.
 Requests = Sequence[tuple[Prompt, tuple[int, ...]]]
@@ -102,6 +103,7 @@ def record(
         max_new_tokens=max_new_tokens,
         eos_token_ids=pool.eos_token_ids,
         trees=_tree_specs(pool, closure),
+        features=_features(pool, closure),
     )
     meta = _meta(pool, options, title)
     parts = Parts(out.with_name(f"{out.name}.part"), _fingerprint(pool, requests, options))
@@ -142,6 +144,17 @@ def _tree_specs(pool: ModelPool, closure: Closure) -> tuple[TreeSpec, ...]:
         for tree in closure.trees
         for model in [names.index(tree.model)]
     )
+
+
+def _features(pool: ModelPool, closure: Closure) -> tuple[int, int] | None:
+    """Which model reads the target's states, and at how many depths it is asked: none is beyond the reach."""
+    readers = [index for index, member in enumerate(_recorded(pool)) if member.from_features]
+    if not readers:
+        return None
+    if closure.trees:
+        name = _recorded(pool)[readers[0]].name
+        raise ArgumentError(f"`trees` do not go with {name}, which reads the target's states")
+    return readers[0], max(1, closure.reach)
 
 
 def _record_missing(pool: ModelPool, requests: Requests, options: TrieOptions, parts: Parts) -> None:
@@ -195,6 +208,7 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
         kind="recorded",
         models=tuple(model_info(member, submodel_of=_owner(pool, member)) for member in _recorded(pool)),
         ngram=ngram_info(pool.members),
+        features=_depths(pool, options),
         vocab_size=_vocab_size(pool),
         eos_token_ids=pool.eos_token_ids,
         tokenizer_sha256=pool.tokenizer_sha256,
@@ -204,6 +218,14 @@ def _meta(pool: ModelPool, options: TrieOptions, name: str) -> TrieMeta:
         hardware=hardware(target.device),
         origin=_origin(pool),
     )
+
+
+def _depths(pool: ModelPool, options: TrieOptions) -> FeatureDepths | None:
+    """Of the drafter from the target's states."""
+    if options.features is None:
+        return None
+    index, depths = options.features
+    return FeatureDepths(model=_recorded(pool)[index].name, depths=depths)
 
 
 def _origin(pool: ModelPool) -> str:

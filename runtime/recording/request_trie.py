@@ -11,7 +11,6 @@ off the trunk (all but the target if monotone, else all), P pairs of models, V v
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,71 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...traces.meta import Closure, Sampling
-from ...traces.tries.closure import Branches, grow
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
 from ...traces.tries.trie import Ints, TreeRanks, Trie
 from ..next_token_views import Views, scores, view
 from ..sampling.coupled_noise import RequestNoise
+from .contexts import Contexts, Floats32, first_allowance, offspring, writers_of
+from .feature_tree import FeatureTree
+from .further_views import FurtherViews, feature_views, further_views, written_by
 from .near_ties import near_ties
-from .tree_branches import Context, Known, TreeBranches, TreeSpec, Trunk, contexts_of, tree_drafters, with_own_log_prob
+from .tree_branches import Context, Known, TreeBranches, Trunk, contexts_of, tree_drafters, with_own_log_prob
 from .tree_forward import TreeForward, causal_mask, tree_mask
-
-Floats32 = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrieOptions:
-    """What shapes a request's trie; the same for all requests of a recording.
-
-    Attributes:
-        sampling: how tokens are chosen.
-        closure: which contexts off the trunk are kept.
-        max_new_tokens: longest trunk, >= 1.
-        eos_token_ids: each ends an answer; may be none.
-        trees: that are recorded from every context of the trunk.
-        max_rows: most contexts of one forward off the trunk; the cache holds the trunk and at most reach times as many.
-    """
-
-    sampling: Sampling
-    closure: Closure
-    max_new_tokens: int
-    eos_token_ids: tuple[int, ...]
-    trees: tuple[TreeSpec, ...] = ()
-    max_rows: int = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contexts:
-    """Contexts equally far from the trunk, not yet evaluated.
-
-    Attributes:
-        parent: `[Q]` node.
-        token: `[Q]` the token after the parent.
-        depth: `[Q]` tokens after the prompt.
-        own_log_prob: `[M, Q]` what each model gave to the token.
-        allowance: `[W, Q]` how many tokens each model may write here (`offspring`).
-        last_trunk_slot: `[Q]` slot of the last token shared with the trunk.
-        path: `[Q, F]` slots of the ancestors after that.
-    """
-
-    parent: Ints
-    token: Ints
-    depth: Ints
-    own_log_prob: Floats32
-    allowance: Ints
-    last_trunk_slot: Ints
-    path: Ints
-
-    def __len__(self) -> int:
-        return len(self.token)
-
-    def take(self, places: NDArray[np.intp]) -> "Contexts":
-        """Some of them."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        # All but the path are counted by context in their last dimension.
-        taken = {name: column[..., places] for name, column in columns.items() if name != "path"}
-        return Contexts(**taken, path=self.path[places])
+from .trie_options import TrieOptions
 
 
 class RequestRecorder:
@@ -98,63 +43,85 @@ class RequestRecorder:
     def __init__(
         self, models: Sequence[PreTrainedModel], prompt: Sequence[int], options: TrieOptions, noise: RequestNoise | None
     ) -> None:
-        self._forwards = [TreeForward(model, capacity=len(prompt) + options.max_new_tokens + 256) for model in models]
+        capacity = len(prompt) + options.max_new_tokens + 256
+        self._reader: int | None
+        self._reader, depths = options.features or (None, 1)
+        # The reader's is a tree of its own, that of depths.
+        self._forwards = [
+            TreeForward(model, capacity=capacity) for index, model in enumerate(models) if index != self._reader
+        ]
+        self._features: FeatureTree | None = None
+        if self._reader is not None:
+            self._features = FeatureTree(models[self._reader], num_prompt=len(prompt), depths=depths)
+        self._writers = writers_of(options.closure, len(models), reader=self._reader, depths=depths)
+        self._num_models = len(models)
+        # A context is one row for each depth, which all look at each other's slots.
+        self._max_rows = max(8, options.max_rows // depths)
         self._prompt = tuple(prompt)
         self._options = options
         self._noise = noise
         self._columns: list[dict[str, NDArray[Any]]] = []
+        self._further: list[dict[str, NDArray[Any]]] = []
         self._ranks: TreeRanks | None = None
         self._num_nodes = 0
         self.near_ties = self.trunk_near_ties = 0
 
     def record(self) -> Trie:
         """The trie of the request: trunk first, parents before their children."""
-        trunk, target_logits = self._write_trunk()
-        off_trunk, contexts = self._view_trunk(trunk, target_logits)
+        trunk, target_logits, states = self._write_trunk()
+        off_trunk, contexts = self._view_trunk(trunk, target_logits, states)
         self._grow(off_trunk)
         if contexts:
             self._grow_trees(contexts)
         return self._trie()
 
-    def _write_trunk(self) -> tuple[Ints, Tensor]:
-        """The tokens `[T]` the target writes by itself, and its logits `[T + 1, V]`."""
+    def _write_trunk(self) -> tuple[Ints, Tensor, Tensor]:
+        """The tokens `[T]` the target writes by itself, its logits `[T + 1, V]`, and its states of all tokens."""
         target, trunk = self._forwards[-1], list[int]()
         length = len(self._prompt)
-        logits = [target.append(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
+        said = [target.append_with_states(self._prompt, range(length), causal_mask(0, length), num_logits=1)]
         eos = self._options.eos_token_ids
         while len(trunk) < self._options.max_new_tokens and not (trunk and trunk[-1] in eos):
-            trunk.append(self._choose(logits[-1], position=len(trunk)))
+            trunk.append(self._choose(said[-1][0], position=len(trunk)))
             position = length + len(trunk) - 1
-            logits.append(target.append(trunk[-1:], [position], causal_mask(position, 1)))
-        return np.array(trunk, dtype=np.int32), torch.cat(logits)
+            said.append(target.append_with_states(trunk[-1:], [position], causal_mask(position, 1)))
+        logits, states = zip(*said, strict=True)
+        return np.array(trunk, dtype=np.int32), torch.cat(logits), torch.cat(states)
 
     def _choose(self, logits: Tensor, position: int) -> int:
         """The token one model writes, from its logits `[1, V]`; the same arithmetic as in `next_token_views`."""
         noise = None if self._noise is None else self._noise.rows([position])
         return int(scores(logits, self._options.sampling, noise).argmax())
 
-    def _view_trunk(self, trunk: Ints, target_logits: Tensor) -> tuple[Contexts, list[Context]]:
+    def _view_trunk(self, trunk: Ints, target_logits: Tensor, states: Tensor) -> tuple[Contexts, list[Context]]:
         """Keep the trunk's T + 1 contexts; returns the contexts one token off it, and what trees grow from, if any."""
         tokens = np.concatenate([self._prompt, trunk])
         mask, count = causal_mask(0, len(tokens)), len(trunk) + 1
         logits = [forward.append(tokens, range(len(tokens)), mask, num_logits=count) for forward in self._forwards[:-1]]
         depth = np.arange(count, dtype=np.int32)
-        seen = self._view([*logits, target_logits], depth)
+        by_depth = [] if self._features is None else self._features.trunk(tokens.tolist(), states)
+        seen, further = self._view([*logits, target_logits], depth, by_depth)
         contexts = self._contexts(logits, seen, depth)
         noise = None if self._noise is None else self._noise.rows(depth[:-1].tolist())
         ties = near_ties(target_logits[:-1], self._options.sampling, noise)
         self.trunk_near_ties = int(ties.sum())
-        own = np.zeros((len(self._forwards), count), dtype=np.float32)
+        own = np.zeros((self._num_models, count), dtype=np.float32)
         own[:, 1:] = seen.log_prob_of(depth[:-1], trunk)
+        below = np.zeros((max(0, len(by_depth) - 1), count), dtype=np.float32)
+        if further is not None:
+            below[:, 1:] = further.log_prob_of(depth[:-1], trunk)
         token = np.concatenate([[-1], trunk]).astype(np.int32)
-        self._keep(depth - 1, token, depth, own_log_prob=own, on_trunk=True, seen=seen)
-        allowance = first_allowance(self._options.closure, num_models=len(self._forwards), num_contexts=count)
-        writers = len(allowance)
-        allowance[:, :-1][seen.next_token[:writers, :-1] == trunk] = 0
+        self._keep(depth - 1, token, depth, own_log_prob=(own, below), on_trunk=True, seen=seen, further=further)
+        closure, writers = self._options.closure, self._writers
+        allowance = first_allowance(closure, num_models=self._num_models, num_contexts=count, writers=writers)
+        written = written_by(seen, further, self._reader)[: len(allowance)]
+        allowance[:, :-1][written[:, :-1] == trunk] = 0
         allowance[:, -1] = 0
         slots = (len(self._prompt) - 1 + depth).astype(np.int32)
         path = np.zeros((count, 0), dtype=np.int32)
-        return self._children(seen, depth, depth, allowance=allowance, last_trunk_slot=slots, path=path), contexts
+        return self._children(
+            (seen, further), depth, depth, allowance=allowance, last_trunk_slot=slots, path=path
+        ), contexts
 
     def _contexts(self, logits: Sequence[Tensor], seen: Views, depth: Ints) -> list[Context]:
         """`[Q]` contexts for trees, from the logits `[Q, V]` of the models below the target; none without trees."""
@@ -181,7 +148,7 @@ class RequestRecorder:
         """Every model's view of contexts; see `tree_branches.Evaluate`."""
         positions = len(self._prompt) - 1 + depth
         logits = [forward.append(token, positions, mask) for forward in self._forwards]
-        seen = self._view(logits, depth)
+        seen, _ = self._view(logits, depth, [])
         return seen, self._contexts(logits, seen, depth)
 
     def _grow(self, off_trunk: Contexts) -> None:
@@ -194,13 +161,15 @@ class RequestRecorder:
             contexts, num_slots = waiting.pop()
             for forward in self._forwards:
                 forward.cut(num_slots)
+            if self._features is not None:
+                self._features.cut(num_slots)
             waiting.extend(self._blocks(self._evaluate(contexts)))
 
     def _blocks(self, level: Contexts) -> list[tuple[Contexts, int]]:
-        """Contexts in blocks of at most `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
+        """Contexts in blocks of some `max_rows`, with the slots that hold their ancestors; none beyond the reach."""
         if not len(level) or level.path.shape[1] == self._options.closure.reach:
             return []
-        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._options.max_rows))
+        blocks = np.array_split(np.arange(len(level)), math.ceil(len(level) / self._max_rows))
         num_slots = self._forwards[0].num_slots
         return [(level.take(block), num_slots) for block in blocks]
 
@@ -209,13 +178,18 @@ class RequestRecorder:
         first_node, first_slot, count = self._num_nodes, self._forwards[0].num_slots, len(contexts)
         mask = tree_mask(contexts.last_trunk_slot, contexts.path, first_slot)
         positions = len(self._prompt) - 1 + contexts.depth
-        logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards]
-        seen = self._view(logits, contexts.depth)
-        own = contexts.own_log_prob
-        self._keep(contexts.parent, contexts.token, contexts.depth, own_log_prob=own, on_trunk=False, seen=seen)
+        logits = [forward.append(contexts.token, positions, mask) for forward in self._forwards[:-1]]
+        last, states = self._forwards[-1].append_with_states(contexts.token, positions, mask)
+        by_depth = [] if self._features is None else self._features.behind(contexts, states)
+        seen, further = self._view([*logits, last], contexts.depth, by_depth)
+        own = contexts.own_log_prob, contexts.further_log_prob
+        self._keep(
+            contexts.parent, contexts.token, contexts.depth,
+            own_log_prob=own, on_trunk=False, seen=seen, further=further,
+        )  # fmt: skip
         offsets = np.arange(count, dtype=np.int32)
         return self._children(
-            seen,
+            (seen, further),
             first_node + offsets,
             contexts.depth,
             allowance=np.where(self._ended(contexts.token, contexts.depth), 0, contexts.allowance),
@@ -224,15 +198,32 @@ class RequestRecorder:
         )
 
     def _children(
-        self, seen: Views, node: Ints, depth: Ints, *, allowance: Ints, last_trunk_slot: Ints, path: Ints
+        self,
+        views: tuple[Views, FurtherViews | None],
+        node: Ints,
+        depth: Ints,
+        *,
+        allowance: Ints,
+        last_trunk_slot: Ints,
+        path: Ints,
     ) -> Contexts:
-        branches = offspring(self._options.closure, seen.next_token, allowance)
-        parent = branches.parent
+        seen, further = views
+        branches = offspring(
+            self._options.closure,
+            written_by(seen, further, self._reader),
+            allowance,
+            writers=self._writers,
+            depth=depth,
+            off_trunk=path.shape[1],
+        )
+        parent, token = branches.parent, branches.token
+        none = np.zeros((0, len(parent)), dtype=np.float32)
         return Contexts(
             parent=node[parent],
-            token=branches.token,
+            token=token,
             depth=depth[parent] + np.int32(1),
-            own_log_prob=seen.log_prob_of(parent, branches.token),
+            own_log_prob=seen.log_prob_of(parent, token),
+            further_log_prob=none if further is None else further.log_prob_of(parent, token),
             allowance=branches.allowance,
             last_trunk_slot=last_trunk_slot[parent],
             path=path[parent],
@@ -242,15 +233,35 @@ class RequestRecorder:
         """`[Q]` whether nothing is written after these contexts."""
         return (depth >= self._options.max_new_tokens) | np.isin(token, self._options.eos_token_ids)
 
-    def _view(self, logits: Sequence[Tensor], depth: Ints) -> Views:
+    def _view(
+        self, logits: Sequence[Tensor], depth: Ints, by_depth: Sequence[Tensor]
+    ) -> tuple[Views, FurtherViews | None]:
+        """Every model's views, from the logits of all but the reader, and of the reader by depth."""
         noise = None if self._noise is None else self._noise.rows(depth.tolist())
-        device = logits[-1].device
-        return view([model.to(device) for model in logits], sampling=self._options.sampling, noise=noise)
+        device, sampling, reader = logits[-1].device, self._options.sampling, self._reader
+        whole = [model.to(device) for model in logits]
+        if reader is None:
+            return view(whole, sampling=sampling, noise=noise), None
+        seen = view([*whole[:reader], by_depth[0].to(device), *whole[reader:]], sampling=sampling, noise=noise)
+        return seen, further_views(by_depth[1:], seen, reader, depth, sampling=sampling, noise=noise)
 
     def _keep(
-        self, parent: Ints, token: Ints, depth: Ints, *, own_log_prob: Floats32, on_trunk: bool, seen: Views
+        self,
+        parent: Ints,
+        token: Ints,
+        depth: Ints,
+        *,
+        own_log_prob: tuple[Floats32, Floats32 | None],
+        on_trunk: bool,
+        seen: Views,
+        further: FurtherViews | None = None,
     ) -> None:
-        self.near_ties += int(seen.near_tie[:, ~self._ended(token, depth)].sum())
+        """Keep contexts; `own_log_prob` is of every model, and of the reader's further depths."""
+        going, (own, below) = ~self._ended(token, depth), own_log_prob
+        self.near_ties += int(seen.near_tie[:, going].sum())
+        if further is not None and below is not None:
+            self.near_ties += further.num_near_ties(going)
+            self._further.append(further.columns(below))
         self._num_nodes += len(token)
         self._columns.append(
             {
@@ -263,7 +274,7 @@ class RequestRecorder:
                 "top_log_prob": LOG_PROBS.round(seen.top_log_prob),
                 "gap": UNITS.round(seen.gap),
                 "entropy": ENTROPIES.round(seen.entropy),
-                "own_log_prob": LOG_PROBS.round(own_log_prob),
+                "own_log_prob": LOG_PROBS.round(own),
                 "tvd": UNITS.round(seen.tvd),
             }
         )
@@ -273,24 +284,4 @@ class RequestRecorder:
         columns: dict[str, Any] = {
             name: np.concatenate([part[name] for part in self._columns], axis=-1) for name in names
         }
-        return Trie(**columns, ranks=self._ranks)
-
-
-def first_allowance(closure: Closure, *, num_models: int, num_contexts: int) -> Ints:
-    """`[W, Q]` how many tokens each model may write after a context of the trunk."""
-    writers = num_models if closure.kind == "full" else num_models - 1
-    return np.full((writers, num_contexts), closure.reach, dtype=np.int32)
-
-
-def offspring(closure: Closure, next_token: Ints, allowance: Ints) -> Branches:
-    """The next level: the children of Q contexts, one per context and token.
-
-    Args:
-        closure: the rule.
-        next_token: `[M, Q]` what each model writes.
-        allowance: `[W, Q]` how many tokens each model may write there; 0 where its token stays on the trunk.
-    """
-    branches = grow(next_token[: len(allowance)], allowance, closure.run)
-    if closure.kind == "monotone":
-        return branches
-    return replace(branches, allowance=np.full_like(branches.allowance, closure.reach))
+        return Trie(**columns, ranks=self._ranks, features=feature_views(self._further))

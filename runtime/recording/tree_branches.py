@@ -199,7 +199,7 @@ class TreeBranches:
         """Keep contexts that are new, with what each model gave to their tokens."""
         parent, token = np.array(children, dtype=np.int32).T
         own = [self._context(node).log_probs[:, last].cpu().numpy() for node, last in children]
-        self._keep(parent, token, depth, own_log_prob=np.stack(own, axis=1), on_trunk=False, seen=seen)
+        self._keep(parent, token, depth, own_log_prob=(np.stack(own, axis=1), None), on_trunk=False, seen=seen)
 
     def _mask(self, parents: Sequence[int], num_slots: int) -> NDArray[np.bool_]:
         """What contexts after these nodes look at: the trunk as far as they share it, their ancestors, themselves."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..forward.module_forward import ModuleForward
+from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
 
 Mask = NDArray[np.bool_]
@@ -49,6 +50,18 @@ def text_logits(model: PreTrainedModel, text: Sequence[int], num_logits: int) ->
     """`[num_logits, V]` logits of a model after the last tokens of a text, from one forward over all of it."""
     forward = TreeForward(model, capacity=len(text))
     return forward.append(text, range(len(text)), causal_mask(0, len(text)), num_logits=num_logits)
+
+
+def append_slots(cache: SlotCache, positions: Numbers, mask: Mask) -> Placement:
+    """Where Q new contexts go in the cache of one request's contexts; arguments as of `TreeForward.append`."""
+    device, num_slots = cache.shape.device, cache.length(REQUEST)
+    needed = num_slots + len(positions)
+    if needed > cache.capacity:
+        cache.reserve([REQUEST], [max(needed, 2 * cache.capacity) - num_slots])
+    return cache.place([REQUEST], [len(positions)])._replace(
+        positions=torch.as_tensor(positions, dtype=torch.long, device=device),
+        mask=torch.as_tensor(mask, device=device)[None, None],
+    )
 
 
 class TreeForward:
@@ -85,13 +98,15 @@ class TreeForward:
             mask: `[Q, num_slots + Q]` the slots each context attends to, its own among them.
             num_logits: 0 for all.
         """
-        device, cache = self._forward.kv_shape.device, self._cache
-        needed = self.num_slots + len(tokens)
-        if needed > cache.capacity:
-            cache.reserve([REQUEST], [max(needed, 2 * cache.capacity) - self.num_slots])
-        placement = cache.place([REQUEST], [len(tokens)])._replace(
-            positions=torch.as_tensor(positions, dtype=torch.long, device=device),
-            mask=torch.as_tensor(mask, device=device)[None, None],
-        )
-        ids = torch.as_tensor(tokens, dtype=torch.long, device=device)
-        return self._forward(ids, placement, cache, slice(-num_logits, None))
+        placement = append_slots(self._cache, positions, mask)
+        return self._forward(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
+
+    def append_with_states(
+        self, tokens: Numbers, positions: Numbers, mask: Mask, *, num_logits: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """As `append`, with the last hidden states `[Q, W]` of all contexts. Letter: W hidden size."""
+        placement = append_slots(self._cache, positions, mask)
+        return self._forward.with_states(self._ids(tokens), placement, self._cache, slice(-num_logits, None))
+
+    def _ids(self, tokens: Numbers) -> Tensor:
+        return torch.as_tensor(tokens, dtype=torch.long, device=self._forward.kv_shape.device)

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...decoding.rules.signal import NO_SIGNAL, Signal
 from ...decoding.session import Session
 from ...traces.tries.stored_resolution import ENTROPIES, LOG_PROBS, UNITS
+from ..features.known_states import KnownStates
 from ..next_token_views import entropies, gaps
 from ..sampling.chance import Chance
 from ..sampling.coupled_noise import RequestNoise
@@ -76,9 +77,10 @@ class RequestState:
         chance: of rejection sampling, else None.
         fed: by level, the tokens the member's cache holds, oldest first, in the member's own tokenizer.
         views: by place.
+        known: hidden states, where a member of the pool reads them.
     """
 
-    __slots__ = ("_places", "chance", "fed", "noise", "number", "request_id", "session", "views")
+    __slots__ = ("_places", "chance", "fed", "known", "noise", "number", "request_id", "session", "views")
 
     def __init__(self, session: Session, number: int, *, noise: RequestNoise | None, chance: Chance | None) -> None:
         self.session = session
@@ -88,6 +90,7 @@ class RequestState:
         self.chance = chance
         self.fed: dict[int, list[int]] = {}
         self.views: dict[int, PendingView] = {}
+        self.known = KnownStates()
         self._places = count(1)  # members that work at the same time never get the same one
 
     def add(self, view: PendingView) -> int:

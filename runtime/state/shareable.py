@@ -27,8 +27,8 @@ def check_shareable(
         limits: bytes of all caches, by device.
 
     Raises:
-        ArgumentError: CUDA graphs, several processes, a drafter with a tokenizer of its own, or a limit, or a device
-            without one, that leaves no room beside the blocks.
+        ArgumentError: CUDA graphs, several processes, a drafter from hidden states or with a tokenizer of its own, or a
+            limit, or a device without one, that leaves no room beside the blocks.
     """
     if pool.ranks is not None:
         raise ArgumentError(f"`prefix_cache` goes with one process, got {pool.ranks.num_ranks}")
@@ -37,6 +37,9 @@ def check_shareable(
         member = pool.members[level]
         if forward.name == "graphs":
             raise ArgumentError(f"`forward` must not be graphs with `prefix_cache`, got graphs for {member.name}")
+        if member.from_features:
+            rule = "reads hidden states, which a prefix cache does not hold"
+            raise ArgumentError(f"`prefix_cache` does not go with {member.name}, which {rule}")
         if member.tokenizer is not None:
             raise ArgumentError(f"`prefix_cache` goes with one tokenizer, and {member.name} has one of its own")
         device = forward.kv_shape.device

@@ -29,6 +29,8 @@ def why_looped(policy: Policy, name: str, *, tables: ReplayTables, world: Record
         return f"cost {cost.name} knows more of operations than their forwards"
     if not isinstance(tables, TrieTables) or type(world) is not ReplayWorld:  # one made of it may answer otherwise
         return f"recording {tables.trace.about.name} is not one of contexts"
+    if tables.pool.feature_level is not None:
+        return f"what {tables.pool.names[tables.pool.feature_level]} drafts depends on what the target has judged"
     return ""
 
 

@@ -134,6 +134,9 @@ def _check(replicas: Sequence[ReplicaSpec], tables: ReplayTables, horizon_ps: in
         raise ArgumentError("`replicas` must not share a policy object: what it learns is of one replica")
     if horizon_ps is not None and not 0 < horizon_ps <= MOST_PS:
         raise ArgumentError(f"`horizon_ps` must be in [1, {MOST_PS}], got {horizon_ps}")
+    if tables.pool.feature_level is not None:
+        reader = tables.pool.names[tables.pool.feature_level]
+        raise ArgumentError(f"`trace` must not be of a member that reads the target's states under load, got {reader}")
     for spec in replicas:
         check_observed(spec.policy, spec.policy_name, tables)
         about = about_of(spec.policy)

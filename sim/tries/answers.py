@@ -21,6 +21,7 @@ from ..unrecorded_error import UnrecordedContextError
 from .agreement_rates import Fallback
 from .recorded_facts import lacks, recorded_facts
 from .request_tables import RequestTables, TablesByRequest
+from .voices import Voice
 
 UNKNOWN = -1
 
@@ -45,6 +46,8 @@ class TrieAnswers:
         self._vocab_size = tables.trace.meta.vocab_size
         self._lookup = None if ngram is None else recorded_rule(ngram)
         self._fallback = fallback
+        features = tables.trace.meta.features
+        self._reader = -1 if features is None else self.num_free + tables.trace.meta.model_names.index(features.model)
         self._open: dict[str, RequestTables] = {}
         self.num_reanchored: dict[str, int] = {}
         self._anchors: dict[str, dict[int, int]] = {}
@@ -70,18 +73,28 @@ class TrieAnswers:
         tables, level = self._open[session.request_id], session.drafters[index]
         if session.tree is not None:
             parent = session.tree.parents[index]
-            signal = self._signal_at(tables, level, session.place if parent < 0 else session.places[parent])
+            voice, place = Voice(tables, level, 1), session.place if parent < 0 else session.places[parent]
+            signal = self._signal_at(voice, level, place)
             return signal._replace(prob=exp(tables.own_log_prob[level][session.places[index]]))
-        return self._signal_at(tables, level, session.places[index - 1] if index else session.place)
+        voice = self._voice(session, tables, level, index)
+        return self._signal_at(voice, level, session.places[index - 1] if index else session.place)
 
-    def _signal_at(self, tables: RequestTables, level: int, node: int) -> Signal:
-        if node < 0 or level < self.num_free:
+    def _voice(self, session: Session, tables: RequestTables, level: int, index: int) -> Voice:
+        """What a member says before the pending token at `index`."""
+        if level != self._reader:
+            return Voice(tables, level, 1)
+        return Voice(tables, level, session.num_prompt + len(session.emitted) + index - session.num_judged)
+
+    def _signal_at(self, voice: Voice, level: int, node: int) -> Signal:
+        if node < 0 or level < self.num_free or not voice.is_recorded:
             return NO_SIGNAL
-        return Signal(exp(tables.next_log_prob[level][node]), tables.entropy[level][node], tables.gap[level][node])
+        return Signal(
+            exp(voice.number("next_log_prob", node)), voice.number("entropy", node), voice.number("gap", node)
+        )
 
     def drafted(self, session: Session, step: Draft, level: int) -> Drafted:
         """See `RecordedAnswers`."""
-        if step.stop is not None:
+        if step.stop is not None or level == self._reader:
             return self._draft_slowly(session, step, level)
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
@@ -100,7 +113,7 @@ class TrieAnswers:
         return made(Drafted, (tokens, places, 0, None))
 
     def _draft_slowly(self, session: Session, step: Draft, level: int) -> Drafted:
-        """Draft with a stop rule, or where some context is not recorded."""
+        """Draft with a stop rule, from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[-1] if session.places else self._anchored(session, tables)
         product, factor = 1.0, token_factor(step.stop)
@@ -108,20 +121,22 @@ class TrieAnswers:
         places: list[int] = []
         num_modelled = 0
         for _ in range(min(step.tokens, session.room)):
-            if node < 0:
+            voice = self._voice(session, tables, level, len(session.tokens) + len(tokens))
+            if node < 0 or not voice.is_recorded:
                 num_modelled += 1
                 self._need_fallback(session, "draft")
                 tokens.append(UNKNOWN)
-                places.append(-1)
+                node = -1
+                places.append(node)
                 continue
-            context, token = node, tables.next_token[level][node]
-            node = tables.child[level][node]
+            context, token = node, voice.next_token(node)
+            node = voice.child(node)
             tokens.append(token)
             places.append(node)
             if token in self._eos:
                 break
             if step.stop is not None:
-                signal = self._signal_at(tables, level, context)
+                signal = self._signal_at(voice, level, context)
                 product *= factor(signal, len(tokens) - 1)
                 if step.stop.holds(signal, product):
                     break
@@ -152,7 +167,7 @@ class TrieAnswers:
         tables = self._open[session.request_id]
         first = session.first_unjudged(level)
         node = session.places[first - 1] if first else self._anchored(session, tables)
-        if node < 0 or not step.rule.lossless:
+        if node < 0 or not step.rule.lossless or self._reader >= 0:
             return self._judge_slowly(session, step, level, first)
         next_token, distances = tables.next_token[level], tables.tvd[level]
         tokens, judges, places = session.tokens, session.judges, session.places
@@ -173,7 +188,7 @@ class TrieAnswers:
         return made(Judged, (num_accepted, next_token[node], tables.child[level][node], tuple(tvd), 0, (), None))
 
     def _judge_slowly(self, session: Session, step: Verify, level: int, first: int) -> Judged:
-        """Judge with a lossy rule, or where some context is not recorded."""
+        """Judge with a lossy rule, beside a drafter from the target's states, or where some context is not recorded."""
         tables = self._open[session.request_id]
         node = session.places[first - 1] if first else session.place
         tvd: list[float] = []
@@ -191,13 +206,14 @@ class TrieAnswers:
                 escalated.append(index - first)
             node = session.places[index]
             index += 1
-        if node < 0:
+        voice = self._voice(session, tables, level, index)
+        if node < 0 or not voice.is_recorded:
             own_token, own_place = UNKNOWN, -1
             if index < len(tokens) or session.room > 0:  # else the session has no room for it
                 num_modelled += 1
                 self._need_fallback(session, "verify")
         else:
-            own_token, own_place = tables.next_token[level][node], tables.child[level][node]
+            own_token, own_place = voice.next_token(node), voice.child(node)
         return Judged(index - first, own_token, own_place, tuple(tvd), num_modelled, tuple(escalated))
 
     def _verdict(
@@ -206,15 +222,18 @@ class TrieAnswers:
         """(ruling, modelled, distance) for pending token `index` in the context `node`."""
         proposer = session.judges[index]
         rule = step.rule
-        if node < 0 or session.tokens[index] == UNKNOWN:
+        verifier, endorser = (self._voice(session, tables, one, index) for one in (level, proposer))
+        if node < 0 or session.tokens[index] == UNKNOWN or not verifier.is_recorded:
             if not rule.lossless and rule.accepts(unknown_facts(proposer)):  # it would, whatever the record said
                 return Ruling.keep, False, nan
             return self._modelled_verdict(session, tables, level, index, proposer), True, nan
-        distance = tables.tvd[level][proposer][node]
-        same = tables.next_token[level][node] == session.tokens[index]
+        distance = verifier.distance(endorser, node)
+        same = verifier.next_token(node) == session.tokens[index]
         if rule.lossless:
             return Ruling.keep if same else Ruling.refuse, False, distance
-        facts = recorded_facts(session, tables, self.num_free, level, index, node, same=same, tvd=distance)
+        drafter = session.drafters[index]
+        said = None if drafter < self.num_free else self._voice(session, tables, drafter, index)
+        facts = recorded_facts(session, verifier, said, index, node, same=same, tvd=distance)
         if lacks(rule, facts) and not rule.accepts(unknown_facts(proposer)):
             self._need_fallback(session, "verify")
             return Ruling.refuse, True, distance

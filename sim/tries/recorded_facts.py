@@ -5,50 +5,40 @@ from math import exp, nan
 from ...decoding.rules.acceptance import Rule
 from ...decoding.rules.facts import Facts
 from ...decoding.session import Session
-from .request_tables import RequestTables
+from .voices import Voice
 
 
 def recorded_facts(
-    session: Session,
-    tables: RequestTables,
-    num_free: int,
-    level: int,
-    index: int,
-    node: int,
-    *,
-    same: bool,
-    tvd: float,
+    session: Session, verifier: Voice, drafter: Voice | None, index: int, node: int, *, same: bool, tvd: float
 ) -> Facts:
-    """The facts of pending token `index` for the verifier at `level`.
+    """The facts of pending token `index` for a verifier.
 
     Args:
         session: whose token it is.
-        tables: of the request.
-        num_free: model-free members, which come first in the pool and have no probabilities.
-        level: of the verifier.
+        verifier: says what it would write there.
+        drafter: of the token; None for a model-free one, which has no probabilities.
         index: of the token among the pending ones.
         node: its context, recorded.
         same: whether the verifier writes this token.
         tvd: distance of the two distributions at the context.
     """
     child = session.places[index]
-    own_child = tables.child[level][node]
-    drafter = session.drafters[index]
-    drafts = drafter >= num_free
+    own_child = verifier.child(node)
     if same:
-        target_prob = exp(tables.next_log_prob[level][node])
+        target_prob = exp(verifier.number("next_log_prob", node))
     else:
-        target_prob = exp(tables.own_log_prob[level][child]) if child >= 0 else nan
+        target_prob = exp(verifier.number("own_log_prob", child)) if child >= 0 else nan
+    knows_own = drafter is not None and own_child >= 0
     return Facts(
         same=same,
-        draft_prob=exp(tables.next_log_prob[drafter][node]) if drafts else nan,
+        draft_prob=nan if drafter is None else exp(drafter.number("next_log_prob", node)),
         target_prob=target_prob,
-        top_prob=exp(tables.top_log_prob[level][node]),
-        entropy=tables.entropy[level][node],
+        top_prob=exp(verifier.number("top_log_prob", node)),
+        entropy=verifier.number("entropy", node),
         tvd=tvd,
         judge=session.judges[index],
-        draft_top_prob=exp(tables.top_log_prob[drafter][node]) if drafts else nan,
-        own_draft_prob=exp(tables.own_log_prob[drafter][own_child]) if drafts and own_child >= 0 else nan,
+        draft_top_prob=nan if drafter is None else exp(drafter.number("top_log_prob", node)),
+        own_draft_prob=exp(drafter.number("own_log_prob", own_child)) if drafter and knows_own else nan,
     )
 
 

@@ -56,11 +56,16 @@ class RequestTables:
         branches: `[L]` for token trees: by node, how many branches were asked for, and these; empty for a member whose
             branches are not recorded.
         next_log_prob, top_log_prob, gap, entropy, own_log_prob: `[L][N]` as in `traces.tries.trie.Trie`.
+        depths: at how many the drafter from the target's states is recorded, >= 1; 1 without one.
+        further_...: `[depths - 1][N]` of it, from depth 2 on, as those without `further_` are at depth 1.
+        further_tvd: `[depths - 1][L]` its distances `[N]` to the members; None to itself and to a model-free one.
     """
 
-    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_record", "branches", "child",
-                 "entropy", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id", "token",
-                 "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
+    __slots__ = ("__weakref__", "_distances", "_drafters", "_num_free", "_pairs", "_reader", "_record", "branches",
+                 "child", "depths", "entropy", "further_child", "further_entropy", "further_gap",
+                 "further_next_log_prob", "further_next_token", "further_own_log_prob", "further_top_log_prob",
+                 "further_tvd", "gap", "next_log_prob", "next_token", "num_nodes", "own_log_prob", "request_id",
+                 "token", "top_log_prob", "trunk", "trunk_log_prob", "trunk_tokens", "tvd")  # fmt: skip
 
     token: list[int]
     tvd: list[list[list[float]]]
@@ -70,12 +75,20 @@ class RequestTables:
     entropy: list[list[float]]
     own_log_prob: list[list[float]]
     branches: list[dict[int, tuple[int, Branches]]]
+    further_next_log_prob: list[list[float]]
+    further_top_log_prob: list[list[float]]
+    further_gap: list[list[float]]
+    further_entropy: list[list[float]]
+    further_own_log_prob: list[list[float]]
+    further_tvd: list[list[list[float] | None]]
 
     def __init__(self, record: TrieRequest, meta: TrieMeta, num_free: int, integers: SharedIntegers) -> None:
         self.request_id = record.request_id
         # Not the trie, which may be part of an array of many requests.
         self._record, self._num_free, self._pairs = record, num_free, meta.pairs
         self._drafters = meta.tree_drafters
+        self.depths = 1 if meta.features is None else meta.features.depths
+        self._reader = None if meta.features is None else num_free + meta.model_names.index(meta.features.model)
         trie = record.trie
         self._distances = trie.tvd.copy()
         free: list[list[int]] = [[] for _ in range(num_free)]
@@ -86,6 +99,11 @@ class RequestTables:
         self.trunk_log_prob = float(trie.next_log_prob[-1][trunk[:-1]].sum())
         self.next_token: list[list[int]] = free + integers.to_list(trie.next_token)
         self.child: list[list[int]] = free + integers.to_list(trie.children())
+        self.further_next_token: list[list[int]] = []
+        self.further_child: list[list[int]] = []
+        if trie.features is not None:
+            self.further_next_token = integers.to_list(trie.features.next_token)
+            self.further_child = integers.to_list(trie.features.children(trie.parent, trie.token))
 
     def __getattr__(self, name: str) -> object:
         """Asked for a list that is not there yet."""
@@ -98,6 +116,10 @@ class RequestTables:
             listed = self._branches()
         elif name == "token":
             listed = self._record.trie.token.tolist()
+        elif name == "further_tvd":
+            listed = self._further_by_levels()
+        elif name.startswith("further_"):
+            listed = getattr(self._record.trie.features, name.removeprefix("further_")).tolist()
         else:
             listed = [[] for _ in range(self._num_free)] + getattr(self._record.trie, name).tolist()
         setattr(self, name, listed)
@@ -130,9 +152,21 @@ class RequestTables:
             table[low + free][high + free] = table[high + free][low + free] = row
         return table
 
+    def _further_by_levels(self) -> list[list[list[float] | None]]:
+        """Distances at further depths by level."""
+        views = self._record.trie.features
+        if views is None:
+            return []
+        others = [level for level in range(self._num_free, len(self.next_token)) if level != self._reader]
+        table: list[list[list[float] | None]] = [[None] * len(self.next_token) for _ in views.next_token]
+        for row, distances in enumerate(views.tvd.tolist()):
+            table[row // len(others)][others[row % len(others)]] = distances
+        return table
+
     def find_child(self, node: int, token: int) -> int:
         """The recorded node after `token` at `node`; -1 if the recording has none."""
-        for tokens, children in zip(self.next_token, self.child, strict=True):
+        everyone = zip([*self.next_token, *self.further_next_token], [*self.child, *self.further_child], strict=True)
+        for tokens, children in everyone:
             if tokens and tokens[node] == token:
                 return children[node]
         return -1

@@ -5,6 +5,7 @@ Where a request's text ends, it is compared with the trunk.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ...arguments import ArgumentError
 from ...decoding.overlap.turns import in_turns
 from ...decoding.overlap.world import OverlapItem
 from ...decoding.pool import Pool
@@ -12,11 +13,11 @@ from ...decoding.prefixes.counts import NO_COUNTS
 from ...decoding.prefixes.pool_prefixes import PoolPrefixes
 from ...decoding.prefixes.size import PrefixCacheSize
 from ...decoding.results import DraftResults, Judged, OverlapResults, VerifyResults, made
-from ...decoding.session import Session
+from ...decoding.session import READER, Session
 from ...decoding.trees.world import TreeItem
 from ...decoding.world import DraftItem, VerifyItem
 from ...runs.text_quality import TextQuality
-from ..charges import draft_forwards, total_s, tree_forwards, verify_forward
+from ..charges import draft_forwards, reading_forwards, total_s, tree_forwards, verify_forward
 from ..cost.base import CostModel, OperationCost
 from ..operation_charges import OperationCharges
 from ..placement import Placement
@@ -54,6 +55,11 @@ class ReplayWorld(TrieAnswers):
         super().__init__(tables=tables, fallback=fallback)
         self._pool = pool
         self._cost = cost
+        if isinstance(cost, OperationCost) and pool.feature_level is not None:
+            reader = pool.names[pool.feature_level]
+            raise ArgumentError(
+                f"`cost` must charge forwards beside {reader}, {READER}, got {cost.name}, of operations"
+            )
         self._charges = OperationCharges(cost, pool, now_s) if isinstance(cost, OperationCost) else None
         self.placement = Placement()
         self._sharing: PrefixCharges | None = None
@@ -76,6 +82,10 @@ class ReplayWorld(TrieAnswers):
     def share_prefixes(self, size: PrefixCacheSize) -> None:
         """Let every member have a prefix cache, before a request begins; of costs that know forwards alone."""
         assert self._charges is None
+        if self._pool.feature_level is not None:
+            raise ArgumentError(
+                f"`prefix_cache` does not go with {self._pool.names[self._pool.feature_level]}, {READER}"
+            )
         self._sharing = PrefixCharges(self._cost, self._pool, PoolPrefixes(size))
 
     def open(self, session: Session) -> None:
@@ -149,6 +159,9 @@ class ReplayWorld(TrieAnswers):
         if self._sharing is not None:
             forwards = self._sharing.verify(level, items)
             return VerifyResults(judged, forwards, total_s(forwards), 1.0, self._sharing.counts(level))
+        if level == self._pool.feature_level:
+            forwards = reading_forwards(self._cost, self._pool.names[level], items, level, [1] * len(items))
+            return VerifyResults(judged, forwards, total_s(forwards))
         if self._charges is not None:
             forward, seconds = self._charges.verify(level, items)
         else:

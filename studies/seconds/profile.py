@@ -30,6 +30,7 @@ from ...runtime.profiling.journal import Journal
 from ...runtime.profiling.members import MeasuredMembers, measure_members
 from ...runtime.profiling.memory_floor import memory_floor
 from ...runtime.profiling.operations import Operations, measure_operations
+from ...runtime.profiling.probe import check_probed
 from ...runtime.prompts import Prompt
 from ...traces.meta import Sampling
 from ..pool import load_models
@@ -153,6 +154,7 @@ def profile(
     """
     _check_arguments(out, repeats, most_drift)
     models = load_models(pool, threads=threads, debug=debug)
+    check_probed(models)
     watched = watched_requests(models, pool, prompts, recording, sampling)
     members = loaded_pool(models)
     chains = _built(watched_chains(members), members, watched)

@@ -3,7 +3,7 @@
 Letters: N nodes of these requests, R requests, M recorded models (smallest first), P pairs of models.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from ..folder import NODES
+from .features.columns import decoded, encoded
 from .meta import TrieMeta
 from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
 from .trie import Ints, TreeRanks, Trie, TrieRequest, split
@@ -52,6 +53,7 @@ class NodeColumns:
     rank: Ints  # [D, N]
     ranked: Ints  # [D, N]
     branch_log_prob: Codes  # [D, N] codes
+    further: Mapping[str, NDArray[Any]]  # by column of `features.columns.layout`, [N] each
 
 
 class RequestRow(NamedTuple):
@@ -90,10 +92,10 @@ def join(requests: Sequence[TrieRequest], meta: TrieMeta, path: Path, *, first_r
         arrays[name] = _encode(values, grid, name, path)
     arrays |= _joined_ranks(tries, meta, path)
     request_of = np.repeat(np.arange(first_request, first_request + len(sizes), dtype=np.int32), sizes)
-    return NodeColumns(request=request_of, **arrays)
+    return NodeColumns(request=request_of, **arrays, further=encoded(tries, meta, path))
 
 
-def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
+def tries(columns: NodeColumns, num_nodes: Sequence[int], meta: TrieMeta) -> tuple[Trie, ...]:
     """The tries of validated columns, `num_nodes` of each request."""
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in PLAIN_FIELDS}
     values: dict[str, Any] = {name: grid.decode(getattr(columns, name)) for name, grid in GRIDS.items()}
@@ -101,7 +103,7 @@ def tries(columns: NodeColumns, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
     if len(columns.rank):
         branch_log_prob = LOG_PROBS.decode(columns.branch_log_prob)
         ranks = TreeRanks(rank=columns.rank, ranked=columns.ranked, branch_log_prob=branch_log_prob)
-    return split(Trie(**arrays, **values, ranks=ranks), num_nodes)
+    return split(Trie(**arrays, **values, ranks=ranks, features=decoded(columns.further, meta)), num_nodes)
 
 
 def _joined_ranks(tries: Sequence[Trie], meta: TrieMeta, path: Path) -> dict[str, Any]:

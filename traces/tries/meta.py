@@ -1,10 +1,12 @@
 """What a recording of contexts says of itself."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from ..meta import (
+    MOST,
+    NAME_PATTERN,
     TITLE_PATTERN,
     Closure,
     CostTable,
@@ -21,6 +23,18 @@ from ..meta import (
 ROUNDING = "in half precision rounding changes with a forward's width, and a near tie may go the other way"
 
 
+class FeatureDepths(Record):
+    """The model that drafts from the target's last hidden states, and how far what it says is recorded.
+
+    Attributes:
+        model: its name.
+        depths: most tokens of a context that the target has not judged, >= 1: it is recorded at 1, 2, ... of them.
+    """
+
+    model: str = Field(pattern=NAME_PATTERN)
+    depths: int = Field(ge=1, le=MOST)
+
+
 class TrieMeta(Record):
     """`meta.json` of a recording.
 
@@ -28,6 +42,7 @@ class TrieMeta(Record):
         kind: "recorded" from models, or "synthetic" (made by a generator; shown wherever the recording is named).
         models: smallest first, the target last.
         ngram: the pool's prompt-lookup member, or None.
+        features: of the model that reads the target's states, or None; then it is not written, as it never was.
         eos_token_ids: each ends an answer; may be none. Older recordings have one, `eos_token_id`, or null.
         tokenizer_sha256: of the tokenizer the token ids belong to ("" if synthetic).
         software: name to version.
@@ -45,6 +60,7 @@ class TrieMeta(Record):
     kind: Literal["recorded", "synthetic"]
     models: tuple[ModelInfo, ...] = Field(min_length=1)
     ngram: NgramInfo | None = None
+    features: FeatureDepths | None = None
     vocab_size: int = Field(ge=1)
     eos_token_ids: EosTokens = ()
     tokenizer_sha256: str = ""
@@ -68,6 +84,24 @@ class TrieMeta(Record):
         unknown = sorted(str(name) for name in (shared | costed) - set(names))
         if unknown:
             raise ValueError(f"costs and submodel_of must name members of the pool, got {unknown}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_features(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        whole: dict[str, Any] = written(self)
+        if self.features is None:
+            del whole["features"]
+        return whole
+
+    @model_validator(mode="after")
+    def _features(self) -> "TrieMeta":
+        below = self.model_names[:-1]
+        if self.features is not None and self.features.model not in below:
+            raise ValueError(
+                f"features.model must be below the target ({', '.join(below)}), got {self.features.model!r}"
+            )
+        if self.features is not None and self.closure.trees:
+            raise ValueError(f"closure.trees must be empty beside features of {self.features.model}")
         return self
 
     @model_validator(mode="after")

@@ -52,6 +52,7 @@ class TrieRecording:
             models=meta.model_names,
             lookups=(meta.ngram.name,) if meta.ngram else (),
             drafts_only=False,
+            from_features="" if meta.features is None else meta.features.model,
             costs=tuple(sorted(meta.costs)),
             all_defaults=True,
             hardware=meta.hardware,
@@ -84,7 +85,10 @@ class TrieRecording:
         )
 
     def shifted(self, shifts: Mapping[str, float], *, seed: int) -> "TrieRecording":
-        """See `Recording`."""
+        """See `Recording`; raises ArgumentError beside a drafter from the target's states."""
+        if self.meta.features is not None:
+            name = self.meta.features.model
+            raise ArgumentError(f"`shift_acceptance` does not go with {name}, which reads the target's states")
         requests = shifted_requests(self.meta, self.requests, shifts, seed)
         # Turned over, a model's next token is none of the branches that were recorded.
         closure = self.meta.closure.model_copy(update={"trees": ()})

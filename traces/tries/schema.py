@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
 from .columns import GRIDS, NodeColumns, RequestRow
+from .features.columns import layout, schema_fields
 from .meta import TrieMeta
 
 REQUEST_SCHEMA = pa.schema(
@@ -57,7 +58,7 @@ def parquet_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
 
 def node_schema(meta: TrieMeta, path: Path) -> pa.Schema:
     """Columns of `nodes.parquet`; raises TraceFormatError where model names make two columns the same."""
-    fields = [pa.field(name, kind, nullable=False) for name, _, _, kind in _layout(meta)]
+    fields = [pa.field(name, kind, nullable=False) for name, _, _, kind in _layout(meta)] + schema_fields(meta)
     names = [field.name for field in fields]
     doubles = sorted({name for name in names if names.count(name) > 1})
     if doubles:
@@ -89,6 +90,7 @@ def to_table(columns: NodeColumns, meta: TrieMeta, path: Path) -> pa.Table:
         if name == "token":
             array = np.maximum(array, 0)
         arrays.append(pa.array(array.astype(kind.to_pandas_dtype(), copy=False)))
+    arrays += [pa.array(columns.further[column.name]) for column in layout(meta)]
     return pa.table(arrays, schema=node_schema(meta, path))
 
 
@@ -111,7 +113,7 @@ def from_table(table: pa.Table, meta: TrieMeta) -> NodeColumns:
         arrays[attribute] = np.stack(parts).astype(kind) if parts else np.empty((0, len(table)), kind)
     token = arrays["token"].astype(np.int32)
     arrays["token"] = np.where((arrays["parent"] == -1) & (token == 0), -1, token).astype(np.int32)
-    return NodeColumns(**arrays)
+    return NodeColumns(**arrays, further={one.name: table.column(one.name).to_numpy() for one in layout(meta)})
 
 
 def _layout(meta: TrieMeta) -> Iterator[tuple[str, str, int | None, pa.DataType]]:

@@ -101,7 +101,7 @@ class StoredNodes:
         if not self._checked[number]:
             check_nodes(columns, rows, self._meta, self._path, first_request=first, first_row=self._row[first])
             self._checked[number] = True
-        return tries(columns, [row.num_nodes for row in rows])
+        return tries(columns, [row.num_nodes for row in rows], self._meta)
 
     def _table(self, start: int, end: int) -> pa.Table:
         """Rows `start` to `end`."""

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .features.views import FeatureViews, cut
+
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
@@ -51,6 +53,8 @@ class Trie:
         own_log_prob: `[M, N]` log-probability each model gave, at the parent, to this node's token (0 at the root).
         tvd: `[P, N]` total variation distance of each pair of models here, 0 to 1.
         ranks: branches of token trees; None where none are recorded.
+        features: views of the drafter that reads the target's states, at depths beyond 1; None where there is none. The
+            row of that model holds depth 1: what it says where the target has judged all but the last token.
     """
 
     parent: Ints
@@ -65,6 +69,7 @@ class Trie:
     own_log_prob: Floats
     tvd: Floats
     ranks: TreeRanks | None = None
+    features: FeatureViews | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -105,15 +110,21 @@ def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:
 def _part(trie: Trie, nodes: slice) -> Trie:
     columns = {name: column[..., nodes] for name, column in columns_of(trie).items()}
     ranks = trie.ranks
+    features = None if trie.features is None else cut(trie.features, nodes)
     if ranks is None:
-        return Trie(**columns)
+        return Trie(**columns, features=features)
     parts = {field.name: getattr(ranks, field.name)[:, nodes] for field in fields(TreeRanks)}
-    return Trie(**columns, ranks=TreeRanks(**parts))
+    return Trie(**columns, ranks=TreeRanks(**parts), features=features)
 
 
 def columns_of(trie: Trie) -> dict[str, Any]:
-    """Its arrays by name, but for those of `ranks`."""
-    return {field.name: getattr(trie, field.name) for field in fields(Trie) if field.name != "ranks"}
+    """Its arrays by name, but for those of `ranks` and `features`."""
+    return {name: getattr(trie, name) for name in plain_columns()}
+
+
+def plain_columns() -> tuple[str, ...]:
+    """Names of the arrays of a trie, but for those of `ranks` and `features`."""
+    return tuple(field.name for field in fields(Trie) if field.name not in ("ranks", "features"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

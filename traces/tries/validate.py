@@ -15,6 +15,7 @@ from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS
 from ..meta import MOST
 from .columns import GRIDS, NodeColumns, RequestRow
+from .features.columns import breaches
 from .meta import TrieMeta
 
 
@@ -87,6 +88,8 @@ def check_nodes(
     nodes.check_trunk()
     nodes.check_quantities()
     nodes.check_branches()
+    for wrong, field, rule, values in breaches(columns.further, meta, columns.depth, meta.sampling.mode == "greedy"):
+        nodes.refuse(wrong, field, rule, values)
 
 
 def _check_order(columns: NodeColumns, expected: NDArray[np.int64], path: Path, first_row: int) -> None:

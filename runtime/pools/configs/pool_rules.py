@@ -90,7 +90,9 @@ def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, 
         try:
             share_embeddings(model, owner)
         except BrokenRuleError as error:
-            raise PoolFileError(file, f"{field}.embeddings_of", error.rule, entry.embeddings_of) from error
+            assert entry.shares is not None
+            key, name = entry.shares
+            raise PoolFileError(file, f"{field}.{key}", error.rule, name) from error
     if entry.vocabulary is None:
         return
     place, head = file.parent / entry.vocabulary, model.get_output_embeddings()

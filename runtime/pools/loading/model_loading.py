@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ...broken_rule import BrokenRuleError
+from ...features.input_layer import give_input, read_input_weight
 from ...forward.layer_masks import attention_of
 from ...forward.mask_check import check_masks
 from ...heads.shared_embeddings import embedding_names, own_embeddings
@@ -62,6 +63,8 @@ def load_model(
     for name, found, expected in sorted(info["mismatched_keys"]):
         rule = f"must hold weights of the shapes its config names ({name} is {_shape(found)}, not {_shape(expected)})"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
+    if entry.features_of is not None:
+        _read_input(file, field, entry, model, config.location)
     # Each rank has its part on its own device already.
     whole = model if entry.tp_plan is not None else model.to(device)
     loaded: PreTrainedModel = whole.eval().requires_grad_(requires_grad=False)
@@ -74,15 +77,24 @@ def load_model(
 
 def _check_held(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, missing: set[str]) -> None:
     """The weights are whole, but for embeddings that are another member's; raises PoolFileError."""
-    if entry.embeddings_of is not None:
+    if entry.shares is not None:
+        key, owner = entry.shares
         held = own_embeddings(model) - missing
         if held:
             rule = f"must be absent where the weights have embeddings of their own ({min(held)})"
-            raise PoolFileError(file, f"{field}.embeddings_of", rule, entry.embeddings_of)
+            raise PoolFileError(file, f"{field}.{key}", rule, owner)
         missing = missing - embedding_names(model)
     if missing:
         rule = f"must hold every weight ({min(missing)} is missing)"
         raise PoolFileError(file, f"{field}.path", rule, entry.path)
+
+
+def _read_input(file: Path, field: str, entry: MemberEntry, model: PreTrainedModel, location: Path | str) -> None:
+    """Give a drafter from states its input layer; raises PoolFileError where the weights have none that fits."""
+    try:
+        give_input(model, read_input_weight(location))
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"{field}.path", error.rule, entry.path) from error
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -69,6 +69,11 @@ class ServedWorlds:
     ) -> None:
         _check_cluster(cluster)
         _check_sampling(recording.meta.sampling)
+        if models.feature_level is not None:
+            reader = models.members[models.feature_level].name
+            raise ArgumentError(
+                f"`pool` must not have a member that reads the target's states under load, got {reader}"
+            )
         self._models = models
         self._recording = recording
         self._cluster = cluster

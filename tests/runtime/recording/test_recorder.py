@@ -5,7 +5,8 @@ import pytest
 import torch
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import SecondsKept, record
-from paceline.runtime.recording.request_trie import RequestRecorder, TrieOptions
+from paceline.runtime.recording.request_trie import RequestRecorder
+from paceline.runtime.recording.trie_options import TrieOptions
 from paceline.runtime.sampling.coupled_noise import gumbel
 from paceline.traces.meta import Closure, CostTable, Sampling
 from paceline.traces.tries.store import read_trace

@@ -1,0 +1,98 @@
+"""Both worlds take the same steps with a drafter from the target's states."""
+
+import pytest
+from paceline.policies import Commit, Draft, Verify
+from paceline.runtime.pools.pool import ModelPool
+from paceline.studies.agree import agree
+from paceline.traces.meta import Sampling
+
+from .feature_pools import written
+
+PROMPTS = [f"w{token} w{token + 3} w{2 * token}" for token in range(1, 6)]
+CHAINS = (
+    "feature:4/target",
+    "feature:2/mid:3/target",
+    "ngram:3/feature:4/target",
+    "feature:3/slim:2/target",
+    "feature:2/mid:3/slim:4/target",
+    "svip,most=5",
+    "adaptive",
+    "specrouter",
+    "via-sd-lossless",
+)
+COUPLED = Sampling(mode="coupled", temperature=0.8, seed=5)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    return ModelPool.load(written(tmp_path_factory.mktemp("pool"), members=("ngram", "mid", "slim", "target")))
+
+
+@pytest.mark.parametrize(("batch", "cache"), [(1, "slots"), (4, "mask")])
+@pytest.mark.parametrize("sampling", [None, COUPLED])
+def test_both_worlds_take_the_same_steps(pool, sampling, batch, cache):
+    found = agree(pool, PROMPTS, CHAINS, sampling=sampling, max_new_tokens=20, batch=batch, cache=cache)
+    assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
+    for one in found.policies:
+        assert one.left is None
+        assert one.num_steps > 20
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_lossy_judges_between_agree_as_far_as_it_is_recorded(pool, batch):
+    found = agree(pool, PROMPTS[:3], ["via-sd", "cascade"], max_new_tokens=10, batch=batch, reach=8, run=8)
+    assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
+    assert sum(one.num_steps for one in found.policies) > 10
+
+
+@pytest.mark.parametrize("sampling", [None, COUPLED])
+def test_lossy_judges_agree_to_the_end_in_a_full_closure(pool, sampling):
+    found = agree(
+        pool, PROMPTS[:3], ["via-sd", "cascade"], sampling=sampling, max_new_tokens=4, closure="full", reach=4
+    )
+    assert found.agree, [(one.policy, one.difference) for one in found.policies if one.difference]
+    assert all(one.left is None for one in found.policies)
+
+
+def test_a_policy_that_leaves_the_recording_is_told_so(pool):
+    with pytest.raises(ValueError, match="policy feature:6/target leaves the recording"):
+        agree(pool, PROMPTS, ["feature:6/target"], max_new_tokens=20, reach=3)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reach", "run"),
+    [
+        ("feature:4/target", 4, 0),
+        ("feature:2/mid:3/target", 5, 2),
+        ("ngram:3/feature:4/target", 7, 3),
+        ("feature:2/mid:3/slim:4/target", 9, 5),
+    ],
+)
+def test_the_closure_holds_what_its_reach_and_run_promise(pool, policy, reach, run):
+    found = agree(pool, PROMPTS, [policy], max_new_tokens=20, reach=reach, run=run)
+    assert found.agree
+
+
+class CommitsUnread:
+    """Drafts two tokens, and commits one that the target has not read: what it has judged falls behind."""
+
+    def __init__(self, pool):
+        self.pool = pool
+
+    def decide(self, seen):
+        last = seen.last
+        if seen.num_pending and last is not None and isinstance(last.step, Draft):
+            return Commit(1)
+        if seen.num_pending > 2 or seen.room < 1:
+            return Verify(self.pool.target)
+        return Draft("feature", 2)
+
+    def learn(self, outcome):
+        pass
+
+
+def test_what_was_committed_without_the_target_is_not_judged(pool):
+    found = agree(pool, PROMPTS, [CommitsUnread], max_new_tokens=5, closure="full", reach=5)
+    assert found.agree, found.policies[0].difference
+    assert found.policies[0].left is None
+    assert found.policies[0].num_steps > 20

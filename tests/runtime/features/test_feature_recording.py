@@ -1,0 +1,102 @@
+"""A recording holds what a drafter from the target's states says of each context at each depth."""
+
+import numpy as np
+import pytest
+import torch
+from paceline.arguments import ArgumentError
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt
+from paceline.runtime.recording.recorder import record
+from paceline.traces.errors import TraceFormatError
+from paceline.traces.meta import Closure, Sampling, TreeClosure
+from paceline.traces.tries.store import read_trace, write_trace
+
+from .feature_pools import says, written
+
+GREEDY = Sampling(mode="greedy")
+PROMPTS = [Prompt(request_id=f"r{token}", tag="t", text=f"w{token} w{token + 3}") for token in range(1, 4)]
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory):
+    return ModelPool.load(written(tmp_path_factory.mktemp("pool"), members=("mid", "target")))
+
+
+def recorded(pool, out, *, kind="monotone", reach=5, sampling=GREEDY):
+    closure = Closure(kind=kind, reach=reach, run=3)
+    return record(pool, PROMPTS, sampling=sampling, closure=closure, max_new_tokens=8, out=out)
+
+
+def contexts(request):
+    """The tokens of every node."""
+    trie, found = request.trie, []
+    for node in range(trie.num_nodes):
+        above = int(trie.parent[node])
+        found.append([*request.prompt] if above < 0 else [*found[above], int(trie.token[node])])
+    return found
+
+
+@pytest.mark.parametrize(("kind", "reach"), [("monotone", 5), ("full", 3)])
+def test_every_context_at_every_depth_is_as_defined(pool, tmp_path, kind, reach):
+    trace = recorded(pool, tmp_path / "a.trace", kind=kind, reach=reach)
+    assert trace.meta.features.model == "feature"
+    assert trace.meta.features.depths == reach
+    rng, num_looked = np.random.default_rng(0), 0
+    for request in trace.requests:
+        trie, texts = request.trie, contexts(request)
+        for node in {*trie.trunk.tolist(), *rng.choice(trie.num_nodes, 40).tolist()}:
+            for depth in range(1, reach + 1):
+                if depth > max(1, trie.depth[node]):
+                    assert trie.features.next_token[depth - 2, node] == -1
+                    continue
+                logits = says(pool, texts[node], len(texts[node]) - depth)
+                log_probs = torch.log_softmax(logits, -1)
+                row = trie if depth == 1 else trie.features
+                at = (trace.meta.model_names.index("feature") if depth == 1 else depth - 2, node)
+                assert row.next_token[at] == int(logits.argmax())
+                assert row.next_log_prob[at] == pytest.approx(float(log_probs.max()), abs=2e-3)
+                entropy = float(torch.special.entr(log_probs.exp()).sum())
+                assert row.entropy[at] == pytest.approx(entropy, abs=2e-3)
+                for child in np.flatnonzero(trie.parent == node):
+                    given = row.own_log_prob[at[0], child]
+                    assert given == pytest.approx(max(float(log_probs[trie.token[child]]), -63.999), abs=2e-3)
+                num_looked += depth > 1
+    assert num_looked > 100
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(mode="coupled", temperature=0.8, seed=5)])
+def test_a_recording_is_read_as_it_was_written(pool, tmp_path, sampling):
+    trace = recorded(pool, tmp_path / "a.trace", sampling=sampling)
+    read = read_trace(tmp_path / "a.trace")
+    assert read.meta == trace.meta
+    for one, other in zip(trace.requests, read.requests, strict=True):
+        for name in ("next_token", "next_log_prob", "top_log_prob", "gap", "entropy", "own_log_prob", "tvd"):
+            assert np.array_equal(getattr(one.trie.features, name), getattr(other.trie.features, name)), name
+    write_trace(read, tmp_path / "b.trace")
+    for name in ("meta.json", "nodes.parquet", "requests.parquet"):
+        assert (tmp_path / "a.trace" / name).read_bytes() == (tmp_path / "b.trace" / name).read_bytes()
+
+
+def test_a_broken_view_is_refused_by_name(pool, tmp_path):
+    trace = recorded(pool, tmp_path / "a.trace")
+    for name, value, complaint in (
+        ("next_token", 40, r"feature@2.next_token: must lie in \[0, 40\)"),
+        ("next_token", -1, r"feature@2.next_token: must lie in \[0, 40\)"),
+        ("entropy", 1e9, "feature@2.entropy"),
+        ("gap", 1e-9, "feature@2.gap: must be a multiple of"),
+    ):
+        views = trace.requests[0].trie.features
+        array = getattr(views, name)
+        kept = array[0, -1]
+        array[0, -1] = value
+        with pytest.raises(TraceFormatError, match=complaint):
+            write_trace(trace, tmp_path / "b.trace")
+        array[0, -1] = kept
+
+
+def test_trees_and_shifts_are_refused_by_name(pool, tmp_path):
+    closure = Closure(kind="monotone", reach=2, run=2, trees=(TreeClosure(model="mid", shape="2x1"),))
+    with pytest.raises(ArgumentError, match="`trees` do not go with feature"):
+        record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=4, out=tmp_path / "a.trace")
+    with pytest.raises(ArgumentError, match="`shift_acceptance` does not go with feature"):
+        recorded(pool, tmp_path / "b.trace").shifted({"feature": 0.1}, seed=0)
