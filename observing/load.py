@@ -47,6 +47,7 @@ class Load:
         self._found: list[Exchange] = []
         self._running = 0
         self._threads: list[Thread] = []
+        self._broken: BaseException | None = None
         for arrival in arrivals:
             self._add(arrival)
 
@@ -68,9 +69,15 @@ class Load:
                 self._changed.wait(_LOOK_S)
 
     def ended(self) -> list[Exchange]:
-        """Wait until threads have noticed that their connections were cut; all requests, as they were sent."""
+        """Wait until threads have noticed that their connections were cut; all requests, as they were sent.
+
+        Raises:
+            BaseException: what a thread raised; failed requests raise nothing.
+        """
         for thread in self._threads:
             thread.join(_END_S)
+        if self._broken is not None:
+            raise self._broken
         with self._changed:
             return sorted(self._found, key=lambda one: (one.seen.sent_at_ps, one.seen.request_id))
 
@@ -81,7 +88,7 @@ class Load:
     def _next_due(self) -> Arrival | None:
         """The next request, at its time; None when there are no more, or at a stop."""
         with self._changed:
-            while not self._stop.heard():
+            while not self._stop.heard() and self._broken is None:
                 if not self._coming:
                     if not self._running:
                         return None
@@ -97,6 +104,8 @@ class Load:
         def run() -> None:
             try:
                 work()
+            except BaseException as error:  # noqa: BLE001 - raised by `ended`, in the thread of the run
+                self._broken = error
             finally:
                 with self._changed:
                     self._running -= 1

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ...arguments import ArgumentError
-from ...studies.observed.replay import PLAIN
 from ...studies.observed.validate_observed import ObservedValidation, validate_observed
 
 
@@ -62,7 +61,7 @@ class ObservedAsked:
             self.observed,
             cluster=asked.cluster,
             calibrate_on=self.calibrate,
-            policy=PLAIN if asked.policy is None else asked.policy[0],
+            policy=None if asked.policy is None else asked.policy[0],
             recording=asked.trace,
             cost=asked.cost,
             mean_bound=self.mean_bound,

@@ -93,7 +93,7 @@ class Replayer:
 
     Args:
         cluster: a TOML file, or a device of the sheet.
-        policy: as `simulate` takes it.
+        policy: as `simulate` takes it; None: plain, unless every replica has its own.
         recording: that acceptance is drawn from; None: the shipped one.
         cost: as `simulate` takes it; None: the cluster's own.
         seed: of all that is drawn.
@@ -105,7 +105,7 @@ class Replayer:
     def __init__(
         self,
         cluster: str | Path,
-        policy: str,
+        policy: str | None,
         recording: Recording | str | Path | None,
         *,
         cost: str | None,
@@ -114,7 +114,8 @@ class Replayer:
         options = ServingOptions(cost=cost, seed=seed)
         self._setting: ServingSetting = serving_setting(recording, "observed", cluster, options)
         own = all(replica.policy is not None for replica in self._setting.cluster.replicas)
-        self._policy: NamedPolicy | None = None if own else named_policy(policy)
+        asked = PLAIN if policy is None and not own else policy
+        self._policy: NamedPolicy | None = None if asked is None else named_policy(asked)
         self._tables: ReplayTables = self._setting.tables(seed)
         self._seed = seed
         check_policy(self._setting, self._policy, self._tables)

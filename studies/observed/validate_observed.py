@@ -16,7 +16,7 @@ from ...runs.observed.store import read_observed
 from ...runs.serving.log import ServingLog
 from ...traces.recording import Recording
 from .calibrate import Calibration, calibrate
-from .replay import PLAIN, ReplayedRequests, Replayer, replayed_requests
+from .replay import ReplayedRequests, Replayer, replayed_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -79,7 +79,7 @@ def validate_observed(
     *,
     cluster: str | Path,
     calibrate_on: str | Path | None = None,
-    policy: str = PLAIN,
+    policy: str | None = None,
     recording: Recording | str | Path | None = None,
     cost: str | None = None,
     mean_bound: float = 0.1,
@@ -92,7 +92,7 @@ def validate_observed(
         observed: folder that `paceline observe --out` wrote, which is judged.
         cluster: that is simulated: a TOML file, or a device of the sheet.
         calibrate_on: folder of another run, to which the seconds of the target's forwards are fitted; None: nothing is.
-        policy: of the replicas that have none of their own.
+        policy: of the replicas that have none of their own; None: plain.
         recording: that acceptance is drawn from; None: the one that comes with the package.
         cost: of all replicas, in place of the cluster's own; not beside `calibrate_on`.
         mean_bound: largest size of the error of means, medians, throughput and duration that passes, in (0, 10].

@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             if fault == "cut":
                 return
             if fault == "silent":
-                time.sleep(1.0)
+                time.sleep(1.5)
                 return
             if fault == "garbage":
                 self.wfile.write(b"<html>gateway</html>\n\n")

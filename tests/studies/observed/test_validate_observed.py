@@ -128,3 +128,10 @@ def test_options_that_do_not_go_together(folder, options, said):
 def test_what_goes_with_observed_alone(folder):
     assert refused("validate", "--calibrate", folder / "a") == "--calibrate goes with --observed"
     assert refused("validate", "--cluster", "h100") == "--trace must be given, but with --observed"
+
+
+def test_a_policy_beside_those_of_the_cluster_is_refused(folder):
+    (folder / "own.toml").write_text(f'{CLUSTER}policy = "plain"\n')
+    options = ("validate", "--observed", folder / "b", "--cluster", folder / "own.toml")
+    assert "figures are within" in done(*options)
+    assert "--policy must be left out: every replica" in refused(*options, "--policy", "plain")

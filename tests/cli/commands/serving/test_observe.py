@@ -40,9 +40,9 @@ def test_a_run_is_what_the_server_did(folder):
     assert len(server.bodies) == 5  # and one to warm up
     for one in run.requests:
         assert len(one.outputs_at_ps) == 5
-        assert 0.02 < (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 < 1
+        assert 0.02 < (one.outputs_at_ps[0] - one.sent_at_ps) / 1e12 < 20
         # Of the whole: a client on a busy machine may see the first token late, and then the others sooner.
-        assert 0.06 < (one.ended_at_ps - one.sent_at_ps) / 1e12 < 1
+        assert 0.06 < (one.ended_at_ps - one.sent_at_ps) / 1e12 < 20
         assert one.prompt_tokens == len(PROMPTS[int(one.prompt_id[1:])]["prompt"].split())
     due = [one.due_at_ps for one in run.requests]
     assert due == [number * 5 * 10**9 for number in range(4)]
@@ -131,7 +131,7 @@ FAULTS = {
     "garbage": "a line is no field of an event stream: '<html>gateway</html>' (the answer had begun)",
     "json": "an event is no JSON: '{half' (the answer had begun)",
     "error": "the server said in its stream: engine died (the answer had begun)",
-    "silent": "no answer for 0.2 s (the answer had begun)",
+    "silent": "no answer for 0.6 s (the answer had begun)",
     "cut": "the stream ended without [DONE] and without a finish_reason (the answer had begun)",
 }
 
@@ -139,7 +139,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_request_that_fails_is_counted_by_name_and_the_others_go_on(folder, fault):
     with served(Ways(fault={1: fault})) as server:
-        options = ("--warmup", "0", "--concurrency", "1", "--timeout-seconds", "0.2")
+        options = ("--warmup", "0", "--concurrency", "1", "--timeout-seconds", "0.6")
         ran = paceline(*observe(server, *options, "--out", "run", "--json", "-"))
     found = json.loads(ran.out)
     assert ran.code == 0
