@@ -2,7 +2,7 @@
 
 import json
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
@@ -105,10 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
             number = len(seen.bodies)
             seen.bodies.append(body)
             seen.headers.append(dict(self.headers))
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client has gone
             self._answer(seen, body, seen.ways.fault.get(number, ""))
-        except (BrokenPipeError, ConnectionResetError):  # the client has gone
-            pass
 
     def _answer(self, seen, body, fault):
         if fault == "500":
