@@ -96,21 +96,12 @@ class TorchWorld:
         # What forwards took, no policy sees: in several processes each reads that by itself.
         own_clock = self.clock if pool.ranks is None else Clock(devices)
         sharing = PrefixSharing(self.manager, prefixes)
-        reader = pool.feature_level
-        self._executor = Executor(
-            self._forwards,
-            self.manager,
-            sampler or make_sampler(sampling),
-            own_clock,
-            sharing,
-            None if reader is None else (reader, pool.feature_forward(reader)),
-        )
+        how = sampler or make_sampler(sampling)
+        self._executor = Executor(self._forwards, self.manager, how, own_clock, sharing, pool.reader())
         foreign = self._foreign_drafters()
         self._foreign = frozenset(foreign)
-        rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=reader)
-        readers = {} if reader is None else {reader: FeatureReader(reader, self._executor)}
-        self._draft = DraftProcessor(pool.members, self._executor, rollback, foreign=foreign, readers=readers)
-        self._verify = VerifyProcessor(pool.members, self._executor, rollback, readers=readers)
+        rollback = RollbackProcessor(self.manager, foreign=self._foreign, reader=pool.feature_level)
+        self._draft, self._verify = self._processors(rollback, foreign)
         self._trees = TreeProcessors.over(self._executor, rollback, names)
         self._ahead = self._lanes(overlap, foreign)
 
@@ -121,6 +112,14 @@ class TorchWorld:
             return None
         check_shareable(self.pool, self._forwards, size, self._limits)
         return PoolPrefixes(size)
+
+    def _processors(
+        self, rollback: RollbackProcessor, foreign: Mapping[int, ForeignDrafter]
+    ) -> tuple[DraftProcessor, VerifyProcessor]:
+        members, level = self.pool.members, self.pool.feature_level
+        readers = {} if level is None else {level: FeatureReader(level, self._executor)}
+        drafts = DraftProcessor(members, self._executor, rollback, foreign=foreign, readers=readers)
+        return drafts, VerifyProcessor(members, self._executor, rollback, readers=readers)
 
     def _lanes(self, overlap: AheadKind, foreign: Mapping[int, ForeignDrafter]) -> Lanes:
         graphs, whole = "graphs" in self.forward_names.values(), self.pool.ranks is None

@@ -4,8 +4,10 @@ from copy import deepcopy
 from functools import cache
 from math import inf
 
+from ..arguments import ArgumentError
 from ..decoding.policy import Policy
 from ..decoding.pool import Pool
+from ..decoding.session import READER
 from ..policies.about import about_of
 from ..policies.oracles.foresight import Foresight, ForwardSeconds
 from .cost.base import CostModel, CostRangeError
@@ -35,11 +37,15 @@ def grant_foresight(
         strict: whether the run refuses what is not recorded.
 
     Raises:
-        ValueError: an oracle that cannot be shown anything.
+        ValueError: an oracle that cannot be shown anything; ArgumentError beside a member whose forwards in a round
+            depend on what the target has judged.
     """
     about = about_of(policy)
     if about is None or not about.oracle:
         return
+    if recording.pool.feature_level is not None:
+        reader = recording.pool.names[recording.pool.feature_level]
+        raise ArgumentError(f"policy {name} sees ahead, which rounds beside {reader} do not allow, {READER}")
     foresee = getattr(policy, "foresee", None)
     if foresee is None:
         raise ValueError(f"policy {name} says it is an oracle, but has no method foresee(foresight)")

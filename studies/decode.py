@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arguments import ArgumentError, check_least
 from ..decoding.policy import Policy
+from ..decoding.pool import Pool
 from ..decoding.prefill import Start, start_of
 from ..decoding.rollouts.branching import Rollouts, rollouts_of
 from ..decoding.session import READER
@@ -168,13 +169,10 @@ def decode(
     everyone, requests = _prompts(prompts, limit)
     scorer = _scorer(requests, run_tests=run_tests)
     models = load_pool(pool, threads=threads, devices=devices, debug=debug, forward=forward, chat=chat)
-    members = loaded_pool(models)
-    if rollouts is not None and members.feature_level is not None:
-        raise ArgumentError(f"`rollouts` do not go with {members.names[members.feature_level]}, {READER}")
-    decider = asked.admitted(members, lossless=lossless)
+    decider = asked.admitted(loaded_pool(models), lossless=lossless)
     check_has_use(kind, {asked.name: decider})
     check_tags(decider, asked.name, (request.tag for request in everyone), "the prompts")
-    branching = None if rollouts is None else _branching(rollouts, decider, quality=quality)
+    branching = None if rollouts is None else _branching(rollouts, loaded_pool(models), decider, quality=quality)
     alone = Alone(
         sampling=sampling or Sampling(mode="greedy"), max_new_tokens=max_new_tokens, batch=batch, memory=memory,
         forward=forward, stop=(stop,) if isinstance(stop, str) else stop,
@@ -230,8 +228,10 @@ def _scored(found: Decoded, requests: Sequence[Prompt], scorer: Scorer) -> Decod
     return replace(found, scores=scores)
 
 
-def _branching(rollouts: Rollouts | str, policy: Policy, *, quality: bool) -> Rollouts:
-    """The rollouts asked for; refuses those whose texts would have to be judged."""
+def _branching(rollouts: Rollouts | str, members: Pool, policy: Policy, *, quality: bool) -> Rollouts:
+    """The rollouts asked for; refuses those whose texts would have to be judged, or that a member cannot go along."""
+    if members.feature_level is not None:
+        raise ArgumentError(f"`rollouts` do not go with {members.names[members.feature_level]}, {READER}")
     about = about_of(policy)
     if quality and (about is None or not about.lossless):
         raise ArgumentError(

@@ -18,6 +18,7 @@ def _facts(summary: TrieSummary) -> Grid:
     rows = {
         "models": ", ".join(f"{model.name} {model.parameters:,}" for model in meta.models),
         "prompt lookup": _lookup(meta.ngram),
+        **_reader(meta),
         "sampling": meta.sampling.words_with_seed,
         "closure": f"{meta.closure.kind}, reach {meta.closure.reach}, run {meta.closure.run}",
         "requests": f"{total.num_requests:,}",
@@ -66,3 +67,11 @@ def _lookup(ngram: NgramInfo | None) -> str:
     least = f"{ngram.min_match} to " if ngram.min_match > 1 else "up to "
     which = f", {ngram.occurrence} occurrence" if ngram.occurrence != "last" else ""
     return f"{ngram.name}, matches {least}{counted(ngram.max_match, 'token')}{which}"
+
+
+def _reader(meta: TrieMeta) -> dict[str, str]:
+    """The drafter from the target's states, where there is one."""
+    known = meta.features
+    if known is None:
+        return {}
+    return {"target's states": f"read by {known.model}, recorded at {counted(known.depths, 'depth')}"}

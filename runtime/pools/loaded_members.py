@@ -115,12 +115,11 @@ class LoadedMembers:
             made = self._forwards[level, kind, share_weights] = self._made(level, kind, share_weights=share_weights)
         return made
 
-    def feature_forward(self, level: int) -> FeatureForward:
-        """How the member that drafts from the target's states runs; raises ValueError for another."""
-        member = self.members[level]
-        if not member.from_features or member.model is None:
-            raise ValueError(f"{member.name} does not draft from the target's states")
-        return FeatureForward(member.model)
+    def reader(self) -> tuple[int, FeatureForward] | None:
+        """Level of the member that drafts from the target's states, and how it runs; None if there is none."""
+        level = self.feature_level
+        model = None if level is None else self.members[level].model
+        return None if level is None or model is None else (level, FeatureForward(model))
 
     def _made(self, level: int, kind: ForwardKind, *, share_weights: bool) -> ModelForward:
         member, at = self.members[level], self.feature_level
@@ -131,7 +130,7 @@ class LoadedMembers:
             rule = f"must not be graphs where {reader} reads the target's states, which captured forwards do not give"
             raise ArgumentError(f"`forward` {rule}")
         if member.from_features:
-            return self.feature_forward(level)
+            return FeatureForward(member.model)
         return choose_forward(
             member.model,
             kind=kind,

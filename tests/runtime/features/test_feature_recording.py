@@ -7,6 +7,8 @@ from paceline.arguments import ArgumentError
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt
 from paceline.runtime.recording.recorder import record
+from paceline.studies.compare import compare
+from paceline.studies.serving.compare_under_load import compare_under_load
 from paceline.traces.errors import TraceFormatError
 from paceline.traces.meta import Closure, Sampling, TreeClosure
 from paceline.traces.tries.store import read_trace, write_trace
@@ -100,3 +102,26 @@ def test_trees_and_shifts_are_refused_by_name(pool, tmp_path):
         record(pool, PROMPTS, sampling=GREEDY, closure=closure, max_new_tokens=4, out=tmp_path / "a.trace")
     with pytest.raises(ArgumentError, match="`shift_acceptance` does not go with feature"):
         recorded(pool, tmp_path / "b.trace").shifted({"feature": 0.1}, seed=0)
+
+
+@pytest.fixture(scope="module")
+def trace(pool, tmp_path_factory):
+    return recorded(pool, tmp_path_factory.mktemp("trace") / "a.trace", reach=6)
+
+
+@pytest.mark.parametrize("policy", ["oracle-window", "oracle-chain"])
+def test_oracles_are_refused_by_name(trace, policy):
+    with pytest.raises(ArgumentError, match="sees ahead, which rounds beside feature do not allow"):
+        compare(trace, policies=[policy], cost="h100")
+
+
+def test_prefix_caches_are_refused_by_name(trace):
+    with pytest.raises(ArgumentError, match="`prefix_cache` does not go with feature"):
+        compare(trace, policies=["feature:2/target"], cost="h100", prefix_cache=16)
+
+
+def test_serving_is_refused_by_name(trace, tmp_path):
+    workload = tmp_path / "w.jsonl"
+    workload.write_text('{"arrival_s": 0.5, "prompt_tokens": 4, "output_tokens": 4}\n', encoding="utf-8")
+    with pytest.raises(ArgumentError, match="must not be of a member that reads the target's states under load"):
+        compare_under_load(trace, "plain", workload=workload, cluster="h100")
