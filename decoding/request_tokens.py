@@ -239,9 +239,7 @@ class RequestText:
         length = len(self.emitted) + num_accepted
         self._roll_back(self._target, self.num_prompt + length)
         reader = self.pool.feature_level
-        if (
-            reader is not None
-        ):  # what it read beyond the judged tokens, and the one after them, it read by its own states
+        if reader is not None:  # beyond the judged tokens, and the one after them, it read by its own states
             self.cached[reader] = min(self.cached[reader], self.num_judged + 1)
         self.num_judged = self.num_prompt + length
         num_own = 0

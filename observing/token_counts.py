@@ -55,7 +55,10 @@ class ServerTokenizer:
             return seen
         prompt = seen.prompt_tokens if seen.prompt_tokens is not None else self.count(found.prompt)
         output = seen.output_tokens if seen.output_tokens is not None else self.count(found.answer) - self._before
-        return replace(seen, prompt_tokens=max(1, prompt), output_tokens=max(0, output))
+        # A prompt of no token and an answer of less than none are no counts: such a tokenizer does not tell.
+        return replace(
+            seen, prompt_tokens=prompt if prompt > 0 else None, output_tokens=output if output >= 0 else None
+        )
 
     def _count_by(self, form: tuple[str, Callable[[str, str], dict[str, Any]]], text: str) -> int | None:
         path, body = form

@@ -12,13 +12,11 @@ from ...machine import processor
 from ...progress import tracked
 from ...reports.tables import grid
 from ...runtime.pools.pool import ModelPool
-from ...runtime.timing.forward_seconds import measure_costs
 from ..findings.table import markdown_table
 from ..training.loop import TrainingRun
+from ..training.members_table import members_table
 from .recipe import Recipe
 from .shards import Text
-
-TIMED_FORWARDS = 21
 
 
 def make_card(
@@ -45,7 +43,7 @@ def make_card(
     sections = (
         f"# Drafters of {pool.name}",
         _origin(recipe, command, texts),
-        "## Members\n\n" + _members_table(pool, runs),
+        "## Members\n\n" + members_table(pool, runs, of_others="-"),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on "
         f"{counted(len(held_out), 'held-out dialogue')} ({sum(map(_answer_tokens, held_out)):,} tokens of answers), "
         "over the whole vocabulary.\n\n" + _table(measured, tags, 0, "{:.1%}"),
@@ -70,22 +68,6 @@ def _origin(recipe: Recipe, command: str, texts: Sequence[Text]) -> str:
 
 def _answer_tokens(text: Text) -> int:
     return len(text.tokens) - text.answer_at
-
-
-def _members_table(pool: ModelPool, runs: Mapping[str, TrainingRun]) -> str:
-    rows = []
-    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
-        run = runs.get(name)
-        rows.append(
-            {
-                "member": name,
-                "parameters": f"{pool.member(name).num_parameters:,}",
-                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
-                "tokens seen": f"{run.num_tokens:,}" if run else "-",
-                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
-            }
-        )
-    return markdown_table(grid.table(rows))
 
 
 def _table(

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
+from ...runtime.pools.loading.chat_template import ChatTemplate
 from ...runtime.pools.pool import ModelPool
+from ...runtime.pools.pool_file import PoolFileError
 from ..training.writing import write_texts
 from .recipe import Recipe
 
@@ -41,6 +43,10 @@ def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, sh
         writer: its target, in the dtype that it writes in.
         recipe: how many, how long, at what temperatures.
         shard: number of the shard, which sets its seed.
+
+    Raises:
+        PoolFileError: a chat template that does not hold a question as it is.
+        ValueError: no question ended.
     """
     rng = random.Random(f"{recipe.seed}/{shard}")
     asked = _ask(pool, writer, recipe, rng)
@@ -55,8 +61,7 @@ def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, sh
 
 def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, rng: random.Random) -> list[tuple[str, str]]:
     """Tag and text of different questions."""
-    assert pool.chat is not None
-    before = pool.chat.asked(_MARK).split(_MARK)[0]
+    before = _before(pool.chat)
     tags = rng.choices(list(recipe.tasks), [task.share for task in recipe.tasks.values()], k=recipe.shard_rows)
     openings = [rng.choice(recipe.tasks[tag].openings) for tag in tags]
     begun = [_ids(pool, before + opening) for opening in openings]
@@ -69,7 +74,20 @@ def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, rng: random.R
         for tag, opening, text in zip(tags, openings, written, strict=True)
         if text[-1] in pool.eos_token_ids
     }
+    if not questions:
+        raise ValueError(
+            f"recipe {recipe.name}: no question of {recipe.shard_rows} ended in {recipe.question_tokens} tokens"
+        )
     return [(tag, question) for question, tag in questions.items()]
+
+
+def _before(chat: ChatTemplate | None) -> str:
+    """What stands before a question; raises PoolFileError for a template that does not hold it as it is."""
+    assert chat is not None  # the pool was loaded for one
+    before, mark, after = chat.asked(_MARK).partition(_MARK)
+    if not mark or _MARK in after:
+        raise PoolFileError(chat.place, "chat template", "must hold a question once, as it is", f"{before}{after}")
+    return before
 
 
 def _answer(

@@ -1,7 +1,6 @@
 """The long parts of a distillation, one process each: shards are written side by side, then drafters trained."""
 
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,10 +9,8 @@ from dataclasses import asdict
 from . import worker
 from .job import Job
 
-LONGEST_END_S = 10.0
 
-
-class JobFailedError(RuntimeError):
+class JobFailedError(ValueError):
     """A process ended before its job was done."""
 
 
@@ -33,15 +30,17 @@ def run_jobs(jobs: Sequence[Job], *, processes: int) -> None:
         while waiting or running:
             while waiting and len(running) < processes:
                 running.append(_started(waiting.pop(0)))
-            process = running.pop(0)
-            if process.wait():
-                raise JobFailedError(f"a process of the distillation ended with {process.returncode}")
+            if running[0].wait():
+                raise JobFailedError(f"a process of the distillation ended with {running[0].returncode}")
+            running.pop(0)
     finally:
         for process in running:
-            process.send_signal(signal.SIGTERM)
-        for process in running:
-            process.wait(LONGEST_END_S)
+            process.kill()  # what it has not written whole it does not leave behind
+            process.wait()
 
 
 def _started(job: Job) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-P", "-m", worker.__name__, json.dumps(asdict(job))])
+    # In a session of its own: Ctrl-C is for whoever asked, who ends it.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", worker.__name__, json.dumps(asdict(job))], start_new_session=True
+    )

@@ -1,6 +1,5 @@
 """The whole way from a pool with a target to the same pool with drafters, one stage after another."""
 
-import copy
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from ...runtime.forward.fused_support import FAMILIES
 from ...runtime.pools.pool import ModelPool
 from ...runtime.pools.pool_file import POOL_FILE_NAME, PoolFile, PoolFileError, read_pool_file
 from ...runtime.slim.pool_text import moved
@@ -21,6 +21,7 @@ from .jobs import run_jobs
 from .quick_dtype import quick_dtype
 from .recipe import Recipe
 from .shards import parted, read_shards
+from .students import drafter_config
 
 
 def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, processes: int, command: str) -> None:
@@ -37,12 +38,13 @@ def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, proce
         command: how this was called, for the card.
 
     Raises:
-        PoolFileError: a pool that is broken, whose target has no chat template, or cannot share its embeddings.
+        PoolFileError: a pool that is broken or has no chat template, or a target that drafters cannot be made of.
         ValueError: `work` belongs to another recipe or target.
         JobFailedError: a process ended before its job was done.
     """
     file, content = read_pool_file(pool_path)
     pool = ModelPool.load(file, chat=True)
+    _check_target(file, content, pool, recipe)
     job_folder(work).mkdir(parents=True, exist_ok=True)
     dtype = _claim(work, recipe, content, pool)
     job = Job(pool=str(file), work=str(work), recipe=recipe.name, dtype=dtype)
@@ -53,11 +55,27 @@ def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, proce
         # The largest takes longest.
         missing.sort(key=lambda name: -recipe.students[name].num_layers)
         run_jobs([replace(job, student=name) for name in missing], processes=processes)
-    runs = {name: _export(name, work, out, pool) for name in recipe.students}
+    runs = {name: _export(name, recipe, work, out, pool) for name in recipe.students}
     write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out))
     texts, held_out = parted(read_shards(recipe, job_folder(work)), recipe)
     written = ModelPool.load(out, threads=torch.get_num_threads())
     write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, recipe=recipe, command=command))
+
+
+def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Recipe) -> None:
+    """Refuse what would be learned wrong: scaled embeddings or logits, other devices and dtypes, a short context."""
+    field, entry, model = f"members[{len(content.members) - 1}]", content.members[-1], pool.target.model
+    if not isinstance(model, FAMILIES):
+        names = ", ".join(family.__name__ for family in FAMILIES)
+        raise PoolFileError(file, field, f"must be one of {names} to be distilled", type(model).__name__)
+    for key, needed in (("device", "cpu"), ("dtype", "float32")):
+        if getattr(entry, key) != needed:
+            raise PoolFileError(file, f"{field}.{key}", f"must be {needed} to be distilled", getattr(entry, key))
+    openings = (opening for task in recipe.tasks.values() for opening in task.openings)
+    longest = max(len(pool.encode(opening)) for opening in openings) + recipe.question_tokens + recipe.answer_tokens
+    if content.context_tokens < longest:
+        rule = f"must hold a dialogue of recipe {recipe.name} ({longest} tokens)"
+        raise PoolFileError(file, "context_tokens", rule, content.context_tokens)
 
 
 def _claim(work: Path, recipe: Recipe, content: PoolFile, pool: ModelPool) -> str:
@@ -78,18 +96,15 @@ def _claim(work: Path, recipe: Recipe, content: PoolFile, pool: ModelPool) -> st
     return dtype
 
 
-def _export(name: str, work: Path, out: Path, pool: ModelPool) -> TrainingRun:
+def _export(name: str, recipe: Recipe, work: Path, out: Path, pool: ModelPool) -> TrainingRun:
     """Write a drafter's folder: config, weights without embeddings, and the ids that it can say."""
     with safe_open(work / f"{name}.safetensors", framework="pt") as file:
         told = file.metadata()
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
     said = tensors.pop("said").tolist()
     assert pool.target.model is not None
-    config: Any = copy.deepcopy(pool.target.model.config)
-    config.num_hidden_layers = 1 + max(int(key.split(".")[2]) for key in tensors if ".layers." in key)
-    if getattr(config, "layer_types", None) is not None:
-        config.layer_types = config.layer_types[: config.num_hidden_layers]
-    config.tie_word_embeddings, config.dtype = True, "bfloat16"
+    config: Any = drafter_config(pool.target.model, recipe.students[name].num_layers)
+    config.dtype = "bfloat16"
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "config.json", config.to_json_string())
@@ -101,8 +116,7 @@ def _export(name: str, work: Path, out: Path, pool: ModelPool) -> TrainingRun:
 def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path) -> str:
     """The new pool file: lookup, drafters from the smallest, the target."""
     target = content.members[-1]
-    if target.path is None or target.embeddings_of is not None:
-        raise PoolFileError(file, f"members[{len(content.members) - 1}]", "must have weights of its own", target.name)
+    assert target.path is not None  # a target is a model
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in {
         "name": content.name, "tokenizer": moved(file, content.tokenizer, out),
         "path": moved(file, target.path, out), "target": target.name,

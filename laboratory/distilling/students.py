@@ -1,7 +1,7 @@
 """Drafters that read and say tokens by the target's embeddings, so that only their layers are learned.
 
 Letters: B texts of a batch, T tokens of the longest one, H width of the target, K tokens that a drafter can say, P
-positions of answers in a batch.
+positions of all texts of a batch.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from ..training.architectures import layers_of
@@ -37,19 +37,24 @@ def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -
 
 def begin_student(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:
     """A model of some of the target's layers, evenly from the first on, and its final norm, without embeddings."""
+    config: Any = drafter_config(target, num_layers)
+    config.vocab_size, config.pad_token_id = 1, None
+    student: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    last = len(layers_of(target)) - 1
+    for place, layer in enumerate(layers_of(student)):
+        layer.load_state_dict(layers_of(target)[place * last // max(1, num_layers - 1)].state_dict())
+    student.base_model.norm.load_state_dict(target.base_model.norm.state_dict())
+    return student
+
+
+def drafter_config(target: PreTrainedModel, num_layers: int) -> PreTrainedConfig:
+    """The target's config with so many layers and without embeddings of its own."""
     config: Any = copy.deepcopy(target.config)
-    depth = config.num_hidden_layers
-    config.num_hidden_layers = num_layers
-    config.vocab_size, config.pad_token_id, config.tie_word_embeddings = 1, None, True
+    config.num_hidden_layers, config.tie_word_embeddings = num_layers, True
     if getattr(config, "layer_types", None) is not None:
         config.layer_types = config.layer_types[:num_layers]
-    student: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    for place, layer in enumerate(layers_of(student)):
-        source = place * (depth - 1) // max(1, num_layers - 1) if num_layers > 1 else 0
-        layer.load_state_dict(layers_of(target)[source].state_dict())
-    body, theirs = student.base_model, target.base_model
-    body.norm.load_state_dict(theirs.norm.state_dict())
-    return student
+    made: PreTrainedConfig = config
+    return made
 
 
 def train_student(

@@ -39,4 +39,7 @@ def do(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    do(Job(**json.loads(sys.argv[1])))
+    try:
+        do(Job(**json.loads(sys.argv[1])))
+    except (ValueError, OSError) as error:  # bad input is a line, as of any command
+        sys.exit(f"paceline: error: {error}")

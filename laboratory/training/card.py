@@ -16,9 +16,9 @@ from ...runtime.pools.pool import ModelPool
 from ...runtime.prompts import Prompt
 from ...runtime.slim.calibration import Calibration, calibrate
 from ...runtime.slim.distance import measure_distance
-from ...runtime.timing.forward_seconds import measure_costs
 from ..findings.table import markdown_table
 from .loop import TrainingRun
+from .members_table import members_table
 from .recipe import TAGS, Recipe
 from .text.item import Item
 from .text.tokenizer import END_TOKEN
@@ -26,7 +26,6 @@ from .text.tokenizer import END_TOKEN
 SAMPLE_CHARACTERS = 240
 # Long enough for the whole answer of most prompts.
 AGREEMENT_TOKENS = 128
-TIMED_FORWARDS = 40
 
 Networks = Mapping[str, PreTrainedModel]  # by member; prompt lookup has none
 
@@ -56,7 +55,7 @@ def make_card(
     sections = (
         f"# {pool.name}",
         _origin(recipe, command),
-        "## Members\n\n" + _members_table(pool, runs),
+        "## Members\n\n" + members_table(pool, runs, of_others="with the target"),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on the target's greedy text "
         f"of {len(prompts)} held-out prompts ({written.num_tokens} tokens), float32.\n\n"
         + _agreement_table(networks, prompts, written),
@@ -82,22 +81,6 @@ def _origin(recipe: Recipe, command: str) -> str:
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return markdown_table(grid.table(rows))
-
-
-def _members_table(pool: ModelPool, runs: Mapping[str, TrainingRun]) -> str:
-    rows = []
-    for name, costs in measure_costs(pool, new_tokens=(1,), repeats=TIMED_FORWARDS).items():
-        run = runs.get(name)
-        rows.append(
-            {
-                "member": name,
-                "parameters": f"{pool.member(name).num_parameters:,}",
-                "ms per token": f"{1000 * costs.seconds[0]:.2f}",
-                "tokens seen": f"{run.num_tokens:,}" if run else "with the target",
-                "seconds of training": f"{run.seconds:,.0f}" if run else "-",
-            }
-        )
-    return _table(rows)
 
 
 def _agreement_table(networks: Networks, prompts: Sequence[Prompt], written: Calibration) -> str:

@@ -1,6 +1,7 @@
 """The figures of an observed run; docs/observing.md defines each.
 
-Over finished requests. Those that nobody told the tokens of are in no figure that needs them.
+Over finished requests, but for gaps of chunks, which are of all. Those that nobody told the tokens of are in no figure
+that needs them.
 """
 
 from collections.abc import Sequence

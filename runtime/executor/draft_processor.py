@@ -72,7 +72,7 @@ class DraftProcessor:
             return self._run_sharing(level, items)
         writings = self._writings(level, items) if foreign is None else foreign.writings(items)
         able = [writing for writing in writings if writing.most > 0]
-        counts = [self._read_first(level, writing) for writing in able]
+        counts = [writing.state.at_once(level, len(writing.feed)) for writing in able]
         further = [len(writing.feed) - count + writing.most - 1 for writing, count in zip(able, counts, strict=True)]
         refused = self._manager.reserve(level, [writing.state for writing in able], counts, further)
         ready = [writing for writing in able if writing.state.request_id not in refused]
@@ -88,11 +88,6 @@ class DraftProcessor:
             else self._drafted(level, item, writing)
             for item, writing in zip(items, writings, strict=True)
         ]
-
-    def _read_first(self, level: int, writing: Writing) -> int:
-        """Tokens of a draft's first forward."""
-        feed, session = len(writing.feed), writing.state.session
-        return session.at_once(level, feed, session.context_tokens - feed) if level in self._readers else feed
 
     def _run_sharing(self, level: int, items: Sequence[DraftItem]) -> list[Drafted | Failed | Deferred]:
         """As `run`, with a prefix cache: what only some requests of the operation need to read, only these do."""

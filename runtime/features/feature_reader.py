@@ -36,12 +36,6 @@ class Reading:
         self.now = [self.later.pop(0) if written is None else written]
 
 
-def read_at_once(level: int, state: RequestState, feed: Sequence[int]) -> int:
-    """Of the tokens that a member is fed, those of its first forward."""
-    session = state.session
-    return session.at_once(level, len(feed), session.context_tokens - len(feed))
-
-
 class FeatureReader:
     """Runs the member at one level. Mutates its cache and what is known of states.
 
@@ -87,7 +81,7 @@ class FeatureReader:
     def _begin(self, state: RequestState, feed: list[int]) -> Reading:
         session = state.session
         state.known.begin(session.num_judged, session.context_tokens - len(feed))
-        count = read_at_once(self._level, state, feed)
+        count = state.at_once(self._level, len(feed))
         return Reading(state=state, now=feed[:count], later=feed[count:])
 
     def _forward(self, readings: Sequence[Reading]) -> Tensor:

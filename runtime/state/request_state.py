@@ -99,6 +99,10 @@ class RequestState:
         self.views[place] = view
         return place
 
+    def at_once(self, level: int, num_fed: int) -> int:
+        """Of the tokens that a member is fed now, up to the end of the text, those of its first forward."""
+        return self.session.at_once(level, num_fed, self.session.context_tokens - num_fed)
+
     def forget_all_but(self, places: Sequence[int]) -> None:
         """Drop what was said of tokens that are pending no longer."""
         views = self.views

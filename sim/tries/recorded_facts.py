@@ -28,7 +28,6 @@ def recorded_facts(
         target_prob = exp(verifier.number("next_log_prob", node))
     else:
         target_prob = exp(verifier.number("own_log_prob", child)) if child >= 0 else nan
-    knows_own = drafter is not None and own_child >= 0
     return Facts(
         same=same,
         draft_prob=nan if drafter is None else exp(drafter.number("next_log_prob", node)),
@@ -38,7 +37,7 @@ def recorded_facts(
         tvd=tvd,
         judge=session.judges[index],
         draft_top_prob=nan if drafter is None else exp(drafter.number("top_log_prob", node)),
-        own_draft_prob=exp(drafter.number("own_log_prob", own_child)) if drafter and knows_own else nan,
+        own_draft_prob=nan if drafter is None or own_child < 0 else exp(drafter.number("own_log_prob", own_child)),
     )
 
 

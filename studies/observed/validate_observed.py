@@ -152,9 +152,11 @@ def _notes(meta: ObservedMeta, log: ServingLog) -> list[str]:
 
 
 def _about_requests(requests: ReplayedRequests) -> list[str]:
-    cached = sum(one.cached_tokens or 0 for one in requests.requests)
-    prompts = sum(one.prompt_tokens or 0 for one in requests.requests)
-    held = [f"the server had {cached / prompts:.1%} of the prompt tokens in its cache"] if cached else []
+    told = [one for one in requests.requests if one.cached_tokens is not None]
+    cached = sum(one.cached_tokens or 0 for one in told)
+    prompts = sum(one.prompt_tokens or 0 for one in told)
+    of = f"{counted(len(told), 'request')} that it told it of"
+    held = [f"the server had {cached / prompts:.1%} of the prompt tokens of {of} in its cache"] if cached else []
     return [*requests.about.notes, *held]
 
 

@@ -15,20 +15,12 @@ from ..errors import TraceFormatError
 from ..folder import NODES
 from .features.columns import decoded, encoded
 from .meta import TrieMeta
-from .stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
+from .stored_resolution import GRIDS, LOG_PROBS, Grid
 from .trie import Ints, TreeRanks, Trie, TrieRequest, split
 
 Codes = NDArray[np.uint16]
 
 PLAIN_FIELDS = ("parent", "token", "depth", "on_trunk", "next_token")
-GRIDS: dict[str, Grid] = {
-    "next_log_prob": LOG_PROBS,
-    "top_log_prob": LOG_PROBS,
-    "gap": UNITS,
-    "entropy": ENTROPIES,
-    "own_log_prob": LOG_PROBS,
-    "tvd": UNITS,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import TraceFormatError
-from .columns import GRIDS, NodeColumns, RequestRow
+from .columns import NodeColumns, RequestRow
 from .features.columns import layout, schema_fields
 from .meta import TrieMeta
+from .stored_resolution import GRIDS
 
 REQUEST_SCHEMA = pa.schema(
     [

@@ -63,3 +63,12 @@ class Grid:
 LOG_PROBS = Grid(step=1.0 / 1024.0, sign=-1, high=MAX_CODE)
 ENTROPIES = Grid(step=1.0 / 4096.0, sign=1, high=MAX_CODE)
 UNITS = Grid(step=1.0 / 32768.0, sign=1, high=32768)
+# Of what is stored of a view, by name.
+GRIDS: dict[str, Grid] = {
+    "next_log_prob": LOG_PROBS,
+    "top_log_prob": LOG_PROBS,
+    "gap": UNITS,
+    "entropy": ENTROPIES,
+    "own_log_prob": LOG_PROBS,
+    "tvd": UNITS,
+}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .features.views import FeatureViews, cut
+from .features.views import FeatureViews, children_of, cut
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -91,14 +91,7 @@ class Trie:
 
     def children(self) -> Ints:
         """`[M, N]` the recorded child that each model's next token leads to, -1 where the recording ends."""
-        found = np.full(self.next_token.shape, -1, dtype=np.int32)
-        nodes = np.arange(1, self.num_nodes, dtype=np.int32)
-        parent, token = self.parent[1:], self.token[1:]
-        # From the child's side: children of a node differ in their tokens, so at most one follows each model.
-        for child, next_token in zip(found, self.next_token, strict=True):
-            follows = next_token[parent] == token
-            child[parent[follows]] = nodes[follows]
-        return found
+        return children_of(self.next_token, self.parent, self.token)
 
 
 def split(joined: Trie, num_nodes: Sequence[int]) -> tuple[Trie, ...]:

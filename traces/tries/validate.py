@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from ..errors import TraceFormatError
 from ..folder import NODES, REQUESTS
 from ..meta import MOST
-from .columns import GRIDS, NodeColumns, RequestRow
+from .columns import NodeColumns, RequestRow
 from .features.columns import breaches
 from .meta import TrieMeta
+from .stored_resolution import GRIDS
 
 
 def check_requests(requests: Sequence[RequestRow], meta: TrieMeta, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from shutil import copytree
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from paceline.laboratory.distilling.recipe import read_recipe
 from paceline.laboratory.distilling.shards import parted, read_shards
 from paceline.laboratory.distilling.students import begin_student, common_tokens, distance
 from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.agree import agree
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -100,14 +102,42 @@ def test_processes_give_what_one_gives(source, distilled, tmp_path):
     # The dtype is measured: it is a matter of the machine, not of the processes.
     (work / "recipe.json").write_bytes((distilled / "work" / "recipe.json").read_bytes())
     distil_pool(source, recipe, tmp_path / "out", work, processes=2, command="it")
-    for name in ("draft/model.safetensors", "mid/model.safetensors", "draft/vocabulary.json", "pool.toml"):
-        assert (tmp_path / "out" / name).read_bytes() == (distilled / "out" / name).read_bytes() or name == "pool.toml"
+    for name in ("draft/model.safetensors", "mid/model.safetensors", "draft/vocabulary.json", "mid/vocabulary.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (distilled / "out" / name).read_bytes()
 
 
 def test_a_process_that_fails_is_told(tmp_path):
     job = Job(pool=str(tmp_path / "none"), work=str(tmp_path), recipe="tiny", dtype="float32", every=2)
     with pytest.raises(JobFailedError, match="a process of the distillation ended with 1"):
         run_jobs([job, replace(job, first=1)], processes=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (("context_tokens = 128", "context_tokens = 64"), "context_tokens must hold a dialogue of recipe tiny"),
+        (
+            ('path = "target"', 'path = "target"\ndtype = "bfloat16"'),
+            r"members\[0\].dtype must be float32 to be distilled",
+        ),
+    ],
+)
+def test_a_target_that_would_be_learned_wrong_is_refused(source, tmp_path, changes, complaint):
+    folder = tmp_path / "source"
+    copytree(source, folder)
+    text = (folder / "pool.toml").read_text(encoding="utf-8")
+    (folder / "pool.toml").write_text(text.replace(*changes), encoding="utf-8")
+    with pytest.raises(PoolFileError, match=complaint):
+        distil_pool(folder, read_recipe("tiny"), tmp_path / "out", tmp_path / "work", processes=1, command="it")
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_template_that_changes_questions_is_refused(source, tmp_path):
+    folder = tmp_path / "source"
+    copytree(source, folder)
+    (folder / "chat_template.jinja").write_text("w2 w3", encoding="utf-8")
+    with pytest.raises(PoolFileError, match="chat template must hold a question once, as it is"):
+        distil_pool(folder, read_recipe("tiny"), tmp_path / "out", tmp_path / "work", processes=1, command="it")
 
 
 def test_a_student_begins_as_layers_of_its_target(source):

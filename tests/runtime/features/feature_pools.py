@@ -3,6 +3,7 @@
 import json
 
 import torch
+from paceline.traces.meta import Sampling
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -11,6 +12,19 @@ VOCABULARY, WIDTH = 40, 32
 SAID = [token for token in range(VOCABULARY) if token % 5]
 READS = 'features_of = "target"\n'
 PART = 'vocabulary = "said.json"\n'
+PROMPTS = [f"w{token} w{token + 3} w{2 * token}" for token in range(1, 6)]
+CHAINS = (
+    "feature:4/target",
+    "feature:2/mid:3/target",
+    "ngram:3/feature:4/target",
+    "feature:3/slim:2/target",
+    "feature:2/mid:3/slim:4/target",
+    "svip,most=5",
+    "adaptive",
+    "specrouter",
+    "via-sd-lossless",
+)
+COUPLED = Sampling(mode="coupled", temperature=0.8, seed=5)
 MEMBERS = {
     "ngram": '[[members]]\nname = "ngram"\nngram = { max_match = 2 }\n',
     "mid": '[[members]]\nname = "mid"\npath = "mid"\n',

@@ -4,23 +4,8 @@ import pytest
 from paceline.policies import Commit, Draft, Verify
 from paceline.runtime.pools.pool import ModelPool
 from paceline.studies.agree import agree
-from paceline.traces.meta import Sampling
 
-from .feature_pools import written
-
-PROMPTS = [f"w{token} w{token + 3} w{2 * token}" for token in range(1, 6)]
-CHAINS = (
-    "feature:4/target",
-    "feature:2/mid:3/target",
-    "ngram:3/feature:4/target",
-    "feature:3/slim:2/target",
-    "feature:2/mid:3/slim:4/target",
-    "svip,most=5",
-    "adaptive",
-    "specrouter",
-    "via-sd-lossless",
-)
-COUPLED = Sampling(mode="coupled", temperature=0.8, seed=5)
+from .feature_pools import CHAINS, COUPLED, PROMPTS, written
 
 
 @pytest.fixture(scope="module")

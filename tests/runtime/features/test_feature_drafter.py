@@ -13,11 +13,9 @@ from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.decode import decode
 from paceline.traces.meta import Sampling
 
-from .feature_pools import READS, SAID, VOCABULARY, WIDTH, says, written
+from .feature_pools import CHAINS, COUPLED, PROMPTS, READS, SAID, VOCABULARY, WIDTH, says, written
 
-PROMPTS = [f"w{token} w{token + 3} w{2 * token}" for token in range(1, 6)]
 ALL = ("ngram", "mid", "slim", "target")
-COUPLED = Sampling(mode="coupled", temperature=0.8, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -29,19 +27,6 @@ def texts(pool, policy, **options):
     found = decode(pool, PROMPTS, policy, max_new_tokens=20, debug=True, quality=False, **options)
     assert not any(output.error for output in found.outputs), [output.error for output in found.outputs]
     return {output.request_id: output.tokens for output in found.outputs}
-
-
-CHAINS = (
-    "feature:4/target",
-    "feature:2/mid:3/target",
-    "ngram:3/feature:4/target",
-    "feature:3/slim:2/target",
-    "feature:2/mid:3/slim:4/target",
-    "svip,most=5",
-    "adaptive",
-    "specrouter",
-    "via-sd-lossless",
-)
 
 
 @pytest.mark.parametrize("sampling", [None, COUPLED])

@@ -14,18 +14,10 @@ from numpy.typing import NDArray
 from ...errors import TraceFormatError
 from ...folder import NODES
 from ..meta import TrieMeta
-from ..stored_resolution import ENTROPIES, LOG_PROBS, UNITS, Grid
+from ..stored_resolution import GRIDS
 from ..trie import Trie
 from .views import NO_TOKEN, FeatureViews, feature_fields, joined
 
-GRIDS: dict[str, Grid] = {
-    "next_log_prob": LOG_PROBS,
-    "top_log_prob": LOG_PROBS,
-    "gap": UNITS,
-    "entropy": ENTROPIES,
-    "own_log_prob": LOG_PROBS,
-    "tvd": UNITS,
-}
 Columns = Mapping[str, NDArray[Any]]
 
 

@@ -45,12 +45,19 @@ class FeatureViews:
 
     def children(self, parent: Ints, token: Ints) -> Ints:
         """`[E, N]` the recorded child that each next token leads to, -1 where the recording ends or nothing is said."""
-        found = np.full(self.next_token.shape, -1, dtype=np.int32)
-        nodes = np.arange(1, len(parent), dtype=np.int32)
-        for child, next_token in zip(found, self.next_token, strict=True):
-            follows = next_token[parent[1:]] == token[1:]
-            child[parent[1:][follows]] = nodes[follows]
-        return found
+        return children_of(self.next_token, parent, token)
+
+
+def children_of(next_token: Ints, parent: Ints, token: Ints) -> Ints:
+    """`[W, N]` the child that each of W next tokens `[W, N]` leads to in a trie, -1 where there is none."""
+    found = np.full(next_token.shape, -1, dtype=np.int32)
+    nodes = np.arange(1, len(parent), dtype=np.int32)
+    above, leading = parent[1:], token[1:]
+    # From the child's side: children of a node differ in their tokens, so at most one follows each writer.
+    for child, written in zip(found, next_token, strict=True):
+        follows = written[above] == leading
+        child[above[follows]] = nodes[follows]
+    return found
 
 
 def feature_fields() -> tuple[str, ...]:
