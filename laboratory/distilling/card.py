@@ -15,8 +15,9 @@ from ...runtime.pools.pool import ModelPool
 from ..findings.table import markdown_table
 from ..training.loop import TrainingRun
 from ..training.members_table import members_table
-from .recipe import Recipe
+from .recipe import Recipe, Student
 from .shards import Text
+from .students import said_of
 
 
 def make_card(
@@ -38,7 +39,9 @@ def make_card(
         recipe: how they were trained.
         command: the command that did it.
     """
-    measured = {name: _measured(pool, name, held_out) for name in tracked(runs, "measuring", unit="members")}
+    measured: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for name in tracked(runs, "measuring", unit="members"):
+        measured |= _measured(pool, name, recipe.students[name], held_out)
     tags = [*recipe.tasks, "all"]
     sections = (
         f"# Drafters of {pool.name}",
@@ -46,7 +49,8 @@ def make_card(
         "## Members\n\n" + members_table(pool, runs, of_others="-"),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on "
         f"{counted(len(held_out), 'held-out dialogue')} ({sum(map(_answer_tokens, held_out)):,} tokens of answers), "
-        "over the whole vocabulary.\n\n" + _table(measured, tags, 0, "{:.1%}"),
+        "over the whole vocabulary. At depth 1 a drafter from the target's states reads these alone, at depth d its "
+        "own of the last d - 1 tokens.\n\n" + _table(measured, tags, 0, "{:.1%}"),
         "## Loss\n\nCross-entropy to the target's distribution over the tokens that the drafter can say, in nats per "
         "token, on the same dialogues.\n\n" + _table(measured, tags, 1, "{:.2f}"),
         "## Words\n\nShare of the target's greedy choices that the drafter can say at all.\n\n"
@@ -81,20 +85,37 @@ def _table(
 
 
 @torch.inference_mode()
-def _measured(pool: ModelPool, name: str, texts: Sequence[Text]) -> dict[str, tuple[float, float, float]]:
-    """By tag and of all: equal choices, loss, and choices that can be said."""
+def _measured(
+    pool: ModelPool, name: str, student: Student, texts: Sequence[Text]
+) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """By row, then by tag and of all: equal choices, loss, and choices that can be said."""
     drafter, target = pool.member(name).model, pool.target.model
     assert drafter is not None
     assert target is not None
-    sums: dict[str, Tensor] = {}
+    sums: dict[str, dict[str, Tensor]] = {}
     for text in texts:
-        theirs = functional.linear(text.states[text.answer_at - 1 :].float(), target.get_output_embeddings().weight)
-        logits = drafter(input_ids=text.tokens[None, :-1], use_cache=False).logits[0, text.answer_at - 1 :]
-        said = logits[0].isfinite()
-        losses = functional.cross_entropy(logits[:, said], theirs[:, said].softmax(-1), reduction="none")
-        choices = theirs.argmax(-1)
-        equal = (logits.argmax(-1) == choices).double()
-        found = torch.stack([torch.ones_like(equal), equal, losses.double(), said[choices].double()], dim=-1).sum(0)
-        for tag in (text.tag, "all"):
-            sums[tag] = sums.get(tag, torch.zeros(4, dtype=torch.float64)) + found
-    return {tag: (float(s[1] / s[0]), float(s[2] / s[0]), float(s[3] / s[0])) for tag, s in sums.items()}
+        first = text.answer_at - 1
+        theirs = functional.linear(text.states[first:].float(), target.get_output_embeddings().weight)
+        embedded = drafter.get_input_embeddings()(text.tokens[None, :-1])
+        for row, states in zip(_rows(name, student), said_of(drafter, student, embedded, [text]), strict=True):
+            found = _compared(drafter.get_output_embeddings()(states[0, first:]), theirs)
+            by_tag = sums.setdefault(row, {})
+            for tag in (text.tag, "all"):
+                by_tag[tag] = by_tag.get(tag, torch.zeros(4, dtype=torch.float64)) + found
+    return {
+        row: {tag: (float(s[1] / s[0]), float(s[2] / s[0]), float(s[3] / s[0])) for tag, s in by_tag.items()}
+        for row, by_tag in sums.items()
+    }
+
+
+def _rows(name: str, student: Student) -> list[str]:
+    """A row of each depth, of a drafter that reads the target's states; else one."""
+    return [name, *(f"{name}, depth {depth}" for depth in range(2, student.num_depths + 1))]
+
+
+def _compared(logits: Tensor, theirs: Tensor) -> Tensor:
+    """Sums over positions `[P]` of logits `[P, V]`: of one, of equal choices, losses and choices that can be said."""
+    said, choices = logits[0].isfinite(), theirs.argmax(-1)
+    losses = functional.cross_entropy(logits[:, said], theirs[:, said].softmax(-1), reduction="none")
+    equal = (logits.argmax(-1) == choices).double()
+    return torch.stack([torch.ones_like(equal), equal, losses.double(), said[choices].double()], dim=-1).sum(0)

@@ -51,12 +51,10 @@ def write_dialogues(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, sh
     rng = random.Random(f"{recipe.seed}/{shard}")
     asked = _ask(pool, writer, recipe, rng)
     rng.shuffle(asked)
+    # All in one batch, as wide products are the quicker ones.
     num_sampled = round(recipe.sampled_share * len(asked))
-    dialogues = []
-    for part, temperature in ((asked[:num_sampled], recipe.answer_temperature), (asked[num_sampled:], 0.0)):
-        if part:
-            dialogues += _answer(pool, writer, recipe, part, temperature, seed=rng.randrange(2**31))
-    return dialogues
+    temperatures = [recipe.answer_temperature] * num_sampled + [0.0] * (len(asked) - num_sampled)
+    return _answer(pool, writer, recipe, asked, temperatures, seed=rng.randrange(2**31))
 
 
 def _ask(pool: ModelPool, writer: PreTrainedModel, recipe: Recipe, rng: random.Random) -> list[tuple[str, str]]:
@@ -95,12 +93,12 @@ def _answer(
     writer: PreTrainedModel,
     recipe: Recipe,
     asked: list[tuple[str, str]],
-    temperature: float,
+    temperatures: list[float],
     seed: int,
 ) -> list[Dialogue]:
     prompts = [pool.encode(question) for _, question in asked]
     answers = write_texts(
-        writer, prompts, num_tokens=recipe.answer_tokens, temperature=temperature, seed=seed,
+        writer, prompts, num_tokens=recipe.answer_tokens, temperature=temperatures, seed=seed,
         end_token_ids=pool.eos_token_ids,
     )  # fmt: skip
     return [

@@ -16,12 +16,12 @@ from ...whole_files import write_whole
 from ..training.checkpoint import write_tensors
 from ..training.loop import TrainingRun
 from .card import make_card
+from .first_weights import drafter_config
 from .job import Job, job_folder
 from .jobs import run_jobs
 from .quick_dtype import quick_dtype
 from .recipe import Recipe
 from .shards import parted, read_shards
-from .students import drafter_config
 
 
 def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, processes: int, command: str) -> None:
@@ -114,19 +114,19 @@ def _export(name: str, recipe: Recipe, work: Path, out: Path, pool: ModelPool) -
 
 
 def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path) -> str:
-    """The new pool file: lookup, drafters from the smallest, the target."""
+    """The new pool file: lookup, drafters from the smallest by what they compute, the target."""
     target = content.members[-1]
     assert target.path is not None  # a target is a model
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in {
         "name": content.name, "tokenizer": moved(file, content.tokenizer, out),
         "path": moved(file, target.path, out), "target": target.name,
     }.items()}  # fmt: skip
-    ordered = sorted(recipe.students, key=lambda name: recipe.students[name].num_layers)
+    ordered = sorted(recipe.students.items(), key=lambda item: (item[1].num_layers, item[1].num_depths))
     place = f'dtype = "{target.dtype}"\ndevice = "{target.device}"\n'
     drafters = "".join(
         f'\n[[members]]\nname = "{name}"\npath = "{name}"\nvocabulary = "{name}/vocabulary.json"\n'
-        f"embeddings_of = {quoted['target']}\n{place}"
-        for name in ordered
+        f"{'features_of' if student.num_depths else 'embeddings_of'} = {quoted['target']}\n{place}"
+        for name, student in ordered
     )
     return (
         f"name = {quoted['name']}\ntokenizer = {quoted['tokenizer']}\ncontext_tokens = {content.context_tokens}\n"

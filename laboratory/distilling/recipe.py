@@ -17,12 +17,19 @@ class Student:
     Attributes:
         num_layers: decoder layers, each of the target's shape.
         head_tokens: tokens that it can say, the commonest ones of the target's answers.
+        num_depths: depths that it learns to draft at from the target's hidden states; 0 if it reads tokens alone.
         schedule: steps, texts in a step and learning rates.
     """
 
     num_layers: int
     head_tokens: int
     schedule: Schedule
+    num_depths: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where numbers do not fit together."""
+        if self.num_depths and self.num_layers != 1:
+            raise ValueError(f"num_layers must be 1 beside num_depths, got {self.num_layers}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

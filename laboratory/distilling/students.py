@@ -1,23 +1,22 @@
 """Drafters that read and say tokens by the target's embeddings, so that only their layers are learned.
 
-Letters: B texts of a batch, T tokens of the longest one, H width of the target, K tokens that a drafter can say, P
+Letters: B texts of a batch, T tokens of the longest one, W width of the target, K tokens that a drafter can say, P
 positions of all texts of a batch.
 """
 
-import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
-from ..training.architectures import layers_of
 from ..training.loop import TrainingRun, run_training
+from .depths import states_at_depths
+from .first_weights import begin_feature_student, begin_student
 from .recipe import Recipe, Student
 from .shards import Text
 
@@ -35,28 +34,6 @@ def common_tokens(texts: Sequence[Text], num_tokens: int, ends: Sequence[int]) -
     return sorted(ranked[:num_tokens])
 
 
-def begin_student(target: PreTrainedModel, num_layers: int) -> PreTrainedModel:
-    """A model of some of the target's layers, evenly from the first on, and its final norm, without embeddings."""
-    config: Any = drafter_config(target, num_layers)
-    config.vocab_size, config.pad_token_id = 1, None
-    student: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    last = len(layers_of(target)) - 1
-    for place, layer in enumerate(layers_of(student)):
-        layer.load_state_dict(layers_of(target)[place * last // max(1, num_layers - 1)].state_dict())
-    student.base_model.norm.load_state_dict(target.base_model.norm.state_dict())
-    return student
-
-
-def drafter_config(target: PreTrainedModel, num_layers: int) -> PreTrainedConfig:
-    """The target's config with so many layers and without embeddings of its own."""
-    config: Any = copy.deepcopy(target.config)
-    config.num_hidden_layers, config.tie_word_embeddings = num_layers, True
-    if getattr(config, "layer_types", None) is not None:
-        config.layer_types = config.layer_types[:num_layers]
-    made: PreTrainedConfig = config
-    return made
-
-
 def train_student(
     name: str, student: Student, target: PreTrainedModel, texts: Sequence[Text], head: Tensor, recipe: Recipe,
     checkpoint: Path, dtype: torch.dtype,
@@ -68,24 +45,22 @@ def train_student(
         student: its size and schedule.
         target: whose embeddings it uses; not changed.
         texts: to learn from.
-        head: `[K, H]`, rows of the target's output head.
+        head: `[K, W]`, rows of the target's output head.
         recipe: its seed, and how often the state is written.
         checkpoint: file for the state.
         dtype: that products are computed in; weights are float32.
     """
-    model = begin_student(target, student.num_layers)
+    model = begin_feature_student(target) if student.num_depths else begin_student(target, student.num_layers)
     table = target.get_input_embeddings().weight.detach()
 
     def loss_at(_: int, rows: Tensor) -> Tensor:
         picked = [texts[row] for row in rows.tolist()]
-        tokens = torch.nn.utils.rnn.pad_sequence([text.tokens[:-1] for text in picked], batch_first=True)
+        embedded = functional.embedding(pad_sequence([text.tokens[:-1] for text in picked], batch_first=True), table)
+        states = torch.cat([text.states.float() for text in picked])
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-            hidden = model.base_model(inputs_embeds=functional.embedding(tokens, table), use_cache=False)
             # Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
-            rows_said = zip(picked, hidden.last_hidden_state, strict=True)
-            said = torch.cat([own[: len(text.tokens) - 1] for text, own in rows_said])
-            states = torch.cat([text.states.float() for text in picked])
-            return distance(said, states, head)
+            said = said_of(model, student, embedded, picked)
+            return torch.stack([distance(_joined(own, picked), states, head) for own in said]).mean()
 
     run = run_training(
         model, loss_at, num_sequences=len(texts), schedule=student.schedule, seed=recipe.seed,
@@ -95,13 +70,34 @@ def train_student(
     return model, run
 
 
+def said_of(model: PreTrainedModel, student: Student, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
+    """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at.
+
+    Args:
+        model: the drafter.
+        student: what it is.
+        embedded: `[B, T, W]` of all tokens but the last.
+        texts: B of them.
+    """
+    if student.num_depths:
+        states = pad_sequence([text.states.float() for text in texts], batch_first=True)
+        yield from states_at_depths(model, embedded, states, student.num_depths)
+    else:
+        yield model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
+
+
+def _joined(own: Tensor, texts: Sequence[Text]) -> Tensor:
+    """`[P, W]` of `[B, T, W]`, without padding."""
+    return torch.cat([row[: len(text.states)] for text, row in zip(texts, own, strict=True)])
+
+
 def distance(said: Tensor, states: Tensor, head: Tensor) -> Tensor:
     """Cross-entropy in nats to the target's distribution over the head's tokens, in the mean.
 
     Args:
-        said: `[P, H]`, the drafter's states.
-        states: `[P, H]`, the target's.
-        head: `[K, H]`.
+        said: `[P, W]`, the drafter's states.
+        states: `[P, W]`, the target's.
+        head: `[K, W]`.
     """
     with torch.no_grad():
         probs = functional.linear(states, head).float().softmax(-1)

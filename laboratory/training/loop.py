@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...progress import Progress
+from ...runtime.features.input_layer import INPUT
 from .architectures import layers_of
 from .checkpoint import load_run, save_run
 from .recipe import Schedule
@@ -90,7 +91,9 @@ def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     In 110 steps on this corpus Muon (Jordan et al. 2024) reached a loss of 2.4 where AdamW alone reached 4.7;
     on a CPU that pays for its extra time many times over.
     """
-    matrices = [parameter for parameter in layers_of(model).parameters() if parameter.ndim == 2]
+    # The input layer is one, of a drafter that reads hidden states.
+    inside = [layers_of(model), getattr(model, INPUT, torch.nn.Identity())]
+    matrices = [parameter for part in inside for parameter in part.parameters() if parameter.ndim == 2]
     inner = set(matrices)
     others = [parameter for parameter in model.parameters() if parameter not in inner]
     return [

@@ -3,6 +3,7 @@
 Letters: B prompts of a batch, T tokens of the longest prompt.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ def write_texts(
     prompts: list[list[int]],
     *,
     num_tokens: int,
-    temperature: float,
+    temperature: float | Sequence[float],
     seed: int,
     end_token_ids: tuple[int, ...] = (END_TOKEN_ID,),
 ) -> list[list[int]]:
@@ -30,7 +31,7 @@ def write_texts(
         model: in eval mode.
         prompts: token ids, none empty.
         num_tokens: most tokens to write.
-        temperature: 0 writes greedily.
+        temperature: of all prompts, or of each; 0 writes greedily.
         seed: seed of the sampling.
         end_token_ids: tokens that end a text; by default that of our own tokenizers.
 
@@ -39,6 +40,7 @@ def write_texts(
     """
     generator = torch.Generator().manual_seed(seed)
     tokens, mask = _left_padded(prompts)
+    temperatures = torch.as_tensor(temperature).expand(len(prompts))
     written: list[list[int]] = [[] for _ in prompts]
 
     def has_ended(row: int) -> bool:
@@ -51,7 +53,7 @@ def write_texts(
         output = model(
             input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
         )
-        chosen = _choose(output.logits[:, -1].float(), temperature, generator)
+        chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
             if not has_ended(row):
                 written[row].append(token)
@@ -69,11 +71,13 @@ def write_texts(
     return written
 
 
-def _choose(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
-    """Next token of each row `[B]` from logits `[B, V]`."""
-    if temperature == 0.0:
-        return logits.argmax(-1)
-    return torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(-1)
+def _choose(logits: torch.Tensor, temperatures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Next token of each row `[B]` from logits `[B, V]` at temperatures `[B]`."""
+    chosen, sampled = logits.argmax(-1), temperatures > 0
+    if sampled.any():
+        probs = (logits[sampled] / temperatures[sampled, None]).softmax(-1)
+        chosen[sampled] = torch.multinomial(probs, 1, generator=generator).squeeze(-1)
+    return chosen
 
 
 def _left_padded(prompts: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

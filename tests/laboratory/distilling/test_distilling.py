@@ -6,12 +6,14 @@ from shutil import copytree
 
 import pytest
 import torch
+from paceline.laboratory.distilling.depths import states_at_depths
+from paceline.laboratory.distilling.first_weights import begin_feature_student, begin_student
 from paceline.laboratory.distilling.job import Job
 from paceline.laboratory.distilling.jobs import JobFailedError, run_jobs
 from paceline.laboratory.distilling.pipeline import distil_pool
 from paceline.laboratory.distilling.recipe import read_recipe
 from paceline.laboratory.distilling.shards import parted, read_shards
-from paceline.laboratory.distilling.students import begin_student, common_tokens, distance
+from paceline.laboratory.distilling.students import common_tokens, distance
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.studies.agree import agree
@@ -55,8 +57,9 @@ def distilled(source, tmp_path_factory):
 
 def test_the_pool_drafts_what_the_target_says_in_both_worlds(distilled):
     pool = ModelPool.load(distilled / "out")
-    assert [member.name for member in pool.members] == ["ngram", "draft", "mid", "target"]
-    assert agree(pool, ["w5 w6", "w9"], ["draft:3/target", "draft:2/mid:3/target"], max_new_tokens=8, reach=6).agree
+    assert [member.name for member in pool.members] == ["ngram", "draft", "mid", "feature", "target"]
+    policies = ["draft:3/target", "feature:3/target", "draft:2/mid:3/target", "mid:2/feature:3/target"]
+    assert agree(pool, ["w5 w6", "w9"], policies, max_new_tokens=8, reach=6).agree
     recipe = read_recipe("tiny")
     for name, student in recipe.students.items():
         weights = load_file(distilled / "out" / name / "model.safetensors")
@@ -102,8 +105,9 @@ def test_processes_give_what_one_gives(source, distilled, tmp_path):
     # The dtype is measured: it is a matter of the machine, not of the processes.
     (work / "recipe.json").write_bytes((distilled / "work" / "recipe.json").read_bytes())
     distil_pool(source, recipe, tmp_path / "out", work, processes=2, command="it")
-    for name in ("draft/model.safetensors", "mid/model.safetensors", "draft/vocabulary.json", "mid/vocabulary.json"):
-        assert (tmp_path / "out" / name).read_bytes() == (distilled / "out" / name).read_bytes()
+    for name in recipe.students:
+        for file in ("model.safetensors", "vocabulary.json"):
+            assert (tmp_path / "out" / name / file).read_bytes() == (distilled / "out" / name / file).read_bytes()
 
 
 def test_a_process_that_fails_is_told(tmp_path):
@@ -151,6 +155,25 @@ def test_a_student_begins_as_layers_of_its_target(source):
     with torch.inference_mode():
         whole = student.model(inputs_embeds=target.model.embed_tokens(tokens)).last_hidden_state
         torch.testing.assert_close(whole, target.model(input_ids=tokens).last_hidden_state)
+
+
+def test_what_is_learned_at_a_depth_is_what_decoding_reads_there(source):
+    """Against one forward for each place and depth, whose text is judged up to there."""
+    target = ModelPool.load(source).target.model
+    torch.manual_seed(5)
+    student = begin_feature_student(target).eval()
+    torch.nn.init.normal_(student.fc.weight, std=0.1)
+    embedded, states = torch.randn(1, 9, 32), torch.randn(1, 9, 32)
+    with torch.inference_mode():
+        depths = list(states_at_depths(student, embedded, states, 3))
+        for place in range(9):
+            for depth in range(min(3, place + 1)):
+                judged = place - depth
+                before = torch.cat([torch.zeros(1, 1, 32), states[:, :judged]], dim=1)
+                own = [depths[number][:, judged + number][:, None] for number in range(depth)]
+                read = student.fc(torch.cat([embedded[:, : place + 1], torch.cat([before, *own], dim=1)], dim=-1))
+                expected = student.model(inputs_embeds=read).last_hidden_state[:, -1]
+                torch.testing.assert_close(depths[depth][:, place], expected)
 
 
 def test_the_distance_is_least_where_both_say_the_same():
