@@ -5,6 +5,7 @@ target for the prompt and the first draft together.
 """
 
 import torch
+from paceline.runtime.forward.cache_argument import cache_argument
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
@@ -14,13 +15,17 @@ class CachedModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
+        self._cache_argument = cache_argument(model)
         self._cache = DynamicCache(config=model.config)
         self.num_held = 0
 
     def feed(self, tokens: list[int], num_logits: int) -> Tensor:
         """Greedy tokens `[num_logits]` after the last of the fed ones."""
         logits = self._model(
-            input_ids=torch.tensor([tokens]), past_key_values=self._cache, use_cache=True, logits_to_keep=num_logits
+            input_ids=torch.tensor([tokens]),
+            use_cache=True,
+            logits_to_keep=num_logits,
+            **{self._cache_argument: self._cache},
         ).logits
         self.num_held += len(tokens)
         return logits[0].argmax(dim=-1)

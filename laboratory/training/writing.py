@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from ...runtime.forward.cache_argument import cache_argument
 from .text.tokenizer import END_TOKEN_ID
 
 # Dropping finished rows copies the cache, so it is not done at every step.
@@ -51,7 +52,11 @@ def write_texts(
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     for step in range(num_tokens):
         output = model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            logits_to_keep=1,
+            **{cache_argument(model): cache},
         )
         chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):

@@ -18,6 +18,7 @@ from transformers.cache_utils import (
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
+from .cache_argument import cache_argument
 from .layer_masks import LayerMasks
 
 
@@ -72,6 +73,7 @@ class ModuleForward:
         if model.training:
             raise ValueError(f"model must be in evaluation mode, got {type(model).__name__} in training mode")
         self._masks = LayerMasks(model.config)
+        self._cache_argument = cache_argument(model)
         self.kv_shape = _probe(model)
         self._model = model
 
@@ -117,13 +119,14 @@ class ModuleForward:
         columns, pick = _kept_columns(count, device, placement, keep)
         # Without a 4-D mask transformers makes its own, from lengths that a cache of many requests does not have.
         looks = placement.looks(device)
+        layers = Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)])
         logits: Tensor = self._model(
             **inputs,
             position_ids=_positions(placement, device),
             attention_mask=self._masks.of(looks, self.kv_shape.dtype),
-            past_key_values=Cache(layers=[PlacedLayer(cache, placement, layer) for layer in range(num_layers)]),
             use_cache=True,
             logits_to_keep=columns,
+            **{self._cache_argument: layers},
         ).logits
         return logits.flatten(0, 1) if pick is None else logits.flatten(0, 1).index_select(0, pick)
 
@@ -155,7 +158,8 @@ def _kept_columns(
 def _probe(model: PreTrainedModel) -> KVShape:
     """What one token leaves in a stock cache: configs name these numbers in too many ways."""
     cache = DynamicCache(config=model.config)
-    model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    model(input_ids=token, use_cache=True, **{cache_argument(model): cache})
     kinds = {type(layer) for layer in cache.layers}
     if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
         names = sorted(kind.__name__ for kind in kinds)

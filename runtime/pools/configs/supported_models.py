@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...broken_rule import ConfigError
+from ...forward.cache_argument import find_cache_argument
 from ...forward.layer_masks import attention_of, layer_windows
 from .config_values import RULES
 
@@ -54,8 +55,11 @@ def _check_attention(config: PreTrainedConfig, model_class: type[PreTrainedModel
         raise ConfigError("attn_logit_softcapping", rule, config.attn_logit_softcapping)
     arguments = inspect.signature(model_class.forward).parameters
     missing = [name for name in RULES["needed_arguments"] if name not in arguments]
+    if find_cache_argument(model_class) is None:
+        missing.append("cache")
     if missing:
-        rule = f"must be one whose forward takes {', '.join(RULES['needed_arguments'])} ({missing[0]} is missing)"
+        needed = ", ".join(RULES["needed_arguments"])
+        rule = f"must be one whose forward takes {needed} and cache ({missing[0]} is missing)"
         raise ConfigError("model_type", rule, config.model_type)
 
 

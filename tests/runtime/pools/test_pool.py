@@ -9,6 +9,7 @@ import torch
 from paceline.laboratory.training.architectures import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
 from paceline.laboratory.training.recipe import read_recipe
+from paceline.runtime.forward.cache_argument import cache_argument
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.pools.submodel import make_submodel
@@ -150,8 +151,8 @@ def test_submodel_has_its_own_cache(loaded):
     slim = loaded.member("slim").model
     tokens = torch.arange(1, 20)[None]
     cache = DynamicCache()
-    slim(input_ids=tokens[:, :12], past_key_values=cache)
-    stepwise = slim(input_ids=tokens[:, 12:], past_key_values=cache).logits
+    slim(input_ids=tokens[:, :12], **{cache_argument(slim): cache})
+    stepwise = slim(input_ids=tokens[:, 12:], **{cache_argument(slim): cache}).logits
     assert cache.get_seq_length() == 19
     assert len(cache.layers) == 3
     torch.testing.assert_close(stepwise, slim(input_ids=tokens, use_cache=False).logits[:, 12:])
