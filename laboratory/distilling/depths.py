@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
 from ...runtime.features.input_layer import INPUT
+from ...runtime.forward.cache_argument import cache_argument
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:
@@ -35,7 +36,7 @@ def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor,
         output = student.base_model(
             inputs_embeds=student.get_submodule(INPUT)(torch.cat([embedded, before], dim=-1)),
             position_ids=torch.arange(length)[None], attention_mask=_seen(length, depth)[None, None],
-            past_key_values=cache, use_cache=True,
+            use_cache=True, **{cache_argument(student): cache},
         )  # fmt: skip
         states = output.last_hidden_state
         yield states

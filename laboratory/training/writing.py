@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...runtime.forward.cache_argument import cache_argument
+from .growing_cache import growing_cache
 from .text.tokenizer import END_TOKEN_ID
 
 # Dropping finished rows copies the cache, so it is not done at every step.
@@ -48,16 +49,17 @@ def write_texts(
         return bool(written[row]) and written[row][-1] in end_token_ids
 
     alive = list(range(len(prompts)))
-    cache: Any = DynamicCache()
+    cache: Any = growing_cache()
+    cached = {cache_argument(model): cache, "use_cache": True}
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    if tokens.shape[1] > 1:
+        # Without the head: the states of the last tokens of many prompts are apart in memory, and a product of such
+        # states copies the head for each of them (torch 2.13: 14 GB of 256 prompts, and a minute).
+        before = {"input_ids": tokens[:, :-1], "attention_mask": mask[:, :-1], "position_ids": positions[:, :-1]}
+        model.base_model(**before, **cached)
+        tokens, positions = tokens[:, -1:], positions[:, -1:]
     for step in range(num_tokens):
-        output = model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            logits_to_keep=1,
-            **{cache_argument(model): cache},
-        )
+        output = model(input_ids=tokens, attention_mask=mask, position_ids=positions, **cached)
         chosen = _choose(output.logits[:, -1].float(), temperatures[torch.tensor(alive)], generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
             if not has_ended(row):
@@ -66,10 +68,11 @@ def write_texts(
             kept = [place for place, row in enumerate(alive) if not has_ended(row)]
             if not kept:
                 break
-            index = torch.tensor(kept)
-            cache.batch_select_indices(index)
-            alive, chosen = [alive[place] for place in kept], chosen[index]
-            mask, positions = mask[index], positions[index]
+            if len(kept) < len(alive):
+                index = torch.tensor(kept)
+                cache.batch_select_indices(index)
+                alive, chosen = [alive[place] for place in kept], chosen[index]
+                mask, positions = mask[index], positions[index]
         tokens = chosen[:, None]
         mask = torch.cat([mask, mask.new_ones(len(alive), 1)], dim=-1)
         positions = positions[:, -1:] + 1
