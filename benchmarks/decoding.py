@@ -20,7 +20,7 @@ from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import read_prompts
 from paceline.shipped import shipped
 from shared.contenders import Answered, Job, Task, by_hand, generating, mean_round, runtime
-from shared.report import parser_of, show
+from shared.report import parser_of, show, verdict
 
 WINDOWS = (2, 4, 8)
 ASSISTED_GOAL, BY_HAND_GOAL, OUTSIDE_GOAL_S = 1.5, 1.2, 0.4e-3
@@ -49,10 +49,6 @@ def ratio(turns: Turns, ours: str, theirs: str) -> float:
     """How many times as fast."""
     pairs = zip(turns[ours], turns[theirs], strict=True)
     return median(our.tokens_per_s / their.tokens_per_s for our, their in pairs)
-
-
-def verdict(value: float, goal: float) -> str:
-    return f"{value:.2f} ({'reaches' if value >= goal else 'MISSES'} {goal:g})"
 
 
 def compare_pairs(pool: ModelPool, stock: ModelPool, task: Task, runs: int) -> None:

@@ -1,4 +1,4 @@
-"""Who decodes in benchmarks/decoding.py: transformers, a loop written by hand, and the runtime through `decode`.
+"""Who decodes in benchmarks/decoding.py and tasks.py: transformers, a loop written by hand, the runtime by `decode`.
 
 All are greedy and answer the same prompts. Seconds are those of decoding: models are loaded, and the runtime's worlds
 made, before the clock starts.
@@ -6,6 +6,7 @@ made, before the clock starts.
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -25,11 +26,12 @@ Texts = list[list[int]]
 
 
 class Answered(NamedTuple):
-    """One run: committed tokens of every prompt, seconds, and the log where the runtime decoded."""
+    """One run: committed tokens of every prompt, seconds, the log where the runtime decoded, and seconds by prompt."""
 
     texts: Texts
     seconds: float
     log: RunLog | None = None
+    each_s: tuple[float, ...] = ()
 
     @property
     def tokens_per_s(self) -> float:
@@ -52,9 +54,12 @@ def one_by_one(pool: ModelPool, task: Task, answer: Callable[[list[int]], list[i
 
     def job() -> Answered:
         prompts = [pool.encode(prompt.text) for prompt in task.prompts]
-        start_s = time.perf_counter()
-        texts = [answer(prompt) for prompt in prompts]
-        return Answered(texts, time.perf_counter() - start_s)
+        texts, instants_s = [], [time.perf_counter()]
+        for prompt in prompts:
+            texts.append(answer(prompt))
+            instants_s.append(time.perf_counter())
+        each_s = tuple(end_s - start_s for start_s, end_s in pairwise(instants_s))
+        return Answered(texts, instants_s[-1] - instants_s[0], each_s=each_s)
 
     return job
 
@@ -116,8 +121,9 @@ def runtime(
             memory=Memory(cache=cache),
             forward=forward,
         )
-        seconds = float(log.requests["finished_at_s"].max() - log.requests["admitted_at_s"].min())
-        return Answered([list(output.tokens) for output in outputs], seconds, log)
+        finished, admitted = log.requests["finished_at_s"], log.requests["admitted_at_s"]
+        texts = [list(output.tokens) for output in outputs]
+        return Answered(texts, float(finished.max() - admitted.min()), log, tuple((finished - admitted).tolist()))
 
     return job
 

@@ -15,3 +15,8 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
 def show(title: str, rows: Iterable[Sequence[Cell]], *remarks: str, lines: Iterable[int] = ()) -> None:
     """Print a table of rows, remarks below it; `lines` are drawn after these rows."""
     print_tables(console_of_output(), [table(title, rows).grid(*remarks, lines=lines)])
+
+
+def verdict(value: float, goal: float) -> str:
+    """A figure beside what was hoped for."""
+    return f"{value:.2f} ({'reaches' if value >= goal else 'MISSES'} {goal:g})"

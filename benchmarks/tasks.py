@@ -1,0 +1,131 @@
+"""A real model on real tasks, greedy, one request at a time: chains and SpecRouter against transformers.
+
+Each file of prompts is a task. All contenders answer the first prompts of every task, which come in turn (one of each
+task, then the next of each), and must write the same tokens; SpecRouter begins with no knowledge. One thread; rates are
+medians of interleaved runs, ratios medians of the ratios inside each turn.
+
+python benchmarks/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2] [--prompts 8] [--tokens 96] [--repeats 3]
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, median
+
+from paceline.laboratory.findings.table import Cell, cell
+from paceline.laboratory.timing import in_turns
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import Prompt, read_prompts
+from paceline.shipped import pool_path
+from shared.contenders import Answered, Job, Task, generating, runtime
+from shared.report import parser_of, show, verdict
+
+GENERATE, PLAIN, ROUTER = "generate()", "plain", "specrouter"
+ASSISTED_WINDOWS = (2, 4)
+CHAINS = (
+    "draft:2/target", "draft:4/target", "mid:3/target", "mid:5/target", "feature:2/target", "feature:4/target",
+    "draft:2/mid:4/target", "ngram:6/target", "ngram:6/feature:3/target",
+)  # fmt: skip
+GENERATE_GOAL, PLAIN_GOAL, ROUTER_GOAL, ASSISTED_GOAL = 1.5, 1.3, 0.98, 1.3
+Rates = dict[str, dict[str, list[float]]]  # tokens per second by contender and task, a number for each turn
+
+
+def jobs_of(pool: ModelPool, stock: ModelPool, task: Task, chains: Iterable[str]) -> dict[str, Job]:
+    assisted = {f"assisted draft:{n}": generating(stock, task, assistant="draft", window=n) for n in ASSISTED_WINDOWS}
+    ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *chains, ROUTER)}
+    return {GENERATE: generating(stock, task), **assisted, **ours}
+
+
+def rates_of(turns: dict[str, list[Answered]], prompts: list[Prompt]) -> Rates:
+    """By contender and task; exits where two wrote different tokens."""
+    texts = turns[PLAIN][0].texts
+    for name, answers in turns.items():
+        parted = [
+            prompt.request_id
+            for answered in answers
+            for prompt, ours, theirs in zip(prompts, answered.texts, texts, strict=True)
+            if ours != theirs
+        ]
+        if parted:
+            sys.exit(f"{name} and {PLAIN} wrote different tokens for {', '.join(sorted(set(parted)))}")
+    return {name: rates_by_task(answers, prompts) for name, answers in turns.items()}
+
+
+def rates_by_task(answers: list[Answered], prompts: list[Prompt]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for tag in dict.fromkeys(prompt.tag for prompt in prompts):
+        rows = [row for row, prompt in enumerate(prompts) if prompt.tag == tag]
+        found[tag] = [
+            sum(len(one.texts[row]) for row in rows) / sum(one.each_s[row] for row in rows) for one in answers
+        ]
+    return found
+
+
+def ratio(rates: Rates, ours: str, theirs: str, task: str) -> float:
+    """How many times as fast, in the median turn."""
+    return median(our / their for our, their in zip(rates[ours][task], rates[theirs][task], strict=True))
+
+
+def mean_ratio(rates: Rates, ours: str, theirs: str) -> float:
+    """In the mean of the tasks."""
+    return fmean(ratio(rates, ours, theirs, task) for task in rates[ours])
+
+
+def show_rates(rates: Rates, title: str) -> None:
+    def row(name: str) -> list[Cell]:
+        by_task = [cell(f"{task}, tokens/s", median(rates[name][task]), digits=1) for task in rates[name]]
+        over = [cell(task, f"{ratio(rates, name, PLAIN, task):.2f}x") for task in rates[name]]
+        means = [
+            cell("mean over plain", f"{mean_ratio(rates, name, PLAIN):.2f}x"),
+            cell(f"mean over {GENERATE}", f"{mean_ratio(rates, name, GENERATE):.2f}x"),
+        ]
+        return [cell("contender", name), *by_task, *over, *means]
+
+    show(title, map(row, rates))
+
+
+def show_verdicts(rates: Rates, chains: list[str]) -> None:
+    """What was asked, what came out."""
+    best = max(chains, key=lambda name: mean_ratio(rates, name, PLAIN))
+    ours = max(filter(lambda name: name.startswith("draft:") and name.count("/") == 1, chains), default=None,
+               key=lambda name: mean_ratio(rates, name, PLAIN))  # fmt: skip
+    print(f"{best} over {GENERATE}: {verdict(mean_ratio(rates, best, GENERATE), GENERATE_GOAL)}")
+    print(f"{best} over {PLAIN}: {verdict(mean_ratio(rates, best, PLAIN), PLAIN_GOAL)}")
+    if ours is not None:
+        theirs = max((name for name in rates if name.startswith("assisted")), key=lambda n: mean_ratio(rates, n, PLAIN))
+        print(f"{ours} over {theirs}, the best of both: {verdict(mean_ratio(rates, ours, theirs), ASSISTED_GOAL)}")
+    for task in rates[PLAIN]:
+        static = max(chains, key=lambda name: ratio(rates, name, PLAIN, task))
+        print(f"{task}: {ROUTER} over {static}: {verdict(ratio(rates, ROUTER, static, task), ROUTER_GOAL)}")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("files", nargs="+", type=Path, help="prompts, as `paceline prompts` writes them; one a task")
+    parser.add_argument("--pool", default="smollm2")
+    parser.add_argument("--prompts", type=int, default=8, help="of each task")
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--chain", action="append", help="instead of those of the script; repeated")
+    options = parser.parse_args()
+    tasks = [
+        [replace(one, tag=file.stem, request_id=f"{file.stem}/{one.request_id}") for one in read_prompts(file)]
+        for file in options.files
+    ]
+    prompts = [prompt for turn in zip(*(task[: options.prompts] for task in tasks), strict=False) for prompt in turn]
+    path, chains = pool_path(options.pool), options.chain or list(CHAINS)
+    pool, stock = ModelPool.load(path, threads=1, chat=True), ModelPool.load(path, threads=1, chat=True)
+    task = Task(prompts, options.tokens)
+    warm = jobs_of(pool, stock, Task(prompts[:1], 8), chains)
+    for job in warm.values():
+        job()
+    turns = in_turns(jobs_of(pool, stock, task, chains), runs=options.repeats, warm_ups=0)
+    rates = rates_of(turns, prompts)
+    of = f"{len(prompts)} prompts of {len(tasks)} tasks, {options.tokens} tokens at most"
+    show_rates(rates, f"{options.pool}, {of}; medians of {options.repeats} interleaved runs")
+    show_verdicts(rates, chains)
+
+
+if __name__ == "__main__":
+    main()
