@@ -56,7 +56,7 @@ def generate(
     target_tokenizer: object = None,
     stop_strings: str | Sequence[str] | None = None,
     sampling: SamplingMode | None = None,
-    cache: CacheKind = "slots",
+    kv_cache: CacheKind = "slots",
     kv_limit_bytes: int | None = None,
     on_log: Callable[[RunLog], None] | None = None,
     **inputs: object,
@@ -83,7 +83,7 @@ def generate(
         target_tokenizer: the model's; for stop strings and foreign assistants (transformers keeps `tokenizer` back).
         stop_strings: texts that end an answer.
         sampling: `rejection` (default) or `coupled`, with `do_sample=True`.
-        cache: `slots` or `mask`.
+        kv_cache: `slots` or `mask`.
         kv_limit_bytes: of all models' keys and values on a device together; None for whatever the devices have.
         on_log: called with the run log.
         inputs: what else `generate()` prepares for the model.
@@ -101,7 +101,7 @@ def generate(
     slims = read_slims(skip_layers)
     check_inputs(inputs)
     check_log(on_log)
-    memory = read_memory(cache, kv_limit_bytes)
+    memory = read_memory(kv_cache, kv_limit_bytes)
     chance = read_sampling(logits_processor, do_sample=bool(generation_config.do_sample), mode=sampling)
     limits = read_limits([*stopping_criteria, *_stop_criteria(stop_strings, target_tokenizer)])
     check_num_answers(generation_config, do_sample=chance.mode != "greedy")
@@ -132,7 +132,7 @@ def generate(
 def _streamer_of(frame: FrameType | None) -> BaseStreamer | None:
     """The `streamer` of the `generate()` call that called the function of `frame`.
 
-    transformers shows the streamer the prompt and then keeps it from a callable (5.23:
+    transformers shows the streamer the prompt and then keeps it from a callable (5.24:
     `_extract_generation_mode_kwargs`), so that whoever reads from it would wait for ever. An `assistant_model` is kept
     back too: whoever gave one would get the text without its help.
     """

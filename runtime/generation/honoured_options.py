@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 from transformers import (
+    Cache,
     EosTokenCriteria,
     GenerationConfig,
     MaxLengthCriteria,
@@ -26,7 +27,8 @@ from transformers import (
 )
 
 from ...traces.meta import Sampling
-from ..memory import CacheKind, Memory
+from ..forward.cache_argument import CACHE_ARGUMENTS
+from ..memory import CACHES, CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]
 
@@ -35,7 +37,7 @@ REFUSED = tomllib.loads(Path(__file__).with_name("refused_options.toml").read_te
 # The order in which `truncated` applies them.
 WARPERS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 # What `generate()` itself hands to a model, and what is made of it here: nothing.
-UNUSED_INPUTS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep")
+UNUSED_INPUTS = ("attention_mask", "position_ids", *CACHE_ARGUMENTS, "use_cache", "logits_to_keep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +68,17 @@ def check_inputs(inputs: Mapping[str, object]) -> None:
     for name, value in inputs.items():
         if name not in UNUSED_INPUTS and value is not None and value is not False:
             raise ValueError(f"{name} must be left out, as paceline feeds models input_ids only, got {shown(value)}")
-    cache: Any = inputs.get("past_key_values")
-    if getattr(cache, "_is_user_defined", False) or (cache is not None and cache.get_seq_length() > 0):
-        raise ValueError(f"past_key_values must be left out, as paceline keeps its own caches, got {shown(cache)}")
+    for name in CACHE_ARGUMENTS:
+        cache = inputs.get(name)
+        if cache is not None and not _is_made_by_generate(cache):
+            rule = "must be left out, as paceline keeps its own caches (kv_cache says which kind)"
+            raise ValueError(f"{name} {rule}, got {shown(cache)}")
+
+
+def _is_made_by_generate(cache: object) -> bool:
+    """Whether it is the empty cache that `generate()` prepares, rather than a user's, or a text meant as `kv_cache`."""
+    given = getattr(cache, "_is_user_defined", False)
+    return isinstance(cache, Cache) and not given and cache.get_seq_length() == 0
 
 
 def check_log(on_log: object) -> None:
@@ -77,11 +87,13 @@ def check_log(on_log: object) -> None:
         raise ValueError(f"on_log must be a function that takes the run log, got {shown(on_log)}")
 
 
-def read_memory(cache: CacheKind, limit_bytes: object) -> Memory:
+def read_memory(kv_cache: CacheKind, limit_bytes: object) -> Memory:
     """How keys and values are kept; raises ValueError for an unknown cache or a limit that is no number of bytes."""
+    if kv_cache not in CACHES:
+        raise ValueError(f"kv_cache must be one of {', '.join(CACHES)}, got {shown(kv_cache)}")
     if limit_bytes is None:
-        return Memory(cache=cache)
-    return Memory(cache=cache, limit_bytes=whole("kv_limit_bytes", limit_bytes))
+        return Memory(cache=kv_cache)
+    return Memory(cache=kv_cache, limit_bytes=whole("kv_limit_bytes", limit_bytes))
 
 
 def whole(option: str, value: object) -> int:

@@ -43,10 +43,11 @@ def models() -> Models:
 
 
 class TestGreedy:
-    @pytest.mark.parametrize("cache", ["slots", "mask"])
+    @pytest.mark.parametrize("kv_cache", ["slots", "mask"])
     @pytest.mark.parametrize("policy", POLICIES)
-    def test_a_padded_batch_reads_as_generates(self, models, policy, cache):
-        stock, ours = models.both(batch(), ours={"policy": policy, "cache": cache}, max_new_tokens=20, pad_token_id=PAD)
+    def test_a_padded_batch_reads_as_generates(self, models, policy, kv_cache):
+        given = {"policy": policy, "kv_cache": kv_cache}
+        stock, ours = models.both(batch(), ours=given, max_new_tokens=20, pad_token_id=PAD)
         assert torch.equal(stock, ours)
 
     @pytest.mark.parametrize("seed", range(4))
@@ -212,8 +213,8 @@ class TestMemory:
     def test_short_memory_changes_nothing(self, models):
         stock = models.target.generate(**batch(), max_new_tokens=20, pad_token_id=PAD)
         ours, logs = [], []
-        for cache in ("slots", "mask"):
-            limit = {"cache": cache, "kv_limit_bytes": 160_000, "on_log": logs.append}
+        for kv_cache in ("slots", "mask"):
+            limit = {"kv_cache": kv_cache, "kv_limit_bytes": 160_000, "on_log": logs.append}
             ours.append(models.chained(batch(), max_new_tokens=20, pad_token_id=PAD, **limit))
         assert all(torch.equal(stock, each) for each in ours)
         assert sum(log.requests["preempted"].sum() for log in logs) > 0

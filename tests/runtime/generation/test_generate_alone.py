@@ -91,11 +91,12 @@ def target():
     return random_llama(11)
 
 
-@pytest.mark.parametrize("cache", ["slots", "mask"])
+@pytest.mark.parametrize("kv_cache", ["slots", "mask"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_padded_batch_reads_as_generates(target, way, cache):
+def test_a_padded_batch_reads_as_generates(target, way, kv_cache):
     stock = target.generate(**batch(), max_new_tokens=20, pad_token_id=PAD)
-    assert torch.equal(stock, alone(target, batch(), max_new_tokens=20, pad_token_id=PAD, cache=cache, **WAYS[way]))
+    ours = alone(target, batch(), max_new_tokens=20, pad_token_id=PAD, kv_cache=kv_cache, **WAYS[way])
+    assert torch.equal(stock, ours)
 
 
 @pytest.mark.parametrize("way", ["plain", "lookup", "slim", "chain"])

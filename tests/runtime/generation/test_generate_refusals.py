@@ -6,9 +6,11 @@ import paceline
 import pytest
 import torch
 from paceline.runtime.executor.errors import NonFiniteLogitsError
+from paceline.runtime.forward.cache_argument import CACHE_ARGUMENTS, find_cache_argument
 from transformers import (
     DynamicCache,
     GenerationConfig,
+    LlamaForCausalLM,
     LogitsProcessorList,
     MaxLengthCriteria,
     PreTrainedTokenizerFast,
@@ -38,6 +40,28 @@ def divided(pool):
     """Makes no policy; its error has two lines."""
     raise ZeroDivisionError(f"{len(pool.names)}\nby nothing")
 
+
+def called(models, input_ids=None, **inputs):
+    """What our function makes of a call that does not come from `generate()`."""
+    return paceline.generate(
+        models.target,
+        torch.tensor([[1, 2, 3]]) if input_ids is None else input_ids,
+        logits_processor=[],
+        stopping_criteria=[MaxLengthCriteria(8)],
+        generation_config=GenerationConfig(),
+        assistant_models=models.assistants,
+        **inputs,
+    )
+
+
+def filled() -> DynamicCache:
+    cache = DynamicCache()
+    cache.update(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8), 0)
+    return cache
+
+
+CACHE = find_cache_argument(LlamaForCausalLM)
+OWN_CACHES = r"must be left out, as paceline keeps its own caches \(kv_cache says which kind\), got"
 
 REFUSED = {
     "num_beams": {"num_beams": 2},
@@ -83,11 +107,13 @@ REFUSED = {
     "stopping_criteria must be stop strings at most, got Refusing": {
         "stopping_criteria": StoppingCriteriaList([Refusing()])
     },
-    "past_key_values": {"past_key_values": DynamicCache()},
+    f"{CACHE} {OWN_CACHES} DynamicCache$": {CACHE: DynamicCache()},
+    f"{CACHE} {OWN_CACHES} DynamicCache": {"past_key_values": DynamicCache()},
     "policy must be a text": {"policy": 3},
     "policy must have decide and learn, got object": {"policy": lambda pool: object()},
     "unknown policy 'best'": {"policy": "best"},
-    "`cache` must be one of slots, mask, got 'paged'": {"cache": "paged"},
+    "kv_cache must be one of slots, mask, got 'paged'$": {"kv_cache": "paged"},
+    "kv_cache must be one of slots, mask, got DynamicCache$": {"kv_cache": DynamicCache()},
     r"policy object: called with the pool it raised TypeError: object\(\) takes no arguments$": {"policy": object},
     "policy divided: called with the pool it raised ZeroDivisionError": {"policy": divided},
     "kv_limit_bytes must be a whole number >= 1, got 0$": {"kv_limit_bytes": 0},
@@ -155,14 +181,20 @@ class TestRefusals:
     def test_one_dimension(self, models):
         # Called itself: of transformers' generate() it is an IndexError before this is called.
         with pytest.raises(ValueError, match=r"^input_ids must be of shape \[B, T\], .*, got \(3,\)$"):
-            paceline.generate(
-                models.target,
-                torch.tensor([1, 2, 3]),
-                logits_processor=[],
-                stopping_criteria=[MaxLengthCriteria(8)],
-                generation_config=GenerationConfig(),
-                assistant_models=models.assistants,
-            )
+            called(models, torch.tensor([1, 2, 3]))
+
+    @pytest.mark.parametrize("name", CACHE_ARGUMENTS)
+    @pytest.mark.parametrize(("given", "shown"), [("slots", "'slots'"), (filled(), "DynamicCache")])
+    def test_caches_of_both_names(self, models, name, given, shown):
+        # Called itself: transformers' generate() fails of a text, and of a name that is not its own, before.
+        with pytest.raises(ValueError, match=f"^{name} {OWN_CACHES} {shown}$"):
+            called(models, **{name: given})
+
+    @pytest.mark.parametrize("name", CACHE_ARGUMENTS)
+    def test_the_cache_that_generate_makes_is_left_alone(self, models, name):
+        cache = DynamicCache()
+        assert torch.equal(called(models, **{name: cache}), called(models))
+        assert cache.get_seq_length() == 0
 
     def test_other_positions(self, models):
         inputs = batch((4, 4)) | {"position_ids": torch.arange(4).expand(2, -1) + 1}
