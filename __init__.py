@@ -14,6 +14,7 @@ MODULES = {
     "decode": "studies.decode",
     "generate": "runtime.generation.generate",
     "import_logs": "studies.import_logs",
+    "load_assistants": "runtime.generation.pool_assistants",
     "metrics": "studies.serving.metrics",
     "open_recording": "studies.open_recording",
     "record": "studies.record",
@@ -21,7 +22,7 @@ MODULES = {
     "sweep": "studies.sweep",
 }
 
-NEED_TORCH = {"agree", "decode", "generate", "record"}
+NEED_TORCH = {"agree", "decode", "generate", "load_assistants", "record"}
 
 __all__ = [name for name in MODULES if name not in NEED_TORCH or find_spec("torch") is not None]
 

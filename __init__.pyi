@@ -1,6 +1,7 @@
 """Types of the functions that `__init__.py` imports when they are asked for."""
 
 from .runtime.generation.generate import generate as generate
+from .runtime.generation.pool_assistants import load_assistants as load_assistants
 from .studies.agree import agree as agree
 from .studies.compare import compare as compare
 from .studies.decode import decode as decode
@@ -19,6 +20,7 @@ __all__ = [
     "decode",
     "generate",
     "import_logs",
+    "load_assistants",
     "metrics",
     "open_recording",
     "record",
