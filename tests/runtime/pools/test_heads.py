@@ -10,7 +10,7 @@ from paceline.studies.agree import agree
 from paceline.traces.meta import Sampling
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from .head_pools import PART, SAID, SHARES, WIDTH, written
+from .head_pools import PART, SAID, SHARES, VOCABULARY, WIDTH, written
 
 
 @pytest.mark.parametrize("tied", [True, False])
