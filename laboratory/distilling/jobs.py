@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from . import worker
 from .job import Job
+
+POLL_S = 0.1
 
 
 class JobFailedError(ValueError):
@@ -30,13 +33,23 @@ def run_jobs(jobs: Sequence[Job], *, processes: int) -> None:
         while waiting or running:
             while waiting and len(running) < processes:
                 running.append(_started(waiting.pop(0)))
-            if running[0].wait():
-                raise JobFailedError(f"a process of the distillation ended with {running[0].returncode}")
-            running.pop(0)
+            ended = _first_ended(running)
+            if ended.returncode:
+                raise JobFailedError(f"a process of the distillation ended with {ended.returncode}")
+            running.remove(ended)
     finally:
         for process in running:
             process.kill()  # what it has not written whole it does not leave behind
             process.wait()
+
+
+def _first_ended(running: Sequence[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Whichever ends first, so that its place is free for another job."""
+    while True:
+        for process in running:
+            if process.poll() is not None:
+                return process
+        time.sleep(POLL_S)
 
 
 def _started(job: Job) -> subprocess.Popen[bytes]:

@@ -1,0 +1,100 @@
+"""The real model: every chain writes what transformers itself writes, and both worlds take the same steps.
+
+Slow, and left out where the weights are not: `paceline pool fetch smollm2` brings them.
+"""
+
+from functools import lru_cache
+
+import pytest
+import torch
+from paceline.policies import make_policy
+from paceline.runtime.decode import decode
+from paceline.runtime.pools.fetching.fetched import fetched
+from paceline.runtime.pools.fetching.published import SMOLLM2_135M
+from paceline.runtime.pools.loaded_members import loaded_pool
+from paceline.runtime.pools.pool import ModelPool
+from paceline.runtime.prompts import read_prompts
+from paceline.shipped import shipped
+from paceline.studies.agree import agree
+from paceline.traces.meta import Sampling
+from transformers import AutoModelForCausalLM
+
+WEIGHTS = fetched(SMOLLM2_135M.hub_id)
+NUM_PROMPTS, NUM_TOKENS = 40, 48
+CHAINS = (
+    "plain",
+    "draft:4/target",
+    "mid:4/target",
+    "feature:3/target",
+    "draft:3/slim:5/target",
+    "ngram:4/draft:3/target",
+)
+# What policies plan with in place of measured seconds, which are other ones in each world.
+COSTS = "costs=draft:1/mid:3/slim:14/target:24"
+EVERY_KIND = (
+    "draft:4/target", "mid:4/target", "draft:2/mid:4/target", "draft:3/slim:6/target", "ngram:4/mid:5/target",
+    "adaptive", "confident", f"specrouter,{COSTS}",
+)  # fmt: skip
+WITH_FEATURE = ("feature:3/target", "draft:2/feature:3/target", "feature:2/mid:4/target", "ngram:3/feature:3/target")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(WEIGHTS is None, reason="the weights are not here: paceline pool fetch smollm2"),
+]
+
+
+@lru_cache
+def pool(name):
+    return ModelPool.load(shipped("pools", name), chat=True)
+
+
+@lru_cache
+def prompts():
+    return read_prompts(shipped("pools", "smollm2") / "prompts.jsonl")
+
+
+@lru_cache
+def answers():
+    """By transformers, of a model that is loaded apart from the pool, whose weights are laid out anew."""
+    stock = AutoModelForCausalLM.from_pretrained(WEIGHTS, dtype=torch.float32).eval()
+    found = []
+    for prompt in prompts()[:NUM_PROMPTS]:
+        ids = torch.tensor([pool("smollm2-feature").encode(prompt.text)])
+        answer = stock.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NUM_TOKENS, do_sample=False)
+        found.append(tuple(answer[0, ids.shape[1] :].tolist()))
+    return found
+
+
+@pytest.mark.parametrize("policy", CHAINS)
+def test_forty_prompts_are_answered_as_by_generate(policy):
+    models = pool("smollm2-feature")
+    outputs, _ = decode(
+        models,
+        make_policy(policy, loaded_pool(models)),
+        prompts()[:NUM_PROMPTS],
+        sampling=Sampling(mode="greedy"),
+        max_new_tokens=NUM_TOKENS,
+        name=policy,
+    )
+    assert [output.tokens for output in outputs] == answers()
+
+
+@pytest.mark.parametrize(
+    ("name", "recording", "policies", "sampling", "limit", "least"),
+    [
+        ("smollm2", "smollm2", EVERY_KIND, Sampling(mode="greedy"), None, 10_000),
+        ("smollm2", "smollm2-coupled", EVERY_KIND, Sampling(mode="coupled", temperature=0.8, seed=0), None, 10_000),
+        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="greedy"), 8, 500),
+        ("smollm2-feature", None, WITH_FEATURE, Sampling(mode="coupled", temperature=0.8, seed=0), 8, 500),
+    ],
+    ids=["greedy", "coupled", "feature-greedy", "feature-coupled"],
+)
+def test_both_worlds_take_the_same_steps(name, recording, policies, sampling, limit, least):
+    """On another machine than that of the recording rounding may flip a near tie, and nothing else."""
+    trace = None if recording is None else shipped("recordings", f"{recording}.trace")
+    found = agree(
+        pool(name), prompts(), list(policies), recording=trace, sampling=sampling, max_new_tokens=48, limit=limit,
+        chat=True,
+    )  # fmt: skip
+    assert all(one.difference is None or near for one, near in zip(found.policies, found.near_ties, strict=True))
+    assert sum(one.num_steps for one in found.policies) >= least
