@@ -91,6 +91,7 @@ def find_slim(
     limit: int | None = 48,
     seed: int = 0,
     threads: int = 1,
+    chat: bool = False,
     out: Path | None = None,
     replace: bool = False,
 ) -> SlimsFound:
@@ -108,6 +109,7 @@ def find_slim(
         limit: only the first so many prompts, >= 1; all if None.
         seed: of the draws, >= 0.
         threads: CPU threads of torch, >= 1.
+        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         out: pool file to write; the one that was read if None.
         replace: replace slim verifiers of the same names.
 
@@ -122,15 +124,15 @@ def find_slim(
     requests = (_own_prompts(file) if prompts is None else prompts_of(prompts))[:limit]
     drawn = max(1, trials // 3) if random_trials is None else random_trials
     budget = Budget(trials=trials, random_trials=drawn, seed=seed)
-    models = load_pool(file, threads=threads)
+    models = load_pool(file, threads=threads, chat=chat)
     submodels = [entry for entry in content.members if entry.submodel_of == content.members[-1].name]
     baselines = {entry.name: entry.skip_layers for entry in submodels}
     frontier = find_slims(models, requests, shares, budget, max_new_tokens=max_new_tokens, baselines=baselines)
     sizes = {member.name: member.num_parameters for member in models.members}
     write_whole(target_file, add_slims(file, content, frontier.found, sizes, folder=target_file.parent))
-    asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, **asdict(budget)}
+    asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, "chat": chat}
     measured = hardware(None if models.target.model is None else models.target.model.device)
-    meta = {**asked, "hardware": measured}
+    meta = {**asked, **asdict(budget), "hardware": measured}
     return SlimsFound(out=target_file, frontier=frontier, meta=meta, pool=models.name, target=models.target.name)
 
 

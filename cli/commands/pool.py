@@ -13,7 +13,7 @@ from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import pool_path
-from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
+from ..options.models import ChatOption, MaxNewTokensOption, PoolArgument, ThreadsOption
 from ..output import JsonOption, check_json_path, print_table, say, show, show_table, write_json
 
 BROKEN = 1  # exit code: something does not work
@@ -220,6 +220,7 @@ def search_slim(
     limit: Annotated[int, typer.Option(help="Only the first so many prompts.", min=1)] = 48,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     threads: ThreadsOption = 1,
+    chat: ChatOption = False,
     out: Annotated[Path | None, typer.Option(help="Pool file to write; default: the one that was read.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace slim verifiers of the same names.")] = False,
     json: JsonOption = None,
@@ -242,6 +243,7 @@ def search_slim(
         limit=limit,
         seed=seed,
         threads=threads,
+        chat=chat,
         out=out,
         replace=replace,
     )
