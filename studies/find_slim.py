@@ -16,7 +16,7 @@ from ..runtime.slim.find_slims import find_slims
 from ..runtime.slim.frontier import VERIFIED_TOKENS, Frontier, SlimFound
 from ..runtime.slim.mask_search import Budget
 from ..runtime.slim.masks import slim_name
-from ..runtime.slim.pool_text import add_slims, check_names
+from ..runtime.slim.pool_text import add_slims, check_names, masks_of
 from ..runtime.timing.forward_seconds import hardware
 from ..shipped import is_shipped, pool_path
 from ..whole_files import place_of, write_whole
@@ -125,8 +125,7 @@ def find_slim(
     drawn = max(1, trials // 3) if random_trials is None else random_trials
     budget = Budget(trials=trials, random_trials=drawn, seed=seed)
     models = load_pool(file, threads=threads, chat=chat)
-    submodels = [entry for entry in content.members if entry.submodel_of == content.members[-1].name]
-    baselines = {entry.name: entry.skip_layers for entry in submodels}
+    baselines = masks_of(content)
     frontier = find_slims(models, requests, shares, budget, max_new_tokens=max_new_tokens, baselines=baselines)
     sizes = {member.name: member.num_parameters for member in models.members}
     write_whole(target_file, add_slims(file, content, frontier.found, sizes, folder=target_file.parent))

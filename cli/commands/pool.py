@@ -78,7 +78,6 @@ def _supported(found: PoolCheck) -> str:
 
 
 def _check_cells(member: MemberCheck) -> dict[str, str]:
-    weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
     ends = member.eos_token_ids
     return {
         "member": member.name,
@@ -87,12 +86,18 @@ def _check_cells(member: MemberCheck) -> dict[str, str]:
         "end tokens": "-" if ends is None else ", ".join(map(str, ends)) or "none",
         "vocabulary": _vocabulary(member),
         "parameters": _count(member.num_parameters),
-        "weights MB": "-" if weights is None else "shared" if member.kind == "submodel" else weights,
+        "weights MB": _weights(member),
         "KV bytes /token": _count(member.kv_bytes_per_token),
         "dtype": member.dtype,
         "device": member.device,
         "works": "no" if member.problems else "yes",
     }
+
+
+def _weights(member: MemberCheck) -> str:
+    if member.weight_bytes is None:
+        return "-"
+    return "shared" if member.kind == "submodel" and not member.weight_bytes else f"{member.weight_bytes / 1e6:,.1f}"
 
 
 def _vocabulary(member: MemberCheck) -> str:
