@@ -12,7 +12,9 @@ from ...machine import processor
 from ...progress import tracked
 from ...reports.tables import grid
 from ...runtime.pools.pool import ModelPool
+from ...runtime.slim.masks import Mask
 from ..findings.table import markdown_table
+from ..slim_models import with_slims
 from ..training.loop import TrainingRun
 from ..training.members_table import members_table
 from .recipe import Recipe
@@ -24,6 +26,7 @@ def make_card(
     texts: Sequence[Text],
     held_out: Sequence[Text],
     runs: Mapping[str, TrainingRun],
+    submodels: Mapping[str, Mask],
     *,
     recipe: Recipe,
     command: str,
@@ -34,15 +37,19 @@ def make_card(
         pool: of the target and its drafters.
         texts: that they learned from.
         held_out: that they did not.
-        runs: what the training of each drafter took.
+        runs: what the training of each drafter and submodel took.
+        submodels: layers that submodels of the target leave out, by name.
         recipe: how they were trained.
         command: the command that did it.
     """
-    measured = {name: _measured(pool, name, held_out) for name in tracked(runs, "measuring", unit="members")}
+    both = with_slims(pool, {f"{name}, untrained": mask for name, mask in submodels.items()})
+    names = [*runs, *(member.name for member in both.members if member.name.endswith(", untrained"))]
+    measured = {name: _measured(both, name, held_out) for name in tracked(names, "measuring", unit="members")}
     tags = [*recipe.tasks, "all"]
     sections = (
         f"# Drafters of {pool.name}",
         _origin(recipe, command, texts),
+        *([_of_submodels(recipe, submodels)] if submodels else []),
         "## Members\n\n" + members_table(pool, runs, of_others="-"),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on "
         f"{counted(len(held_out), 'held-out dialogue')} ({sum(map(_answer_tokens, held_out)):,} tokens of answers), "
@@ -63,6 +70,14 @@ def _origin(recipe: Recipe, command: str, texts: Sequence[Text]) -> str:
         f"with Python {platform.python_version()}, torch {torch.__version__}, {processor()}, seed {recipe.seed}: "
         f"{counted(len(texts), 'dialogue')}, {sum(map(_answer_tokens, texts)):,} tokens of answers. All numbers below "
         "were written by that command. Weights are stored in bfloat16, without embeddings."
+    )
+
+
+def _of_submodels(recipe: Recipe, submodels: Mapping[str, Mask]) -> str:
+    named = "; ".join(f"`{name}` leaves out {list(mask)}" for name, mask in submodels.items())
+    return (
+        f"Submodels of the target ({named}) have its weights and, learned from the same texts, a product of rank "
+        f"{recipe.restored.rank} beside each of them and norms of their own. `untrained` is without these."
     )
 
 
