@@ -16,7 +16,7 @@ from ..runtime.slim.find_slims import find_slims
 from ..runtime.slim.frontier import VERIFIED_TOKENS, Frontier, SlimFound
 from ..runtime.slim.mask_search import Budget
 from ..runtime.slim.masks import slim_name
-from ..runtime.slim.pool_text import add_slims, check_names
+from ..runtime.slim.pool_text import add_slims, check_names, masks_of
 from ..runtime.timing.forward_seconds import hardware
 from ..shipped import is_shipped, pool_path
 from ..whole_files import place_of, write_whole
@@ -91,6 +91,7 @@ def find_slim(
     limit: int | None = 48,
     seed: int = 0,
     threads: int = 1,
+    chat: bool = False,
     out: Path | None = None,
     replace: bool = False,
 ) -> SlimsFound:
@@ -108,6 +109,7 @@ def find_slim(
         limit: only the first so many prompts, >= 1; all if None.
         seed: of the draws, >= 0.
         threads: CPU threads of torch, >= 1.
+        chat: put prompts as questions of a dialogue, by the chat template of the pool's tokenizer.
         out: pool file to write; the one that was read if None.
         replace: replace slim verifiers of the same names.
 
@@ -122,15 +124,14 @@ def find_slim(
     requests = (_own_prompts(file) if prompts is None else prompts_of(prompts))[:limit]
     drawn = max(1, trials // 3) if random_trials is None else random_trials
     budget = Budget(trials=trials, random_trials=drawn, seed=seed)
-    models = load_pool(file, threads=threads)
-    submodels = [entry for entry in content.members if entry.submodel_of == content.members[-1].name]
-    baselines = {entry.name: entry.skip_layers for entry in submodels}
+    models = load_pool(file, threads=threads, chat=chat)
+    baselines = masks_of(content)
     frontier = find_slims(models, requests, shares, budget, max_new_tokens=max_new_tokens, baselines=baselines)
     sizes = {member.name: member.num_parameters for member in models.members}
     write_whole(target_file, add_slims(file, content, frontier.found, sizes, folder=target_file.parent))
-    asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, **asdict(budget)}
+    asked = {"prompts": len(requests), "max_new_tokens": max_new_tokens, "threads": threads, "chat": chat}
     measured = hardware(None if models.target.model is None else models.target.model.device)
-    meta = {**asked, "hardware": measured}
+    meta = {**asked, **asdict(budget), "hardware": measured}
     return SlimsFound(out=target_file, frontier=frontier, meta=meta, pool=models.name, target=models.target.name)
 
 

@@ -13,7 +13,7 @@ from ...runtime.pools.check_report import DeviceNeed, MemberCheck, PoolCheck
 from ...runtime.pools.pool_file import read_pool_file
 from ...runtime.prompts import PROMPTS_FILE
 from ...shipped import pool_path
-from ..options.models import MaxNewTokensOption, PoolArgument, ThreadsOption
+from ..options.models import ChatOption, MaxNewTokensOption, PoolArgument, ThreadsOption
 from ..output import JsonOption, check_json_path, print_table, say, show, show_table, write_json
 
 BROKEN = 1  # exit code: something does not work
@@ -78,7 +78,6 @@ def _supported(found: PoolCheck) -> str:
 
 
 def _check_cells(member: MemberCheck) -> dict[str, str]:
-    weights = None if member.weight_bytes is None else f"{member.weight_bytes / 1e6:,.1f}"
     ends = member.eos_token_ids
     return {
         "member": member.name,
@@ -87,12 +86,18 @@ def _check_cells(member: MemberCheck) -> dict[str, str]:
         "end tokens": "-" if ends is None else ", ".join(map(str, ends)) or "none",
         "vocabulary": _vocabulary(member),
         "parameters": _count(member.num_parameters),
-        "weights MB": "-" if weights is None else "shared" if member.kind == "submodel" else weights,
+        "weights MB": _weights(member),
         "KV bytes /token": _count(member.kv_bytes_per_token),
         "dtype": member.dtype,
         "device": member.device,
         "works": "no" if member.problems else "yes",
     }
+
+
+def _weights(member: MemberCheck) -> str:
+    if member.weight_bytes is None:
+        return "-"
+    return "shared" if member.kind == "submodel" and not member.weight_bytes else f"{member.weight_bytes / 1e6:,.1f}"
 
 
 def _vocabulary(member: MemberCheck) -> str:
@@ -220,6 +225,7 @@ def search_slim(
     limit: Annotated[int, typer.Option(help="Only the first so many prompts.", min=1)] = 48,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     threads: ThreadsOption = 1,
+    chat: ChatOption = False,
     out: Annotated[Path | None, typer.Option(help="Pool file to write; default: the one that was read.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace slim verifiers of the same names.")] = False,
     json: JsonOption = None,
@@ -242,6 +248,7 @@ def search_slim(
         limit=limit,
         seed=seed,
         threads=threads,
+        chat=chat,
         out=out,
         replace=replace,
     )

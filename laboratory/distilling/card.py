@@ -12,10 +12,12 @@ from ...machine import processor
 from ...progress import tracked
 from ...reports.tables import grid
 from ...runtime.pools.pool import ModelPool
+from ...runtime.slim.masks import Mask
 from ..findings.table import markdown_table
+from ..slim_models import with_slims
 from ..training.loop import TrainingRun
 from ..training.members_table import members_table
-from .recipe import Recipe, Student
+from .recipe import Recipe
 from .shards import Text
 from .students import said_of
 
@@ -25,6 +27,7 @@ def make_card(
     texts: Sequence[Text],
     held_out: Sequence[Text],
     runs: Mapping[str, TrainingRun],
+    submodels: Mapping[str, Mask],
     *,
     recipe: Recipe,
     command: str,
@@ -35,17 +38,22 @@ def make_card(
         pool: of the target and its drafters.
         texts: that they learned from.
         held_out: that they did not.
-        runs: what the training of each drafter took.
+        runs: what the training of each drafter and submodel took.
+        submodels: layers that submodels of the target leave out, by name.
         recipe: how they were trained.
         command: the command that did it.
     """
+    both = with_slims(pool, {f"{name}, untrained": mask for name, mask in submodels.items()})
+    names = [*runs, *(member.name for member in both.members if member.name.endswith(", untrained"))]
+    depths = {name: student.num_depths for name, student in recipe.students.items()}
     measured: dict[str, dict[str, tuple[float, float, float]]] = {}
-    for name in tracked(runs, "measuring", unit="members"):
-        measured |= _measured(pool, name, recipe.students[name], held_out)
+    for name in tracked(names, "measuring", unit="members"):
+        measured |= _measured(both, name, depths.get(name, 0), held_out)
     tags = [*recipe.tasks, "all"]
     sections = (
         f"# Drafters of {pool.name}",
         _origin(recipe, command, texts),
+        *([_of_submodels(recipe, submodels)] if submodels else []),
         "## Members\n\n" + members_table(pool, runs, of_others="-"),
         "## Agreement with the target\n\nShare of equal greedy choices, teacher-forced on "
         f"{counted(len(held_out), 'held-out dialogue')} ({sum(map(_answer_tokens, held_out)):,} tokens of answers), "
@@ -70,6 +78,14 @@ def _origin(recipe: Recipe, command: str, texts: Sequence[Text]) -> str:
     )
 
 
+def _of_submodels(recipe: Recipe, submodels: Mapping[str, Mask]) -> str:
+    named = "; ".join(f"`{name}` leaves out {list(mask)}" for name, mask in submodels.items())
+    return (
+        f"Submodels of the target ({named}) have its weights and, learned from the same texts, a product of rank "
+        f"{recipe.restored.rank} beside each of them and norms of their own. `untrained` is without these."
+    )
+
+
 def _answer_tokens(text: Text) -> int:
     return len(text.tokens) - text.answer_at
 
@@ -86,7 +102,7 @@ def _table(
 
 @torch.inference_mode()
 def _measured(
-    pool: ModelPool, name: str, student: Student, texts: Sequence[Text]
+    pool: ModelPool, name: str, num_depths: int, texts: Sequence[Text]
 ) -> dict[str, dict[str, tuple[float, float, float]]]:
     """By row, then by tag and of all: equal choices, loss, and choices that can be said."""
     drafter, target = pool.member(name).model, pool.target.model
@@ -97,7 +113,7 @@ def _measured(
         first = text.answer_at - 1
         theirs = functional.linear(text.states[first:].float(), target.get_output_embeddings().weight)
         embedded = drafter.get_input_embeddings()(text.tokens[None, :-1])
-        for row, states in zip(_rows(name, student), said_of(drafter, student, embedded, [text]), strict=True):
+        for row, states in zip(_rows(name, num_depths), said_of(drafter, num_depths, embedded, [text]), strict=True):
             found = _compared(drafter.get_output_embeddings()(states[0, first:]), theirs)
             by_tag = sums.setdefault(row, {})
             for tag in (text.tag, "all"):
@@ -108,9 +124,9 @@ def _measured(
     }
 
 
-def _rows(name: str, student: Student) -> list[str]:
+def _rows(name: str, num_depths: int) -> list[str]:
     """A row of each depth, of a drafter that reads the target's states; else one."""
-    return [name, *(f"{name}, depth {depth}" for depth in range(2, student.num_depths + 1))]
+    return [name, *(f"{name}, depth {depth}" for depth in range(2, num_depths + 1))]
 
 
 def _compared(logits: Tensor, theirs: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ class Job:
         recipe: its name.
         dtype: that products are computed in.
         student: drafter to train, or empty.
+        restored: submodel of the target to train, or empty.
         first, every: shards to write: every so-manieth from the first; none if `every` is 0.
     """
 
@@ -22,6 +23,7 @@ class Job:
     recipe: str
     dtype: str
     student: str = ""
+    restored: str = ""
     first: int = 0
     every: int = 0
 

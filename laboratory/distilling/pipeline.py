@@ -21,6 +21,7 @@ from .job import Job, job_folder
 from .jobs import run_jobs
 from .quick_dtype import quick_dtype
 from .recipe import Recipe
+from .restored_members import check_sizes, export_submodel, restoring_jobs, submodels_of_target, submodels_text
 from .shards import parted, read_shards
 
 
@@ -45,21 +46,27 @@ def distil_pool(pool_path: Path, recipe: Recipe, out: Path, work: Path, *, proce
     file, content = read_pool_file(pool_path)
     pool = ModelPool.load(file, chat=True)
     _check_target(file, content, pool, recipe)
+    submodels = submodels_of_target(file, content, recipe)
+    check_sizes(file, submodels, pool.target.num_layers, recipe)
     job_folder(work).mkdir(parents=True, exist_ok=True)
     dtype = _claim(work, recipe, content, pool)
     job = Job(pool=str(file), work=str(work), recipe=recipe.name, dtype=dtype)
     parts = min(processes, recipe.num_shards)
     run_jobs([replace(job, first=part, every=parts) for part in range(parts)], processes=processes)
     missing = [name for name in recipe.students if not (work / f"{name}.safetensors").exists()]
-    if missing:
-        # The largest takes longest.
-        missing.sort(key=lambda name: -recipe.students[name].num_layers)
-        run_jobs([replace(job, student=name) for name in missing], processes=processes)
+    # What takes longest goes first.
+    missing.sort(key=lambda name: -recipe.students[name].num_layers * max(1, recipe.students[name].num_depths))
+    training = [replace(job, student=name) for name in missing]
+    run_jobs([*training, *restoring_jobs(job, submodels, recipe)], processes=processes)
     runs = {name: _export(name, recipe, work, out, pool) for name in recipe.students}
-    write_whole(out / POOL_FILE_NAME, _pool_text(file, content, recipe, out))
+    runs |= {name: export_submodel(name, work, out) for name in submodels}
+    write_whole(
+        out / POOL_FILE_NAME,
+        _pool_text(file, content, recipe, out, submodels_text(submodels, content.members[-1].name)),
+    )
     texts, held_out = parted(read_shards(recipe, job_folder(work)), recipe)
     written = ModelPool.load(out, threads=torch.get_num_threads())
-    write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, recipe=recipe, command=command))
+    write_whole(out / "CARD.md", make_card(written, texts, held_out, runs, submodels, recipe=recipe, command=command))
 
 
 def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Recipe) -> None:
@@ -81,11 +88,13 @@ def _check_target(file: Path, content: PoolFile, pool: ModelPool, recipe: Recipe
 def _claim(work: Path, recipe: Recipe, content: PoolFile, pool: ModelPool) -> str:
     """Texts of another recipe or target must not leak in; returns the dtype that the work was begun in."""
     path = work / "recipe.json"
+    # What is learned beside submodels has a claim of its own.
     mine: dict[str, Any] = {
         **asdict(replace(recipe, checkpoint_every_s=0.0)),
         "target": content.members[-1].path,
         "tokenizer": pool.tokenizer_sha256,
     }
+    del mine["restored"]
     if not path.exists():
         dtype = str(quick_dtype()).removeprefix("torch.")
         write_whole(path, json.dumps({**mine, "dtype": dtype}, indent=1, sort_keys=True) + "\n")
@@ -113,8 +122,8 @@ def _export(name: str, recipe: Recipe, work: Path, out: Path, pool: ModelPool) -
     return TrainingRun(num_tokens=int(told["num_tokens"]), seconds=float(told["seconds"]))
 
 
-def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path) -> str:
-    """The new pool file: lookup, drafters from the smallest by what they compute, the target."""
+def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path, submodels: str) -> str:
+    """The new pool file: lookup, drafters from the smallest by what they compute, submodels, the target."""
     target = content.members[-1]
     assert target.path is not None  # a target is a model
     quoted = {key: json.dumps(value, ensure_ascii=False) for key, value in {
@@ -130,6 +139,6 @@ def _pool_text(file: Path, content: PoolFile, recipe: Recipe, out: Path) -> str:
     )
     return (
         f"name = {quoted['name']}\ntokenizer = {quoted['tokenizer']}\ncontext_tokens = {content.context_tokens}\n"
-        f'\n[[members]]\nname = "ngram"\nngram = {{ max_match = 3 }}\n{drafters}'
+        f'\n[[members]]\nname = "ngram"\nngram = {{ max_match = 3 }}\n{drafters}{submodels}'
         f"\n[[members]]\nname = {quoted['target']}\npath = {quoted['path']}\n{place}"
     )

@@ -33,6 +33,21 @@ class Student:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """How submodels of the target are trained.
+
+    Attributes:
+        rank: of what is added to each weight.
+        head_tokens: tokens whose probabilities are learned, the commonest ones of the target's answers.
+        schedule: steps, texts in a step and learning rates.
+    """
+
+    rank: int
+    head_tokens: int
+    schedule: Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A kind of question.
 
@@ -62,6 +77,7 @@ class Recipe:
         held_out_rows: dialogues that nothing is trained on: the last ones.
         checkpoint_every_s: seconds between two checkpoints.
         students: by member's name.
+        restored: submodels of the target that the pool has.
         tasks: by tag.
     """
 
@@ -77,6 +93,7 @@ class Recipe:
     held_out_rows: int
     checkpoint_every_s: float
     students: Mapping[str, Student]
+    restored: Restoring
     tasks: Mapping[str, Task]
 
     def __post_init__(self) -> None:

@@ -59,7 +59,7 @@ def train_student(
         states = torch.cat([text.states.float() for text in picked])
         with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
             # Questions are learned from, too: answers alone were too few (it got 79% of them right, and 40% of others).
-            said = said_of(model, student, embedded, picked)
+            said = said_of(model, student.num_depths, embedded, picked)
             return torch.stack([distance(_joined(own, picked), states, head) for own in said]).mean()
 
     run = run_training(
@@ -70,18 +70,18 @@ def train_student(
     return model, run
 
 
-def said_of(model: PreTrainedModel, student: Student, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
+def said_of(model: PreTrainedModel, num_depths: int, embedded: Tensor, texts: Sequence[Text]) -> Iterator[Tensor]:
     """The states `[B, T, W]` by which a drafter says the next tokens, at every depth that it learns at.
 
     Args:
         model: the drafter.
-        student: what it is.
+        num_depths: that it learns at; 0 if it reads tokens alone.
         embedded: `[B, T, W]` of all tokens but the last.
         texts: B of them.
     """
-    if student.num_depths:
+    if num_depths:
         states = pad_sequence([text.states.float() for text in texts], batch_first=True)
-        yield from states_at_depths(model, embedded, states, student.num_depths)
+        yield from states_at_depths(model, embedded, states, num_depths)
     else:
         yield model.base_model(inputs_embeds=embedded, use_cache=False).last_hidden_state
 

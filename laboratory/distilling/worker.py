@@ -11,6 +11,7 @@ from ...runtime.pools.pool import ModelPool
 from ..training.checkpoint import write_tensors
 from .job import Job, job_folder
 from .recipe import read_recipe
+from .restored_members import train_submodel
 from .shards import parted, read_shards, write_shards
 from .students import common_tokens, train_student, weights_of
 
@@ -36,6 +37,8 @@ def do(job: Job) -> None:
         told = {"num_tokens": str(run.num_tokens), "seconds": str(run.seconds), "dtype": job.dtype}
         tensors = {**weights_of(model), "said": said.int()}
         write_tensors(tensors, work / f"{job.student}.safetensors", metadata=told)
+    if job.restored:
+        train_submodel(job, pool, recipe)
 
 
 if __name__ == "__main__":

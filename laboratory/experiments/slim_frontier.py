@@ -19,6 +19,7 @@ from ...runtime.slim.distance import Distance, measure_distance
 from ...runtime.slim.find_slims import find_slims
 from ...runtime.slim.frontier import Frontier, SlimFound
 from ...runtime.slim.mask_search import Budget
+from ...runtime.slim.pool_text import masks_of
 from ..chains import chain
 from ..findings.finding import ExperimentSetting, Finding
 from ..findings.panel import Panel, Series, series_of
@@ -104,7 +105,6 @@ def _drafter(pool: ModelPool) -> LoadedMember:
 
 def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
     """A mask for every number of layers that the shares come to, beside the submodels of the pool."""
-    members = read_pool_file(setting.pool)[1].members
     shares = {round(share * pool.target.num_layers): share for share in reversed(SHARES)}
     found = find_slims(
         pool,
@@ -112,7 +112,7 @@ def _searched(setting: ExperimentSetting, pool: ModelPool) -> Frontier:
         [share for skipped, share in sorted(shares.items()) if 0 < skipped < pool.target.num_layers],
         Budget(trials=TRIALS, random_trials=RANDOM_TRIALS, seed=setting.seed),
         max_new_tokens=NEW_TOKENS,
-        baselines={entry.name: entry.skip_layers for entry in members if entry.submodel_of == pool.target.name},
+        baselines=masks_of(read_pool_file(setting.pool)[1]),
     )
     names = {row.name for row in found.found}
     return replace(found, baselines=tuple(row for row in found.baselines if row.name not in names))

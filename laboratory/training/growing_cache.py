@@ -55,5 +55,3 @@ class GrowingLayer(DynamicLayer):
 def growing_cache() -> Cache:
     """Of as many layers as a model asks for."""
     return Cache(layer_class_to_replicate=GrowingLayer)
-
-

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from ...progress import Progress
@@ -34,7 +35,7 @@ class TrainingRun:
 
 
 def run_training(
-    model: PreTrainedModel,
+    model: PreTrainedModel | nn.ModuleList,
     loss_at: Callable[[int, torch.Tensor], torch.Tensor],
     *,
     num_sequences: int,
@@ -45,6 +46,7 @@ def run_training(
     checkpoint: Path,
     stage: str,
     is_done: Callable[[int], bool] = lambda _: False,
+    optimizers: list[torch.optim.Optimizer] | None = None,
 ) -> TrainingRun:
     """Train `model` in place; continues from `checkpoint` where one exists.
 
@@ -61,8 +63,12 @@ def run_training(
         stage: what is trained, for the progress.
         is_done: asked before each step, with its number, whether to stop here; it must depend on the number and the
             weights alone.
+        optimizers: of the model's parameters, whose groups may have a `scale` of the rate; None for those of a network
+            that is trained whole.
     """
-    optimizers = _make_optimizers(model)
+    if optimizers is None:
+        assert isinstance(model, PreTrainedModel)
+        optimizers = _make_optimizers(model)
     first, spent_s = load_run(checkpoint, model, optimizers)
     started_at_s = saved_at_s = time.monotonic()
     model.train()
@@ -98,19 +104,21 @@ def _make_optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
     others = [parameter for parameter in model.parameters() if parameter not in inner]
     return [
         torch.optim.Muon(matrices, momentum=0.95, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.AdamW(
+            [{"params": others, "scale": EMBEDDING_RATE_SCALE}], betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        ),
     ]
 
 
 def _take_step(
-    model: PreTrainedModel,
+    model: nn.Module,
     optimizers: list[torch.optim.Optimizer],
     loss_of: Callable[[], torch.Tensor],
     rate: float,
 ) -> float:
-    for optimizer, scale in zip(optimizers, (1.0, EMBEDDING_RATE_SCALE), strict=True):
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = rate * scale
+            group["lr"] = rate * group.get("scale", 1.0)
         optimizer.zero_grad(set_to_none=True)
     loss = loss_of()
     torch.autograd.backward(loss)

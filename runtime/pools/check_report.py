@@ -17,7 +17,7 @@ class MemberCheck:
         head_tokens: of them, those that it can say where it says a part only.
         eos_token_ids: tokens that end a text.
         num_parameters: tied ones once.
-        weight_bytes: that it adds to the pool; 0 for a submodel.
+        weight_bytes: that it adds to the pool; of a submodel those of its own, which only `low_rank` gives it.
         kv_bytes_per_token: keys and values of one token of context.
         masks_tried_at_load: whether only loading it tells that it looks where its attention masks say.
         problems: why it cannot be used, a line each.

@@ -164,14 +164,14 @@ class _Checking:
             head_tokens=head.out_features if isinstance(head, SubsetHead) else None,
             eos_token_ids=config.eos_token_ids,
             num_parameters=described.num_parameters,
-            weight_bytes=0 if shared else self._own_parameters(entry, model) * model.dtype.itemsize,
+            weight_bytes=self._own_parameters(entry, model) * model.dtype.itemsize,
             kv_bytes_per_token=described.kv_bytes_per_token,
             masks_tried_at_load=not shared and not masks_known(config.config),
         )
 
     def _own_parameters(self, entry: MemberEntry, model: PreTrainedModel) -> int:
-        """Without those of the member whose embeddings it uses."""
-        owner = self._owner(entry)
+        """Without those of the member whose embeddings it uses, or whose layers."""
+        owner = self._owner(entry) if entry.submodel_of is None else self._models.get(entry.submodel_of)
         others = set() if owner is None else set(owner.parameters())
         return sum(weight.numel() for weight in model.parameters() if weight not in others)
 

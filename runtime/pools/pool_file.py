@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ...decoding.prompt_lookup import LookupRule, Occurrence
 from ...strict_toml import TomlFileError, checked_toml, read_toml
 from .fetching.fetched import TOKENIZER, fetched
+from .ngram_entry import NgramEntry
 
 POOL_FILE_NAME = "pool.toml"
 CONFIG = "config"  # the key by which a member makes its pool a forced one
@@ -26,33 +26,6 @@ class PoolFileError(TomlFileError):
     """One thing that is wrong with a pool file or with what it points to."""
 
 
-class NgramEntry(BaseModel):
-    """Model-free lookup of the latest tokens in the context itself.
-
-    Attributes:
-        max_match: longest run of newest tokens that is looked up.
-        min_match: shortest one, 1 to `max_match`.
-        occurrence: which earlier occurrence is copied from (see `decoding.prompt_lookup`).
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    max_match: Annotated[int, Field(ge=1, strict=True)]
-    min_match: Annotated[int, Field(ge=1, strict=True)] = 1
-    occurrence: Occurrence = "last"
-
-    @model_validator(mode="after")
-    def _check_matches(self) -> Self:
-        if self.min_match > self.max_match:
-            raise ValueError(f"must have a min_match of at most max_match, {self.max_match}, not {self.min_match}")
-        return self
-
-    @property
-    def rule(self) -> LookupRule:
-        """How the lookup finds what to copy."""
-        return LookupRule(max_match=self.max_match, min_match=self.min_match, occurrence=self.occurrence)
-
-
 class MemberEntry(BaseModel):
     """One member; exactly one of `path`, `config`, `submodel_of` and `ngram` says what it is.
 
@@ -63,6 +36,7 @@ class MemberEntry(BaseModel):
             relative to the pool file.
         submodel_of: name of the member whose weights this one shares.
         skip_layers: layers of that member which are left out; counted from 0.
+        low_rank: of a submodel with changed weights: safetensors file relative to the pool file (`pools.low_rank`).
         ngram: settings of the model-free member.
         dtype: number format of the weights in memory.
         device: a torch device, such as `cpu` or `cuda:0`.
@@ -81,6 +55,7 @@ class MemberEntry(BaseModel):
     config: Annotated[str, Field(min_length=1)] | None = None
     submodel_of: str | None = None
     skip_layers: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = ()
+    low_rank: Annotated[str, Field(min_length=1)] | None = None
     ngram: NgramEntry | None = None
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "cpu"
@@ -100,8 +75,9 @@ class MemberEntry(BaseModel):
         given = [kind for kind in ("path", CONFIG, "submodel_of", "ngram") if getattr(self, kind) is not None]
         if len(given) != 1:
             raise ValueError(f"must have exactly one of path, config, submodel_of and ngram, not {len(given)}")
-        if self.submodel_of is None and "skip_layers" in self.model_fields_set:
-            raise ValueError("may have skip_layers only beside submodel_of")
+        for key in ("skip_layers", "low_rank"):
+            if self.submodel_of is None and key in self.model_fields_set:
+                raise ValueError(f"may have {key} only beside submodel_of")
         if self.submodel_of is not None and {"dtype", "device"} & self.model_fields_set:
             raise ValueError("takes dtype and device from submodel_of")
         for key in ("tokenizer", "tp_plan", "embeddings_of", "features_of", "vocabulary"):
@@ -200,9 +176,10 @@ def checked_forced_pool(file: Path, values: dict[str, Any]) -> ForcedPoolFile:
     """What the file of a forced pool holds, or is to hold; raises PoolFileError where it breaks a rule."""
     content = _checked(file, values, ForcedPoolFile)
     for row, member in enumerate(content.members):
-        if member.path is not None:
-            rule = "must not stand in a forced pool, whose other models have a config"
-            raise PoolFileError(file, f"members[{row}].path", rule, member.path)
+        for key in ("path", "low_rank"):
+            if getattr(member, key) is not None:
+                rule = "must not stand in a forced pool, whose other models have a config"
+                raise PoolFileError(file, f"members[{row}].{key}", rule, getattr(member, key))
     return content
 
 
@@ -259,6 +236,9 @@ def _check_members(file: Path, members: tuple[MemberEntry, ...], weights: str) -
         if member.submodel_of is not None and named[member.submodel_of].vocabulary is not None:
             rule = "must not be a member that says only a part of the vocabulary"
             raise PoolFileError(file, f"members[{row}].submodel_of", rule, member.submodel_of)
+        if member.low_rank is not None and member.submodel_of and named[member.submodel_of].tp_plan is not None:
+            rule = "must not be given for a submodel of a member that is split"
+            raise PoolFileError(file, f"members[{row}].low_rank", rule, member.low_rank)
         if len(set(member.skip_layers)) < len(member.skip_layers):
             raise PoolFileError(file, f"members[{row}].skip_layers", "must not repeat a layer", member.skip_layers)
     if members[-1].kind != "model":

@@ -242,15 +242,14 @@ def _with_ties(meta: TrieMeta, ties: Ties, requests: Sequence[TrieRequest]) -> T
 
 
 def _owner(pool: ModelPool, member: LoadedMember) -> str | None:
-    """The model a submodel shares its weights with: the one with the very same embedding."""
-    if member.kind != "submodel":
+    """The model a submodel shares all of its weights with; None for one that has weights of its own."""
+    if member.kind != "submodel" or member.model is None:
         return None
-    own: Any = member.model
-    for other in _recorded(pool):
-        model: Any = other.model
-        if other.kind == "model" and model.get_input_embeddings().weight is own.get_input_embeddings().weight:
+    own = set(member.model.parameters())
+    for other in pool.members:
+        if other.kind == "model" and other.model is not None and own <= set(other.model.parameters()):
             return other.name
-    raise ValueError(f"submodel {member.name!r} must share its embedding with a model of the pool")
+    return None
 
 
 def _software() -> dict[str, str]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from ..pools.pool_file import MemberEntry, PoolFile, PoolFileError
 from .frontier import SlimFound
+from .masks import Mask
 
 # Comments right above a header are about what follows.
 _MEMBER = re.compile(r"(?:^[ \t]*#[^\n]*\n)*^[ \t]*\[\[[ \t]*members[ \t]*\]\]", re.MULTILINE)
@@ -25,6 +26,13 @@ class _Block(NamedTuple):
     entry: MemberEntry
     num_parameters: int
     text: str
+
+
+def masks_of(content: PoolFile) -> dict[str, Mask]:
+    """Layers that submodels of the target leave out, by name; without those whose weights are not the target's."""
+    target = content.members[-1].name
+    submodels = [entry for entry in content.members if entry.submodel_of == target and entry.low_rank is None]
+    return {entry.name: entry.skip_layers for entry in submodels}
 
 
 def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace: bool) -> None:
@@ -48,6 +56,9 @@ def check_names(file: Path, content: PoolFile, names: Sequence[str], *, replace:
             raise PoolFileError(file, f"members[{row}].name", rule, member.name)
         if member.submodel_of != target:
             raise PoolFileError(file, f"members[{row}]", f"must be a submodel of {target} to be replaced", member.name)
+        if member.low_rank is not None:
+            rule = "must be absent for the submodel to be replaced: it is of these layers"
+            raise PoolFileError(file, f"members[{row}].low_rank", rule, member.low_rank)
 
 
 def add_slims(
@@ -116,7 +127,7 @@ def _joined(blocks: Sequence[_Block], newline: str) -> str:
 def _relocated(file: Path, block: _Block, folder: Path) -> _Block:
     """Its locations as seen from `folder`."""
     entry, text = block.entry, block.text
-    for field in ("path", "tokenizer"):
+    for field in ("path", "tokenizer", "vocabulary", "low_rank"):
         value = getattr(entry, field)
         if value is not None:
             there = moved(file, value, folder)

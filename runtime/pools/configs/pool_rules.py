@@ -14,6 +14,7 @@ from ...heads.head_tokens import read_head_tokens
 from ...heads.shared_embeddings import share_embeddings
 from ...heads.subset_head import SubsetHead
 from ...tokenizers.alignment import Alignment
+from ..low_rank import read_low_rank, restore
 from ..pool_file import MemberEntry, PoolContent, PoolFileError
 from ..submodel import make_submodel
 from .end_tokens import EOS_FIELD
@@ -68,11 +69,18 @@ def end_tokens_of_target(content: PoolContent, configs: Mapping[str, MemberConfi
 
 
 def submodel_of(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel) -> PreTrainedModel:
-    """What an entry leaves of the model whose layers it skips; raises PoolFileError."""
+    """What an entry leaves of the model whose layers it skips, with what it adds; raises PoolFileError."""
     try:
-        return make_submodel(model, entry.skip_layers)
+        submodel = make_submodel(model, entry.skip_layers)
     except BrokenRuleError as error:
         raise PoolFileError(file, f"members[{row}].skip_layers", error.rule, entry.skip_layers) from error
+    if entry.low_rank is None:
+        return submodel
+    try:
+        restore(submodel, entry.skip_layers, read_low_rank(file.parent / entry.low_rank))
+    except BrokenRuleError as error:
+        raise PoolFileError(file, f"members[{row}].low_rank", error.rule, entry.low_rank) from error
+    return submodel
 
 
 def give_head(file: Path, row: int, entry: MemberEntry, model: PreTrainedModel, owner: PreTrainedModel | None) -> None:

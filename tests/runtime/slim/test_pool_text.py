@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from paceline.runtime.pools.pool_file import PoolFileError, read_pool_file
 from paceline.runtime.slim.frontier import SlimFound
-from paceline.runtime.slim.pool_text import add_slims, check_names
+from paceline.runtime.slim.pool_text import add_slims, check_names, masks_of
 
 TEXT = """\
 # Of the club.
@@ -128,6 +128,18 @@ def test_locations_are_found_from_another_folder(file, tmp_path):
     assert "# shared" in text
 
 
+def test_vocabularies_and_low_ranks_are_found_from_another_folder(file, tmp_path):
+    vocabulary, low_rank = file.parent / "draft" / "said.json", file.parent / "restored.safetensors"
+    vocabulary.touch()
+    low_rank.touch()
+    text = TEXT.replace("path = 'draft'", "path = 'draft'\nvocabulary = \"draft/said.json\"")
+    text = text.replace("by eye\n]", 'by eye\n]\nlow_rank = "restored.safetensors"')
+    file.write_text(text, encoding="utf-8")
+    members = {member["name"]: member for member in tomllib.loads(added(file, slim(), folder=tmp_path))["members"]}
+    assert members["draft"]["vocabulary"] == "pool/draft/said.json"
+    assert members["slim"]["low_rank"] == "pool/restored.safetensors"
+
+
 def test_hub_ids_and_absolute_locations_stay(file, tmp_path):
     absolute = str(tmp_path / "pool" / "draft")
     text = TEXT.replace("'draft'\n\n", f"'{absolute}'\n\n").replace("../large models/target", "owner/target")
@@ -169,3 +181,12 @@ def test_names_that_are_taken_are_refused(file):
         check_names(path, content, ["slim45", "slim"], replace=False)
     with pytest.raises(PoolFileError, match=r"members\[1\] must be a submodel of target to be replaced, got 'draft'"):
         check_names(path, content, ["draft"], replace=True)
+
+
+def test_one_with_weights_of_its_own_is_neither_replaced_nor_compared(file):
+    assert masks_of(read_pool_file(file)[1]) == {"slim": (1, 2)}
+    file.write_text(TEXT.replace("by eye\n]", 'by eye\n]\nlow_rank = "restored.safetensors"'), encoding="utf-8")
+    path, content = read_pool_file(file)
+    assert masks_of(content) == {}
+    with pytest.raises(PoolFileError, match=r"members\[2\]\.low_rank must be absent for the submodel to be replaced"):
+        check_names(path, content, ["slim"], replace=True)

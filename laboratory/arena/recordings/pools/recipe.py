@@ -8,7 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .....runtime.pools.pool_file import MemberEntry, NgramEntry
+from .....runtime.pools.ngram_entry import NgramEntry
+from .....runtime.pools.pool_file import MemberEntry
 from .....strict_toml import TomlFileError, checked_toml, read_toml
 from ....training.recipe import TAGS, Recipe, Schedule, Shape, read_recipe
 
