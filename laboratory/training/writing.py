@@ -3,12 +3,10 @@
 Letters: B prompts of a batch, T tokens of the longest prompt.
 """
 
-from typing import Any
-
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from ...runtime.forward.cache_argument import cache_argument
+from ...runtime.forward.module_forward import cache_argument
 from .text.tokenizer import END_TOKEN_ID
 
 # Dropping finished rows copies the cache, so it is not done at every step.
@@ -46,15 +44,11 @@ def write_texts(
         return bool(written[row]) and written[row][-1] in end_token_ids
 
     alive = list(range(len(prompts)))
-    cache: Any = DynamicCache()
+    cache_name, cache = cache_argument(model), DynamicCache()
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     for step in range(num_tokens):
         output = model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            logits_to_keep=1,
-            **{cache_argument(model): cache},
+            input_ids=tokens, attention_mask=mask, position_ids=positions, logits_to_keep=1, **{cache_name: cache}
         )
         chosen = _choose(output.logits[:, -1].float(), temperature, generator)
         for row, token in zip(alive, chosen.tolist(), strict=True):
