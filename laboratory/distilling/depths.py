@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
 from ...runtime.features.input_layer import INPUT
-from ...runtime.forward.cache_argument import cache_argument
+from ...runtime.forward.module_forward import cache_argument
 
 
 def states_at_depths(student: PreTrainedModel, embedded: Tensor, states: Tensor, num_depths: int) -> Iterator[Tensor]:

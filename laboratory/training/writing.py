@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ...runtime.forward.cache_argument import cache_argument
+from ...runtime.forward.module_forward import cache_argument
 from .growing_cache import growing_cache
 from .text.tokenizer import END_TOKEN_ID
 

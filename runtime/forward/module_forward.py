@@ -4,6 +4,8 @@ Letters: B requests, T new tokens of all of them, Q the most of one request, S s
 width, N kept tokens, V vocabulary.
 """
 
+import inspect
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -18,8 +20,24 @@ from transformers.cache_utils import (
 from ..kv.member_kv import KVShape, MemberKV
 from ..kv.placement import Placement
 from ..kv.slot_cache import SlotCache
-from .cache_argument import cache_argument
 from .layer_masks import LayerMasks
+
+# What forwards call the cache that they are given: the first since transformers 5.24, the second before.
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+
+
+def find_cache_argument(model_class: type[PreTrainedModel]) -> str | None:
+    """The name in the signature of the forward, as a model's own code may be older than transformers; None for none."""
+    arguments = inspect.signature(model_class.forward).parameters
+    return next((name for name in CACHE_ARGUMENTS if name in arguments), None)
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """The name for a call of this model; raises ValueError if its forward takes no cache."""
+    name = find_cache_argument(type(model))
+    if name is None:
+        raise ValueError(f"model must be one whose forward takes a cache, got {type(model).__name__}")
+    return name
 
 
 class PlacedLayer(CacheLayerMixin):

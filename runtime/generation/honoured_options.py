@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from ...traces.meta import Sampling
-from ..forward.cache_argument import CACHE_ARGUMENTS
+from ..forward.module_forward import CACHE_ARGUMENTS
 from ..memory import CACHES, CacheKind, Memory
 
 SamplingMode = Literal["rejection", "coupled"]

@@ -10,8 +10,8 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ...broken_rule import ConfigError
-from ...forward.cache_argument import find_cache_argument
 from ...forward.layer_masks import attention_of, layer_windows
+from ...forward.module_forward import find_cache_argument
 from .config_values import RULES
 
 

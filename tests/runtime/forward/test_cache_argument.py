@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from paceline.runtime.forward.cache_argument import cache_argument
-from paceline.runtime.forward.module_forward import ModuleForward
+from paceline.runtime.forward.module_forward import ModuleForward, cache_argument
 from paceline.runtime.pools.configs.supported_models import check_supported
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 

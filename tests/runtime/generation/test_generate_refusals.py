@@ -6,7 +6,7 @@ import paceline
 import pytest
 import torch
 from paceline.runtime.executor.errors import NonFiniteLogitsError
-from paceline.runtime.forward.cache_argument import CACHE_ARGUMENTS, find_cache_argument
+from paceline.runtime.forward.module_forward import CACHE_ARGUMENTS, find_cache_argument
 from transformers import (
     DynamicCache,
     GenerationConfig,

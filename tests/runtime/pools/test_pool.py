@@ -9,7 +9,7 @@ import torch
 from paceline.laboratory.training.architectures import make_model
 from paceline.laboratory.training.pipeline import export_model, write_pool_file
 from paceline.laboratory.training.recipe import read_recipe
-from paceline.runtime.forward.cache_argument import cache_argument
+from paceline.runtime.forward.module_forward import cache_argument
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.pools.pool_file import PoolFileError
 from paceline.runtime.pools.submodel import make_submodel
