@@ -58,14 +58,15 @@ def begin_restored(
         dtype: of weights that stay.
         seed: of what is drawn.
     """
-    model = make_submodel(target, tuple(skip_layers)).requires_grad_(requires_grad=False)
+    model = make_submodel(target, tuple(skip_layers))
     rng = torch.Generator().manual_seed(seed)
     for module in list(layers_of(model).modules()):
         for name, child in list(module.named_children()):
+            weight = getattr(child, "weight", None)
             if type(child) is nn.Linear:
                 setattr(module, name, Restored(child, rank, dtype=dtype, rng=rng))
-            elif getattr(child, "weight", None) is not None and not isinstance(child, Restored):
-                child.weight = nn.Parameter(child.weight.detach().clone())
+            elif isinstance(weight, nn.Parameter):
+                child.register_parameter("weight", nn.Parameter(weight.detach().clone()))
     return model
 
 
