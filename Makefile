@@ -44,7 +44,7 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 demo: $(VENV)/.base
-	$(BIN)/paceline compare
+	$(BIN)/paceline compare --trace smollm2
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .

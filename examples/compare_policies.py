@@ -5,5 +5,5 @@
 
 import paceline
 
-recording = paceline.open_recording()  # the one that comes with the package; or the path of yours
+recording = paceline.open_recording("smollm2")  # it comes with the package; or the path of yours
 print(paceline.compare(recording))
