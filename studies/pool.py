@@ -54,16 +54,22 @@ def is_forced(pool: ModelPool | ForcedPool | Path | str | None) -> bool:
 
 
 def load_models(
-    pool: ModelPool | ForcedPool | Path | str | None = None, *, threads: int = 1, debug: bool = False
+    pool: ModelPool | ForcedPool | Path | str | None = None,
+    *,
+    threads: int = 1,
+    debug: bool = False,
+    chat: bool = False,
 ) -> ModelPool | ForcedPool:
-    """As `load_pool`, for those who can do with a forced pool as well; its models are made."""
+    """As `load_pool`, for those who can do with a forced pool as well; its models are made, and it has no chat."""
+    if chat and is_forced(pool):
+        raise ArgumentError("`chat` must be left out with a forced pool, which reads no text")
     if isinstance(pool, ForcedPool):
         models = pool
     elif isinstance(pool, Path | str) and is_forced(pool):
         with Progress(f"making the models of {pool}"):
             models = ForcedPool.load(pool_path(pool), threads=threads)
     else:
-        return load_pool(pool, threads=threads, debug=debug)
+        return load_pool(pool, threads=threads, debug=debug, chat=chat)
     if debug:
         _tell_how_they_run(models, "auto")
     return models

@@ -100,6 +100,7 @@ def validate(
     observed: ObservedAsked,
     allow_foreign_profile: ForeignProfileOption = False,
     threads: models.ThreadsOption = 1,
+    chat: models.ChatOption = False,
     debug: models.DebugOption = False,
     figure: Annotated[Path | None, typer.Option(help="Draw into this .svg or .png.")] = None,
     json: JsonOption = None,
@@ -112,14 +113,14 @@ def validate(
     check_json_path(json, trace, prompts, figure, observed.observed, observed.calibrate)
     if observed.observed is not None:
         beside: dict[str, object] = {"prompts": prompts, "pool": pool, "figure": figure, "threads": threads != 1}
-        beside |= {"allow_foreign_profile": allow_foreign_profile, "debug": debug, **cells.given()}
+        beside |= {"allow_foreign_profile": allow_foreign_profile, "chat": chat, "debug": debug, **cells.given()}
         asked = Replayed(cluster=load.cluster, policy=policy, trace=trace, cost=cost, seed=load.seed)
         show(json, observed.validated(asked, beside | {"workload": load.workload, "rate": load.rate}))
         return
     recorded = observed.needed_without(trace)
     _check_figure(figure)
     of_both: dict[str, Any] = {"cost": cost or "here", "runs": cells.runs, "threads": threads, "debug": debug}
-    of_both["allow_foreign_profile"] = allow_foreign_profile
+    of_both |= {"chat": chat, "allow_foreign_profile": allow_foreign_profile}
     if load.workload is not None:
         cells.refuse_beside_workload(figure)
         show(json, _under_load(pool, prompts, recorded, policy, load, limit=cells.limit, **of_both))

@@ -164,6 +164,7 @@ def measured_runs(
     *,
     threads: int = 1,
     debug: bool = False,
+    chat: bool = False,
 ) -> MeasuredRuns:
     """Runs of the models of a pool, forced ones if the pool is.
 
@@ -173,6 +174,7 @@ def measured_runs(
         recording: of the pool and the prompts, or to be forced on the pool.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say how the models will run.
+        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:
         ValueError: a pool, prompts or a recording that cannot be used together.
@@ -182,7 +184,7 @@ def measured_runs(
         raise ArgumentError("`prompts` must be left out with a forced pool, whose requests are those of the recording")
     if not forced and prompts is None:
         raise ArgumentError("`prompts` must be given, those of the recording: only a forced pool needs none")
-    models = load_models(pool, threads=threads, debug=debug)
+    models = load_models(pool, threads=threads, debug=debug, chat=chat)
     if isinstance(models, ForcedPool):
         return ForcedRuns(models, read_trace(Path(recording)))
     assert prompts is not None

@@ -133,6 +133,7 @@ def validate(
     allow_foreign_profile: bool = False,
     threads: int = 1,
     debug: bool = False,
+    chat: bool = False,
 ) -> Validation:
     """Run policies on the models and in the simulator, and compare their seconds.
 
@@ -150,13 +151,14 @@ def validate(
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say beforehand how models run.
+        chat: put prompts as questions of a dialogue, as the recording did; not with a forced pool.
 
     Raises:
         ValueError: an unknown tag, a batch or count below 1, a tag or batch given twice, none of them, or a recording,
             policy or cost that cannot be used.
     """
     check_cells(batches, tags, requests, runs)
-    measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug)
+    measured = measured_runs(pool, prompts, recording, threads=threads, debug=debug, chat=chat)
     models, trace = measured.models, measured.recording
     named = named_policies(default_policies(loaded_pool(models)) if policies is None else policies)
     for policy in named:

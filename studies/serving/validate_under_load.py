@@ -107,6 +107,7 @@ def validate_under_load(
     allow_foreign_profile: bool = False,
     threads: int = 1,
     debug: bool = False,
+    chat: bool = False,
 ) -> LoadValidation:
     """Serve a workload on the models and in the simulator, and compare latencies and throughput.
 
@@ -129,6 +130,7 @@ def validate_under_load(
         allow_foreign_profile: take a profile of another machine.
         threads: CPU threads of torch, where a pool is loaded.
         debug: say beforehand how models run.
+        chat: put prompts as questions of a dialogue, as the recording did.
 
     Raises:
         ValueError: a recording, workload, cluster, policy or cost that cannot be used, or a request that failed.
@@ -136,7 +138,7 @@ def validate_under_load(
     """
     check_least("`runs`", runs, 1)
     asked = rising_rates(rates)
-    models = _loaded(pool, threads=threads, debug=debug)
+    models = _loaded(pool, threads=threads, debug=debug, chat=chat)
     trace = DecodedRuns(models, prompts_of(prompts), Path(recording)).recording
     opened = [with_options(workload, WorkloadOptions(rate=rate, limit=limit, seed=seed), trace) for rate in asked]
     served_on = open_cluster(cluster, trace)
@@ -158,11 +160,11 @@ def validate_under_load(
     return LoadValidation(meta=meta | _about(priced, jobs[0].workload), cells=cells)
 
 
-def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool) -> ModelPool:
+def _loaded(pool: ModelPool | Path | str | None, *, threads: int, debug: bool, chat: bool) -> ModelPool:
     """The models of a pool; raises ArgumentError for a forced one."""
     if isinstance(pool, ForcedPool) or is_forced(pool):
         raise ArgumentError("`workload` goes with a pool of trained models, whose text is their own, not a forced one")
-    return load_pool(pool, threads=threads, debug=debug)
+    return load_pool(pool, threads=threads, debug=debug, chat=chat)
 
 
 def _about(priced: CheckedCost, workload: AttachedWorkload) -> dict[str, Any]:
