@@ -2,7 +2,8 @@
 
 Each file of prompts is a task. All contenders answer the first prompts of every task, which come in turn (one of each
 task, then the next of each), and must write the same tokens; SpecRouter begins with no knowledge. One thread; rates are
-medians of interleaved runs, ratios medians of the ratios inside each turn.
+medians of interleaved runs, ratios medians of the ratios inside each turn. `drop-in` is
+`generate()` with `custom_generate=paceline.generate`.
 
 python benchmarks/tasks.py gsm8k.jsonl humaneval.jsonl ... [--pool smollm2] [--prompts 8] [--tokens 96] [--repeats 3]
 """
@@ -18,10 +19,10 @@ from paceline.laboratory.timing import in_turns
 from paceline.runtime.pools.pool import ModelPool
 from paceline.runtime.prompts import Prompt, read_prompts
 from paceline.shipped import pool_path
-from shared.contenders import Answered, Job, Task, generating, runtime
+from shared.contenders import Answered, Job, Task, drop_in, generating, runtime
 from shared.report import parser_of, show, verdict
 
-GENERATE, PLAIN, ROUTER = "generate()", "plain", "specrouter"
+GENERATE, DROP_IN, PLAIN, ROUTER = "generate()", "drop-in", "plain", "specrouter"
 ASSISTED_WINDOWS = (2, 4)
 CHAINS = (
     "draft:2/target", "draft:4/target", "mid:3/target", "mid:5/target", "feature:2/target", "feature:4/target",
@@ -34,7 +35,8 @@ Rates = dict[str, dict[str, list[float]]]  # tokens per second by contender and 
 def jobs_of(pool: ModelPool, stock: ModelPool, task: Task, chains: Iterable[str]) -> dict[str, Job]:
     assisted = {f"assisted draft:{n}": generating(stock, task, assistant="draft", window=n) for n in ASSISTED_WINDOWS}
     ours = {policy: runtime(pool, task, policy) for policy in (PLAIN, *chains, ROUTER)}
-    return {GENERATE: generating(stock, task), **assisted, **ours}
+    dropped_in = {f"{DROP_IN} draft:{n}": drop_in(stock, task, "draft", n) for n in ASSISTED_WINDOWS}
+    return {GENERATE: generating(stock, task), **assisted, **dropped_in, **ours}
 
 
 def rates_of(turns: dict[str, list[Answered]], prompts: list[Prompt]) -> Rates:

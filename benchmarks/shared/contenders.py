@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
+import paceline
 import torch
 from paceline.decoding.ledger import VERIFY
 from paceline.laboratory.model_runs import GREEDY
@@ -83,6 +84,27 @@ def generating(pool: ModelPool, task: Task, *, assistant: str | None = None, win
             max_new_tokens=task.max_new_tokens,
             pad_token_id=pool.eos_token_ids[0],
             **options,
+        )
+        return answered[0, len(prompt) :].tolist()
+
+    return one_by_one(pool, task, answer)
+
+
+def drop_in(pool: ModelPool, task: Task, drafter: str, window: int) -> Job:
+    """`generate()` with two lines more."""
+    model = pool.target.model
+
+    def answer(prompt: list[int]) -> list[int]:
+        ids = torch.tensor([prompt])
+        answered = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=task.max_new_tokens,
+            pad_token_id=pool.eos_token_ids[0],
+            custom_generate=paceline.generate,
+            assistant_models=[pool.member(drafter).model],
+            policy=f"assistant0:{window}/target",
         )
         return answered[0, len(prompt) :].tolist()
 
